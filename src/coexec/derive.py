@@ -1,0 +1,190 @@
+"""Derive the schedule of a plan: dependencies between pieces, runs of pieces, transfers."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coexec.errors import PlanError
+from coexec.ir.graph import Graph, Piece
+from coexec.ir.receptive import needed_inputs
+from coexec.plan import Plan
+from coexec.schedule import Part, Schedule, Segment, Transfer
+
+__all__ = ["derive"]
+
+
+def derive(plan: Plan, graph: Graph) -> Schedule:
+    """Segments and transfers of a verified plan.
+
+    Raises:
+        PlanError: the orders on the devices wait for each other in a circle.
+    """
+    wiring = _wire(plan, graph)
+    runs = _cut(plan, wiring, _topological(plan, wiring))
+    segments = tuple(_segments(plan, graph, wiring, runs))
+    return Schedule(graph, segments, tuple(_transfers(plan, graph, wiring, segments)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """``target`` reads ``part``, which ``source`` makes (None: it is an input of the model)."""
+
+    source: Piece | None
+    target: Piece
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    incoming: Mapping[Piece, list[_Edge]] = field(default_factory=dict)
+    outgoing: Mapping[Piece, list[_Edge]] = field(default_factory=dict)
+
+    def sources(self, piece: Piece) -> list[Piece]:
+        return list({e.source: None for e in self.incoming[piece] if e.source is not None})
+
+    def targets(self, piece: Piece) -> list[Piece]:
+        return list({e.target: None for e in self.outgoing[piece]})
+
+
+def _wire(plan: Plan, graph: Graph) -> _Wiring:
+    """Edges are overlaps of what one piece computes with what another needs."""
+    pieces_of: dict[str, list[Piece]] = {}
+    for piece in plan.device_of:
+        pieces_of.setdefault(piece.task, []).append(piece)
+    wiring = _Wiring({p: [] for p in plan.device_of}, {p: [] for p in plan.device_of})
+    for piece in plan.device_of:
+        for name, region in needed_inputs(graph, graph.task[piece.task], piece.region).items():
+            if not region.size:
+                continue
+            producer = graph.producer.get(name)
+            if producer is None:
+                wiring.incoming[piece].append(_Edge(None, piece, (name, region)))
+                continue
+            for source in pieces_of[producer.name]:
+                # Only the main output is split; side outputs come whole from an unsplit piece.
+                main = name == producer.outputs[0]
+                common = region.overlap(source.region) if main else region
+                if common.size:
+                    edge = _Edge(source, piece, (name, common))
+                    wiring.incoming[piece].append(edge)
+                    wiring.outgoing[source].append(edge)
+    return wiring
+
+
+def _topological(plan: Plan, wiring: _Wiring) -> list[Piece]:
+    """All pieces, dependencies and device orders respected."""
+    waiting = {p: len(wiring.sources(p)) for p in plan.device_of}
+    following: dict[Piece, list[Piece]] = {}
+    for order in plan.order.values():
+        for before, after in zip(order, order[1:], strict=False):
+            following[before] = [after]
+            waiting[after] += 1
+    queue = deque(p for p, missing in waiting.items() if missing == 0)
+    done: list[Piece] = []
+    while queue:
+        piece = queue.popleft()
+        done.append(piece)
+        for follower in [*wiring.targets(piece), *following.get(piece, [])]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                queue.append(follower)
+    if len(done) < len(waiting):
+        stuck = next(p for p, missing in waiting.items() if missing)
+        raise PlanError(
+            f"the plan has a deadlock: {len(waiting) - len(done)} of {len(waiting)} pieces can "
+            f"never start, {stuck} on {plan.device_of[stuck]} among them, because some device is "
+            f"to run a reader before what it reads; make a new plan"
+        )
+    return done
+
+
+def _cut(plan: Plan, wiring: _Wiring, pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Cut each device's order into runs, listed in an order in which they can run one by one.
+
+    A run ends behind a piece that another device waits for, and before a piece that needs
+    something of another device which had not certainly ended when the run started.
+    """
+    runs: list[list[Piece]] = []
+    run_of: dict[Piece, int] = {}
+    ended: list[int] = []  # per run, the runs that ended before its start, as bits
+    current: dict[str, int] = {}
+    closed: set[int] = set()
+    for piece in pieces:
+        device = plan.device_of[piece]
+        run = current.get(device)
+        foreign = {run_of[s] for s in wiring.sources(piece) if plan.device_of[s] != device}
+        if run is None or run in closed or any(not ended[run] >> f & 1 for f in foreign):
+            ended.append(_union(ended, foreign if run is None else foreign | {run}))
+            runs.append([])
+            run = current[device] = len(runs) - 1
+        runs[run].append(piece)
+        run_of[piece] = run
+        if any(plan.device_of[t] != device for t in wiring.targets(piece)):
+            closed.add(run)
+    return runs
+
+
+def _union(ended: Sequence[int], runs: Iterable[int]) -> int:
+    bits = 0
+    for run in runs:
+        bits |= ended[run] | 1 << run
+    return bits
+
+
+def _segments(
+    plan: Plan, graph: Graph, wiring: _Wiring, runs: Sequence[Sequence[Piece]]
+) -> Iterable[Segment]:
+    run_of = {piece: i for i, run in enumerate(runs) for piece in run}
+    last: dict[str, int] = {}
+    for index, run in enumerate(runs):
+        device = plan.device_of[run[0]]
+        inside = set(run)
+        reads = {part: None for piece in run for part in _reads(piece, graph, wiring, inside)}
+        writes = {part: None for piece in run for part in _writes(piece, graph, wiring, inside)}
+        after = {last[device]: None} if device in last else {}
+        after |= {run_of[s]: None for p in run for s in wiring.sources(p) if s not in inside}
+        last[device] = index
+        yield Segment(index, device, tuple(run), tuple(reads), tuple(writes), tuple(after))
+
+
+def _reads(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
+    """What a piece takes from outside of its segment: one part a tensor, if all of it is there."""
+    by_tensor: dict[str, list[_Edge]] = {}
+    for edge in wiring.incoming[piece]:
+        by_tensor.setdefault(edge.part[0], []).append(edge)
+    for name, edges in by_tensor.items():
+        outside = [e.part[1] for e in edges if e.source not in inside]
+        if len(outside) == len(edges):
+            needed = outside[0]
+            for region in outside[1:]:
+                needed = needed.hull(region)
+            yield name, needed
+        else:
+            yield from ((name, region) for region in outside)
+
+
+def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
+    task = graph.task[piece.task]
+    read = {e.part[0] for e in wiring.outgoing[piece] if e.target not in inside}
+    for position, name in enumerate(task.outputs):
+        if name in read or name in graph.outputs:
+            yield name, piece.region if position == 0 else graph.tensors[name].whole
+
+
+def _transfers(
+    plan: Plan, graph: Graph, wiring: _Wiring, segments: Sequence[Segment]
+) -> Iterable[Transfer]:
+    """Each part that crosses devices, once for each device that reads it."""
+    segment_of = {piece: s.index for s in segments for piece in s.pieces}
+    moved: set[tuple[Part, str]] = set()
+    for segment in segments:
+        for piece in segment.pieces:
+            for edge in wiring.incoming[piece]:
+                if edge.source is None or plan.device_of[edge.source] == segment.device:
+                    continue
+                if (edge.part, segment.device) not in moved:
+                    moved.add((edge.part, segment.device))
+                    name, region = edge.part
+                    size_bytes = region.size * graph.tensors[name].item_bytes
+                    source = segment_of[edge.source]
+                    yield Transfer(name, region, size_bytes, source, segment.index)

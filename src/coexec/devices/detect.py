@@ -1,0 +1,78 @@
+"""Which processors this machine has: clusters of equal cores, told by their maximum frequency."""
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["Cluster", "clusters", "memory_bytes", "processor_name", "usable_cores"]
+
+Cluster = tuple[tuple[int, ...], float | None]
+"""Cores, and their maximum frequency in Hz where the machine tells."""
+
+_SYSTEM = Path("/sys/devices/system/cpu")
+
+
+def usable_cores(root: Path = _SYSTEM) -> tuple[int, ...]:
+    """The cores that this process may use, one for each physical core, ascending.
+
+    A second hardware thread of a core shares its vector units; giving both to convolutions slows
+    both down, so only the first counts.
+    """
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(
+        range(os.cpu_count() or 1))  # fmt: skip
+    first: dict[tuple[int, ...], int] = {}
+    for core in allowed:
+        siblings = _read(root / f"cpu{core}/topology/thread_siblings_list")
+        key = tuple(_core_list(siblings)) if siblings else (core,)
+        first.setdefault(key, core)
+    return tuple(sorted(first.values()))
+
+
+def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[Cluster, ...]:
+    """The usable cores grouped by speed, the fastest cluster first.
+
+    Cores differ if their maximum frequency does, or the capacity that an ARM kernel gives them.
+    """
+    groups: dict[tuple[float, float], list[int]] = {}
+    for core in usable_cores(root) if cores is None else cores:
+        hertz = 1e3 * float(_read(root / f"cpu{core}/cpufreq/cpuinfo_max_freq") or 0)
+        capacity = float(_read(root / f"cpu{core}/cpu_capacity") or 0)
+        groups.setdefault((capacity, hertz), []).append(core)
+    ordered = sorted(groups.items(), reverse=True)
+    return tuple((tuple(members), hertz or None) for (_, hertz), members in ordered)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _core_list(text: str) -> list[int]:
+    """"0-2,7" as [0, 1, 2, 7]."""
+    cores: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cores += range(int(first), int(last or first) + 1)
+    return cores
+
+
+def processor_name() -> str:
+    """The processor's name, as the machine itself gives it."""
+    info = _read(Path("/proc/cpuinfo"))
+    for field in ("model name", "Hardware", "Model"):
+        match = re.search(rf"^{field}\s*:\s*(.+)$", info, re.MULTILINE)
+        if match:
+            return match.group(1).strip()
+    return platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int | None:
+    """Main memory in bytes, where the machine tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -1,0 +1,51 @@
+"""A device that computes nothing: to test plans and the executor without hardware."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coexec import hardware
+from coexec.frontend.lowered import LayoutOps
+from coexec.frontend.module import Array, Module
+from coexec.ir.graph import Task, Tensor
+
+__all__ = ["NullDevice"]
+
+
+class NullDevice:
+    """Accepts everything and leaves all tensors at zero. Durations come from a virtual clock."""
+
+    layout_ops: LayoutOps = frozenset()
+
+    def __init__(self, spec: hardware.Device) -> None:
+        self.spec = spec
+
+    def why_not(self, task: Task) -> str | None:
+        return None
+
+    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
+        return None
+
+    def compile(self, module: Module) -> "NullDevice":
+        return self
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
+        return lambda: None
+
+    def allocate(self, tensor: Tensor) -> Array:
+        return np.zeros(tensor.shape, object if tensor.dtype == "string" else tensor.dtype)
+
+    def upload(self, array: Array) -> Array:
+        return array
+
+    def download(self, tensor: Any) -> Array:
+        return np.asarray(tensor)
+
+    def entered(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        pass

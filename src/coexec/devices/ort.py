@@ -1,0 +1,168 @@
+"""CPU clusters through ONNX Runtime: `cpu:0-3` is four pinned threads of one session."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from coexec import hardware
+from coexec.errors import DeviceError, ExecutionError
+from coexec.frontend.lowered import LayoutOps
+from coexec.frontend.module import Array, Module
+from coexec.ir.graph import Task, Tensor
+
+__all__ = ["CpuCluster", "OrtProgram", "aligned_empty", "session_options"]
+
+_ALIGNMENT = 64
+"""Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
+
+
+class CpuCluster:
+    """The cores ``spec.cores`` as one device: one thread a core, bound to it."""
+
+    layout_ops: LayoutOps = frozenset(
+        {
+            ("", "Identity"),
+            ("com.microsoft.nchwc", "ReorderInput"),
+            ("com.microsoft.nchwc", "ReorderOutput"),
+        }
+    )
+
+    def __init__(self, spec: hardware.Device) -> None:
+        self.spec = spec
+
+    def why_not(self, task: Task) -> str | None:
+        return None
+
+    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
+        from coexec.devices.ort_lowering import lower
+
+        return lower(model, borders, folder)
+
+    def compile(self, module: Module) -> "OrtProgram":
+        options = session_options(len(self.spec.cores), self.spec.cores)
+        # The module is cut from a lowered model: everything was optimised there.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return OrtProgram(module, options, self.spec.name)
+
+    def allocate(self, tensor: Tensor) -> Array:
+        return aligned_empty(tensor)
+
+    def upload(self, array: Array) -> Array:
+        return array
+
+    def download(self, tensor: Any) -> Array:
+        return np.asarray(tensor)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        if not hasattr(os, "sched_setaffinity"):  # only Linux binds threads to cores
+            yield
+            return
+        before = os.sched_getaffinity(0)  # 0 is the calling thread
+        os.sched_setaffinity(0, self.spec.cores)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def close(self) -> None:
+        pass
+
+
+class OrtProgram:
+    """One ONNX Runtime session that reads and writes tensors of the caller."""
+
+    def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
+        self._device = device
+        self._module = module
+        values = {n: ort.OrtValue.ortvalue_from_numpy(w) for n, w in module.weights.items()}
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
+        try:
+            self._session = ort.InferenceSession(
+                module.proto, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            names = ", ".join(t.name for t in module.outputs)
+            raise DeviceError(f"{device} cannot compile what makes {names}: {_first_line(error)}; "
+                              f"run that part elsewhere with another plan") from error  # fmt: skip
+        self._weights = values  # the session borrows their memory
+
+    def bind(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> Callable[[], None]:
+        binding = self._session.io_binding()
+        held = []
+        for tensor in self._module.inputs:
+            value = ort.OrtValue.ortvalue_from_numpy(inputs[tensor.name])
+            binding.bind_ortvalue_input(tensor.name, value)
+            held.append(value)
+        for tensor in self._module.outputs:
+            value = ort.OrtValue.ortvalue_from_numpy(outputs[tensor.name])
+            binding.bind_ortvalue_output(tensor.name, value)
+            held.append(value)
+        session, device = self._session, self._device
+
+        def run() -> None:
+            try:
+                session.run_with_iobinding(binding)
+            except Exception as error:
+                raise ExecutionError(f"{device}: {_first_line(error)}") from error
+
+        run.held = held  # type: ignore[attr-defined]
+        return run
+
+
+def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:
+    """Options for ``threads`` threads, bound to ``cores`` if these are given.
+
+    Threads spin for work inside a run and stop with it, so that a waiting cluster leaves its cores
+    to others. All sessions share one arena: each would otherwise keep its own peak.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if _share_allocator():
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    if len(cores) > 1:
+        # The first core is the calling thread's. ONNX Runtime counts cores from 1.
+        others = ";".join(str(core + 1) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
+    return options
+
+
+def aligned_empty(tensor: Tensor) -> Array:
+    """Uninitialised memory for ``tensor`` that starts at a cache line."""
+    if tensor.dtype == "string":
+        return np.empty(tensor.shape, object)
+    raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % _ALIGNMENT
+    flat = raw[offset : offset + tensor.size_bytes]
+    return flat.view(tensor.dtype).reshape(tensor.shape)
+
+
+_shared: list[bool] = []
+
+
+def _share_allocator() -> bool:
+    """Register the process-wide arena, the first time; whether there is one."""
+    if not _shared:
+        info = ort.OrtMemoryInfo(
+            "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+        )
+        with contextlib.suppress(Exception):  # another user of ONNX Runtime may have done it
+            ort.create_and_register_allocator(info, None)
+        _shared.append(True)
+    return _shared[0]
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,49 @@
+"""The slow device that defines what is right: the ONNX project's own reference evaluator."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from coexec.devices.null import NullDevice
+from coexec.errors import ExecutionError
+from coexec.frontend.module import Array, Module
+
+__all__ = ["ReferenceDevice"]
+
+
+class ReferenceDevice(NullDevice):
+    """Runs each module in numpy, operator by operator, as the ONNX standard describes it."""
+
+    def compile(self, module: Module) -> Any:
+        return _ReferenceProgram(module, self.spec.name)
+
+
+class _ReferenceProgram:
+    def __init__(self, module: Module, device: str) -> None:
+        proto = onnx.load_model_from_string(module.proto)
+        for i, initializer in enumerate(proto.graph.initializer):
+            if initializer.name in module.weights:
+                value = onnx.numpy_helper.from_array(
+                    np.asarray(module.weights[initializer.name]), initializer.name
+                )
+                proto.graph.initializer[i].CopyFrom(value)
+        self._evaluator = ReferenceEvaluator(proto)
+        self._module = module
+        self._device = device
+
+    def bind(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                feeds = {t.name: inputs[t.name] for t in self._module.inputs}
+                results = self._evaluator.run(None, feeds)
+            except Exception as error:
+                raise ExecutionError(f"{self._device}: {error}") from error
+            for tensor, result in zip(self._module.outputs, results, strict=True):
+                outputs[tensor.name][...] = result
+
+        return run

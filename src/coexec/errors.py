@@ -1,0 +1,64 @@
+"""Every error a user can cause.
+
+    CoexecError
+    ├── UsageError      an option or argument has no meaning here
+    ├── ModelError      the model cannot be read, understood or checked
+    ├── InputError      wrong name, shape or dtype of a tensor given to ``run``
+    ├── DeviceError     a device does not exist, overlaps another or cannot run a task
+    ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
+    │   └── InfeasibleError   no plan exists: some task runs on no device
+    ├── StoreError      the profile store or the cache folder cannot be used
+    └── ExecutionError  a device failed while it ran a segment
+
+A message says what is wrong, where, with the numbers, and what to do about it. The command
+line prints it on one line and exits with 2. The classes also derive from the closest built-in
+exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
+"""
+
+__all__ = [
+    "CoexecError",
+    "DeviceError",
+    "ExecutionError",
+    "InfeasibleError",
+    "InputError",
+    "ModelError",
+    "PlanError",
+    "StoreError",
+    "UsageError",
+]
+
+
+class CoexecError(Exception):
+    """Base of all errors that coexec raises on purpose."""
+
+
+class UsageError(CoexecError, ValueError):
+    """An option or argument has no meaning here."""
+
+
+class ModelError(CoexecError, ValueError):
+    """The model cannot be read, understood or checked."""
+
+
+class InputError(CoexecError, ValueError):
+    """A tensor given to ``run`` has a wrong name, shape or dtype."""
+
+
+class DeviceError(CoexecError, ValueError):
+    """A device does not exist, overlaps another one or cannot run a task."""
+
+
+class PlanError(CoexecError, ValueError):
+    """A plan is damaged, breaks a rule or belongs to another model."""
+
+
+class InfeasibleError(PlanError):
+    """No plan exists: some task runs on no device."""
+
+
+class StoreError(CoexecError, OSError):
+    """The profile store or the cache folder cannot be used."""
+
+
+class ExecutionError(CoexecError, RuntimeError):
+    """A device failed while it ran a segment."""

@@ -1,0 +1,380 @@
+"""Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+
+from coexec.compiled import CompiledPlan
+from coexec.devices.base import Device, Program
+from coexec.errors import CoexecError, DeviceError, ExecutionError
+from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
+from coexec.memory.reuse import Lifetime, share
+from coexec.schedule import Progress, Segment, ended_before
+from coexec.simulate import VirtualClock, flows
+from coexec.trace import Span, Trace
+
+__all__ = ["Executor", "RealRecorder", "Recorder", "VirtualRecorder"]
+
+
+class Recorder(Protocol):
+    """Notes when nodes of one run start and end, told by the threads that run them."""
+
+    def begin(self, node: int) -> None: ...
+
+    def end(self, node: int) -> None: ...
+
+    def trace(self) -> Trace: ...
+
+
+class _NoRecorder:
+    def begin(self, node: int) -> None:
+        pass
+
+    def end(self, node: int) -> None:
+        pass
+
+    def trace(self) -> Trace:
+        return Trace((), ())
+
+
+_NO_RECORDER = _NoRecorder()
+
+
+class RealRecorder:
+    """Wall-clock seconds since it was made."""
+
+    def __init__(self, compiled: CompiledPlan, devices: Sequence[str]) -> None:
+        self._compiled = compiled
+        self._devices = tuple(devices)
+        self._origin_s = time.perf_counter()
+        self._start_s: dict[int, float] = {}
+        self._end_s: dict[int, float] = {}
+
+    def begin(self, node: int) -> None:
+        self._start_s[node] = time.perf_counter()
+
+    def end(self, node: int) -> None:
+        self._end_s[node] = time.perf_counter()
+
+    def trace(self) -> Trace:
+        spans = []
+        for node, end_s in sorted(self._end_s.items(), key=lambda item: self._start_s[item[0]]):
+            segment = self._compiled.segments[node]
+            start_s = self._start_s[node] - self._origin_s
+            tasks = tuple(piece.task for piece in segment.pieces)
+            spans.append(Span(segment.name, segment.device, start_s, end_s - self._origin_s,
+                              "compute", tasks, node))  # fmt: skip
+        return Trace(self._devices, tuple(spans), tuple(flows(self._compiled.transfers)))
+
+
+class VirtualRecorder:
+    """Virtual seconds: what the simulator would say, whatever the threads do."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def begin(self, node: int) -> None:
+        pass
+
+    def end(self, node: int) -> None:
+        with self._lock:
+            self._clock.run(node)
+
+    def trace(self) -> Trace:
+        return self._clock.trace(requests=1)
+
+
+_Queue = SimpleQueue["tuple[_Run, int] | None"]
+
+
+class Executor:
+    """A compiled plan with its programs, buffers and threads.
+
+    `run` may be called from several threads; the requests take turns. Close it, or use it in a
+    ``with`` statement: each device keeps a thread until then.
+    """
+
+    def __init__(self, compiled: CompiledPlan, devices: Sequence[Device]) -> None:
+        """Compile the modules and start a thread for each device that has something to do.
+
+        Raises:
+            DeviceError: a device of the plan is missing, or cannot compile its part.
+        """
+        self._compiled = compiled
+        self._devices = {d.spec.name: d for d in devices}
+        for segment in compiled.segments:
+            if segment.device not in self._devices:
+                raise DeviceError(
+                    f"the plan uses {segment.device!r}, which is not open; open devices: "
+                    f"{', '.join(self._devices)}"
+                )
+        self._programs: list[Program | None] = [
+            self._devices[s.device].compile(m) if m.outputs else None
+            for s, m in zip(compiled.segments, compiled.modules, strict=True)
+        ]
+        self._home = {t.name: s.device for s, m in self._parts() for t in m.outputs}
+        whole = {t.name for t in compiled.outputs} - compiled.parts.keys()
+        self._returned = [t for _, m in self._parts() for t in m.outputs if t.name in whole]
+        self._static = self._allocate()
+        self._bound = [self._bind_once(s) for s in compiled.segments]
+        self._turn = threading.Lock()
+        used = list(dict.fromkeys(s.device for s in compiled.segments))
+        # The caller's own thread serves the device that ends last, which saves two hand-overs.
+        self._callers = compiled.segments[-1].device if used else None
+        self._queues: dict[str, _Queue] = {name: SimpleQueue() for name in used}
+        self._threads = [
+            threading.Thread(target=self._serve, args=(name,), name=f"coexec {name}", daemon=True)
+            for name in used
+            if name != self._callers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(
+        self, feeds: Mapping[str, Array], recorder: "Recorder | None" = None
+    ) -> dict[str, Array]:
+        """One inference.
+
+        Args:
+            feeds: a C-contiguous array of the right shape and dtype for every model input.
+            recorder: notes what ran when; by default nobody does.
+
+        Returns:
+            The model's outputs by name, in memory of the caller's own.
+
+        Raises:
+            ExecutionError: a device failed; the message names the tasks.
+        """
+        with self._turn:
+            run = _Run(self._compiled.segments, feeds, recorder or _NO_RECORDER)
+            for tensor in self._returned:
+                run.tensors[tensor.name] = self._device_of(tensor.name).allocate(tensor)
+            if self._callers is not None:
+                self._work(run, self._callers)
+            if run.error is not None:
+                raise run.error
+            return {t.name: self._output(t, run) for t in self._compiled.outputs}
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the buffers in which segments hand tensors to each other."""
+        return self._buffer_bytes
+
+    def close(self) -> None:
+        """End the threads. The devices stay open."""
+        with self._turn:
+            for queue in self._queues.values():
+                queue.put(None)
+            for thread in self._threads:
+                thread.join()
+            self._threads = []
+
+    def __enter__(self) -> "Executor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _parts(self) -> Any:
+        return zip(self._compiled.segments, self._compiled.modules, strict=True)
+
+    def _device_of(self, value: str) -> Device:
+        return self._devices[self._home[value]]
+
+    def _allocate(self) -> dict[str, Any]:
+        """Device tensors for all values that segments hand on; those never alive together share."""
+        returned = {t.name for t in self._returned}
+        stitched = {value for parts in self._compiled.parts.values() for value, _ in parts}
+        made = {t.name: (s.index, t) for s, m in self._parts() for t in m.outputs}
+        end = [len(self._compiled.segments)]  # the caller: nothing has ended before it
+        readers = {name: list(end) if name in stitched else [] for name in made}
+        for segment, module in self._parts():
+            for tensor in module.inputs:
+                if tensor.name in readers:
+                    readers[tensor.name].append(segment.index)
+        groups: dict[str, list[str]] = {}
+        for name in made:
+            if name not in returned:
+                groups.setdefault(self._device_of(name).spec.memory, []).append(name)
+        ended = ended_before(self._compiled.segments)
+        static: dict[str, Any] = {}
+        self._buffer_bytes = 0
+        for memory, names in groups.items():
+            # Other memories lay tensors out themselves; strings are objects, not bytes.
+            own = [n for n in names if memory != "host" or made[n][1].dtype == "string"]
+            static |= {n: self._device_of(n).allocate(made[n][1]) for n in own}
+            names = [n for n in names if n not in static]
+            if not names:
+                continue
+            lives = [Lifetime(made[n][1].size_bytes, made[n][0], tuple(readers[n])) for n in names]
+            buffer_of, sizes = share(lives, ended)
+            self._buffer_bytes += sum(sizes)
+            allocate = self._device_of(names[0]).allocate
+            buffers = [allocate(Tensor("", (size,), "uint8")) for size in sizes]
+            for name, buffer in zip(names, buffer_of, strict=True):
+                tensor = made[name][1]
+                flat = buffers[buffer][: tensor.size_bytes]
+                static[name] = flat.view(tensor.dtype).reshape(tensor.shape)
+        return static
+
+    def _bind_once(self, segment: Segment) -> Callable[[], None] | None:
+        """The segment with its tensors, unless some of them change with each run."""
+        program, module = self._programs[segment.index], self._compiled.modules[segment.index]
+        if program is None:
+            return _nothing
+        memory = self._devices[segment.device].spec.memory
+        fixed = all(
+            t.name in self._static and self._device_of(t.name).spec.memory == memory
+            for t in (*module.inputs, *module.outputs)
+        )
+        if not fixed:
+            return None
+        return program.bind(
+            {t.name: self._static[t.name] for t in module.inputs},
+            {t.name: self._static[t.name] for t in module.outputs},
+        )
+
+    def _bind(self, segment: Segment, run: "_Run") -> Callable[[], None]:
+        program, module = self._programs[segment.index], self._compiled.modules[segment.index]
+        assert program is not None
+        device = self._devices[segment.device]
+        inputs = {t.name: self._input(t.name, device, run) for t in module.inputs}
+        outputs = {
+            t.name: self._static.get(t.name, run.tensors.get(t.name)) for t in module.outputs
+        }
+        return program.bind(inputs, outputs)
+
+    def _input(self, value: str, device: Device, run: "_Run") -> Any:
+        """A value in the memory of ``device``; moved there once, kept for later readers."""
+        memory = device.spec.memory
+        if value not in self._home:
+            return run.moved(value, memory, lambda: device.upload(run.feeds[value]))
+        source = self._device_of(value)
+        tensor = self._static.get(value, run.tensors.get(value))
+        if source.spec.memory == memory:
+            return tensor
+        return run.moved(value, memory, lambda: device.upload(source.download(tensor)))
+
+    def _output(self, tensor: Tensor, run: "_Run") -> Array:
+        if tensor.name in self._compiled.parts:
+            whole = np.empty(tensor.shape, tensor.dtype)
+            for value, region in self._compiled.parts[tensor.name]:
+                whole[region.slices] = self._device_of(value).download(self._static[value])
+            return whole
+        if tensor.name in self._home:
+            return self._device_of(tensor.name).download(run.tensors[tensor.name])
+        if tensor.name in run.feeds:
+            return run.feeds[tensor.name].copy()
+        return self._compiled.constants[tensor.name].copy()
+
+    def _work(self, run: "_Run", name: str) -> None:
+        """Start a run and serve one device of it, in the caller's thread, until all have ended."""
+        queue = self._queues[name]
+        run.when_done = lambda: queue.put(None)
+        with self._devices[name].entered():
+            for node in run.start():
+                self._queues[self._compiled.segments[node].device].put((run, node))
+            while True:
+                try:
+                    job = queue.get()
+                    if job is None:
+                        return
+                    self._advance(*job, name)
+                except KeyboardInterrupt as interrupt:  # let the others come to a rest first
+                    run.fail(interrupt)
+
+    def _serve(self, name: str) -> None:
+        """The thread of one device."""
+        with self._devices[name].entered():
+            while (job := self._queues[name].get()) is not None:
+                self._advance(*job, name)
+
+    def _advance(self, run: "_Run", node: int, name: str) -> None:
+        following: int | None = node
+        while following is not None:
+            following = self._step(run, following, name)
+
+    def _step(self, run: "_Run", node: int, name: str) -> int | None:
+        """Run one segment and wake whoever waited for it; the next one of this device, if ready."""
+        segment = self._compiled.segments[node]
+        try:
+            if run.error is None:
+                run.recorder.begin(node)
+                (self._bound[node] or self._bind(segment, run))()
+                run.recorder.end(node)
+        except KeyboardInterrupt as interrupt:
+            run.fail(interrupt)
+        except Exception as error:
+            run.fail(_explain(error, segment))
+        following = None
+        for freed in run.finish(node):
+            device = self._compiled.segments[freed].device
+            if device == name:
+                following = freed
+            else:
+                self._queues[device].put((run, freed))
+        return following
+
+
+class _Run:
+    """One inference under way."""
+
+    def __init__(
+        self, segments: Sequence[Segment], feeds: Mapping[str, Array], recorder: Recorder
+    ) -> None:
+        self.feeds = feeds
+        self.recorder = recorder
+        self.tensors: dict[str, Any] = {}
+        self.error: BaseException | None = None
+        self.when_done: Callable[[], None] = _nothing
+        self._progress = Progress(segments)
+        self._under_way = 0
+        self._lock = threading.Lock()
+        self._moved: dict[tuple[str, str], Any] = {}
+
+    def start(self) -> list[int]:
+        ready = self._progress.ready()
+        self._under_way = len(ready)
+        return ready
+
+    def finish(self, node: int) -> list[int]:
+        """Note that ``node`` has ended; what may start now. Nothing more after a failure.
+
+        The run is done when nobody works on it any more: the buffers serve the next one.
+        """
+        with self._lock:
+            freed = self._progress.finish(node) if self.error is None else []
+            self._under_way += len(freed) - 1
+            if self._under_way == 0:
+                self.when_done()
+            return freed
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.error = self.error or error
+
+    def moved(self, value: str, memory: str, move: Callable[[], Any]) -> Any:
+        # Only the thread of a device moves tensors into its memory, unless devices share one.
+        if (value, memory) not in self._moved:
+            self._moved[value, memory] = move()
+        return self._moved[value, memory]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _explain(error: Exception, segment: Segment) -> Exception:
+    tasks = ", ".join(piece.task for piece in segment.pieces[:3])
+    more = len(segment.pieces) - 3
+    where = tasks + (f" and {more} more" if more > 0 else "")
+    wrapped = ExecutionError(f"{segment.device} failed in segment {segment.index} ({where}): "
+                             f"{error}; the run was stopped, no result is returned")  # fmt: skip
+    wrapped.__cause__ = error if not isinstance(error, CoexecError) else error.__cause__
+    return wrapped

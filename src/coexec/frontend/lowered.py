@@ -1,0 +1,238 @@
+"""A model in the operators of one engine, and the segments that are cut out of it.
+
+Cutting goes by names and protobuf messages: nothing is copied but the nodes of the segment, and
+weights stay where they are, mapped from their file.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from coexec.frontend.module import Array, Module
+from coexec.ir.graph import Tensor
+
+__all__ = ["BORDER", "LayoutOps", "Lowered", "as_it_is", "cut", "read_lowered"]
+
+BORDER = "border:"
+"""Before the names of the outputs that a device adds to a model while it lowers it."""
+
+LayoutOps = frozenset[tuple[str, str]]
+"""(domain, op_type) of operators that only change a tensor's layout, not its values."""
+
+_EMBEDDED_BYTES = 1024
+"""Weights below this size lie in the module itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A whole model in an engine's own operators."""
+
+    header: onnx.ModelProto
+    """IR version and opset imports; no graph."""
+    nodes: Sequence[onnx.NodeProto]
+    weights: Mapping[str, ir.TensorProtocol]
+    tensors: Mapping[str, Tensor]
+    """Type and shape of every value."""
+    stands_for: Mapping[str, str]
+    """By value that may cross a border: the part of a tensor that it is, in some layout."""
+    maker: Mapping[str, int] = field(default_factory=dict)
+    """By value: the node that computes it."""
+
+    def carrier(self, name: str) -> str:
+        """The value that the engine itself would pass on for the part ``name``."""
+        return self._carriers.get(name, name)
+
+    @cached_property
+    def _carriers(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for value, name in self.stands_for.items():
+            found.setdefault(name, value)
+        return found
+
+
+def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
+    """For engines that run standard ONNX operators without rewriting the model."""
+    nodes = [ir.serde.serialize_node(node) for node in model.graph]
+    opsets = model.opset_imports.items()
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets]
+    header = onnx.ModelProto(ir_version=model.ir_version, opset_import=imports)
+    weights = {
+        name: value.const_value
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None
+    }
+    values = [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]
+    infos = (ir.serde.serialize_value(v) for v in values if v.name and v.shape is not None)
+    tensors = {info.name: _tensor(info) for info in infos}
+    return Lowered(header, nodes, weights, tensors, {n: n for n in borders}, _makers(nodes))
+
+
+def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> Lowered:
+    """Read what `Device.lower` wrote. Weights are mapped into memory when first used."""
+    proto = onnx.load(str(path), load_external_data=False)
+    nodes = list(proto.graph.node)
+    maker = _makers(nodes)
+    weights = {
+        t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer
+    }
+    infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
+    tensors = {info.name: _tensor(info) for info in infos}
+    stands_for: dict[str, str] = {}
+    for name in borders:
+        value = BORDER + name
+        while value in maker and _is_layout(nodes[maker[value]], layout_ops):
+            value = nodes[maker[value]].input[0]
+        stands_for.setdefault(value, name)
+    for node in nodes:  # other layouts of the same tensor
+        if _is_layout(node, layout_ops) and node.input[0] in stands_for:
+            stands_for.setdefault(node.output[0], stands_for[node.input[0]])
+    header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+    return Lowered(header, nodes, weights, tensors, stands_for, maker)
+
+
+def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
+    return (node.domain, node.op_type) in layout_ops
+
+
+def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
+    return {name: i for i, node in enumerate(nodes) for name in node.output if name}
+
+
+def _tensor(info: onnx.ValueInfoProto) -> Tensor:
+    kind = info.type.tensor_type
+    shape = tuple(d.dim_value for d in kind.shape.dim)
+    dtype = ir.DataType(kind.elem_type)
+    name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
+    return Tensor(info.name, shape, name)
+
+
+def cut(
+    lowered: Mapping[str, Lowered],
+    devices: Sequence[str],
+    made_in: Mapping[str, int],
+    returned: Iterable[str],
+) -> tuple[Module, ...]:
+    """One module for each segment, in order.
+
+    Segments of one engine hand tensors on in its own layout; what the caller gets, and what
+    another engine reads, is in the model's.
+
+    Args:
+        lowered: by device name; devices of one engine share one.
+        devices: of each segment.
+        made_in: by name of a part, the segment that computes it.
+        returned: names of parts that the caller gets.
+    """
+    wanted: list[dict[str, None]] = [{} for _ in devices]
+    carriers: list[list[str]] = [[] for _ in devices]
+    for name, segment in made_in.items():
+        carriers[segment].append(lowered[devices[segment]].carrier(name))
+    for segment, device in enumerate(devices):
+        low = lowered[device]
+        _, inputs = _slice(low, carriers[segment], segment, made_in)
+        for value in inputs:
+            name = low.stands_for.get(value, value)
+            if name in made_in:  # else it is an input of the model
+                wanted[made_in[name]][value] = None
+    for name in returned:
+        if name in made_in:
+            wanted[made_in[name]][name] = None
+    return tuple(
+        _module(lowered[device], list(wanted[segment]), segment, made_in)
+        for segment, device in enumerate(devices)
+    )
+
+
+def _slice(
+    low: Lowered, roots: Iterable[str], segment: int, made_in: Mapping[str, int]
+) -> tuple[list[int], list[str]]:
+    """The nodes that compute ``roots`` inside of a segment, and the values that they need."""
+    nodes: set[int] = set()
+    inputs: dict[str, None] = {}
+    stack = [root for root in roots]
+    seen: set[str] = set()
+    while stack:
+        value = stack.pop()
+        if value in seen or value in low.weights or not value:
+            continue
+        seen.add(value)
+        owner = low.stands_for.get(value)
+        if value not in low.maker or (owner is not None and made_in.get(owner) != segment):
+            inputs[value] = None
+        elif low.maker[value] not in nodes:
+            nodes.add(low.maker[value])
+            stack += _reads(low.nodes[low.maker[value]])
+    return sorted(nodes), list(inputs)
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """The inputs of a node, and what its subgraphs take from outside."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            own = {t.name for t in body.initializer} | {v.name for v in body.input}
+            own.update(name for inner in body.node for name in inner.output)
+            outer = [name for inner in body.node for name in _reads(inner)]
+            outer += [v.name for v in body.output]
+            names += [name for name in outer if name not in own]
+    return names
+
+
+def _module(
+    low: Lowered, outputs: Sequence[str], segment: int, made_in: Mapping[str, int]
+) -> Module:
+    indices, inputs = _slice(low, outputs, segment, made_in)
+    model = onnx.ModelProto()
+    model.CopyFrom(low.header)
+    model.graph.name = f"segment_{segment}"
+    model.graph.node.extend(low.nodes[i] for i in indices)
+    for name in inputs:
+        model.graph.input.append(_info(low.tensors[name]))
+    for name in outputs:
+        model.graph.output.append(_info(low.tensors[name]))
+    used = {n: None for i in indices for n in _reads(low.nodes[i]) if n in low.weights}
+    external: dict[str, Array] = {}
+    stored: dict[str, tuple[str, int]] = {}
+    for name in used:
+        tensor = low.weights[name]
+        if tensor.nbytes < _EMBEDDED_BYTES or tensor.dtype == ir.DataType.STRING:
+            embedded = ir.serde.serialize_tensor(tensor)
+            embedded.name = name
+            model.graph.initializer.append(embedded)
+        else:
+            external[name] = tensor.numpy()
+            if isinstance(tensor, ir.ExternalTensor):
+                stored[name] = (str(tensor.path), tensor.offset or 0)
+            model.graph.initializer.append(_placeholder(name, tensor))
+    return Module(
+        model.SerializeToString(),
+        external,
+        tuple(low.tensors[n] for n in inputs),
+        tuple(low.tensors[n] for n in outputs),
+        stored,
+    )
+
+
+def _info(tensor: Tensor) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(
+        tensor.name, _onnx_type(tensor.dtype), tensor.shape
+    )
+
+
+def _onnx_type(dtype: str) -> int:
+    if dtype == "string":
+        return int(onnx.TensorProto.STRING)
+    return int(ir.DataType.from_numpy(np.dtype(dtype)))
+
+
+def _placeholder(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "weights"), ("offset", "0"), ("length", str(tensor.nbytes))):
+        proto.external_data.add(key=key, value=value)
+    return proto

@@ -1,0 +1,37 @@
+"""A loaded model: the ONNX operators and weights, and the graph of tasks made from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from coexec.ir.graph import Graph
+
+__all__ = ["Model"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A verified, simplified ONNX model with known shapes, and its graph of tasks.
+
+    Nobody changes ``source`` after loading; pieces and segments of it are extracted as new models.
+    """
+
+    source: ir.Model
+    graph: Graph
+    digest: str
+    """Of the file or object it was loaded from, shapes included: the key of everything cached."""
+
+    @cached_property
+    def values(self) -> Mapping[str, ir.Value]:
+        """Every value of the model by name: inputs, constants and results."""
+        found = {v.name: v for v in self.source.graph.inputs if v.name}
+        found |= {name: v for name, v in self.source.graph.initializers.items() if name}
+        found |= {v.name: v for node in self.source.graph for v in node.outputs if v.name}
+        return found
+
+    @cached_property
+    def nodes(self) -> Mapping[str, ir.Node]:
+        """The node that computes a value, by the value's name."""
+        return {v.name: node for node in self.source.graph for v in node.outputs if v.name}

@@ -1,0 +1,34 @@
+"""What a device compiles: a small ONNX model whose weights lie beside it, not in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coexec.ir.graph import Tensor
+
+__all__ = ["Array", "Module"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A serialized ONNX ModelProto whose large initializers are external, and their values.
+
+    The external locations in ``proto`` mean nothing; engines take the values from ``weights``,
+    which are never copied (they may be mapped from a file).
+    """
+
+    proto: bytes
+    weights: Mapping[str, Array]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """By weight, the file that it is mapped from and its offset there."""
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(int(np.asarray(w).nbytes) for w in self.weights.values())

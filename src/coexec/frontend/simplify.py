@@ -1,0 +1,106 @@
+"""Constants folded, identities gone, batch norm folded, every shape known.
+
+onnxscript's optimizer does the work. It leaves ConstantOfShape alone to keep files small, which
+stops whole chains of shape arithmetic from folding in exports of NASNet and its kind; here they
+fold, as long as the result stays below its size limit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+import onnxscript.optimizer
+
+from coexec.errors import ModelError, UsageError
+
+__all__ = ["fix_shapes", "simplify"]
+
+_ROUNDS = 8
+
+
+def fix_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give the model's inputs the fixed ``shapes``, by input name.
+
+    Raises:
+        UsageError: no such input, or a shape that contradicts the model's own.
+        ModelError: an input keeps a dynamic dimension.
+    """
+    weights = set(model.graph.initializers)
+    inputs = {v.name: v for v in model.graph.inputs if v.name and v.name not in weights}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise UsageError(f"--shape names the input {name!r}, but the model's inputs are "
+                             f"{', '.join(map(repr, inputs))}")  # fmt: skip
+        own = inputs[name].shape
+        fits = own is None or (
+            len(own) == len(shape)
+            and all(not isinstance(a, int) or a == b for a, b in zip(own, shape, strict=True))
+        )
+        if not fits or any(d < 1 for d in shape):
+            raise UsageError(f"--shape {name}={','.join(map(str, shape))} contradicts the "
+                             f"model, whose input {name!r} has the shape {own}")  # fmt: skip
+        inputs[name].shape = ir.Shape(tuple(shape))
+    for name, value in inputs.items():
+        if value.shape is None or not value.shape.is_static():
+            raise ModelError(
+                f"input {name!r} has the dynamic shape {value.shape}; coexec plans for fixed "
+                f"shapes: add --shape {name}={_example(value.shape)} (or shapes={{{name!r}: ...}})"
+            )
+
+
+def _example(shape: ir.Shape | None) -> str:
+    dims = shape if shape is not None else ir.Shape([1, 3, 224, 224])
+    return ",".join(str(d) if isinstance(d, int) else "1" for d in dims)
+
+
+def simplify(model: ir.Model) -> None:
+    """Simplify ``model`` in place until nothing changes.
+
+    Raises:
+        ModelError: the optimizer or shape inference refuses the model.
+    """
+    _drop_default_inputs(model)
+    try:
+        passes.InlinePass()(model)
+        # Folding first: the optimizer tries every rewrite at every node, and what folds away is
+        # often most of an export.
+        _until_stable(model, _fold)
+        _until_stable(model, _optimize)
+        passes.NameFixPass()(model)
+        model.graph.sort()
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ModelError(f"the model cannot be simplified: {first}; check it with "
+                         f"onnx.checker.check_model(path, full_check=True)") from error  # fmt: skip
+
+
+def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:
+    for _ in range(_ROUNDS):
+        size = len(model.graph)
+        step(model)
+        if len(model.graph) == size:
+            return
+
+
+def _fold(model: ir.Model) -> None:
+    onnxscript.optimizer.fold_constants_ir(
+        model, onnx_shape_inference=True, should_fold=_should_fold
+    )
+    passes.RemoveUnusedNodesPass()(model)
+
+
+def _optimize(model: ir.Model) -> None:
+    onnxscript.optimizer.optimize_ir(
+        model, num_iterations=1, onnx_shape_inference=True, should_fold=_should_fold
+    )
+
+
+def _drop_default_inputs(model: ir.Model) -> None:
+    # Before IR version 4 every weight was also listed as an input that a caller could override.
+    inputs = model.graph.inputs
+    for value in [v for v in inputs if v.name in model.graph.initializers]:
+        inputs.remove(value)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    return True if node.op_type == "ConstantOfShape" else None

@@ -1,0 +1,191 @@
+"""The frozen DAG of tasks over tensors of known shape. It knows no device and no weights' values.
+
+A task is what the planners place: one operator, or a group that every engine fuses anyway
+(convolution + bias + activation + residual add), HOPE's super-op. The operators themselves stay
+in the ONNX model; an `Operator` here is only what shape rules need of one.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from coexec.ir.region import Region
+
+__all__ = ["Graph", "Operator", "Piece", "Scalars", "Task", "Tensor", "piece_signature"]
+
+Scalars = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+"""An attribute of an operator, or the values of a small constant input."""
+
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "bool": 1, "int8": 1,
+               "uint8": 1, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8,
+               "complex128": 16}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value of the model: an input, a constant (weight) or what a task computes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """numpy's name: "float32", "int64", ..."""
+    constant: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.item_bytes
+
+    @property
+    def item_bytes(self) -> int:
+        return _ITEM_BYTES.get(self.dtype, 4)
+
+    @property
+    def whole(self) -> Region:
+        return Region.whole(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What the shape rules need of one ONNX operator.
+
+    ``inputs`` and ``outputs`` are tensor names, "" where an optional one is absent. ``constants``
+    holds the values of small integer or float inputs that decide shapes (pads, axes, sizes) by
+    input position.
+    """
+
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Scalars]
+    constants: Mapping[int, tuple[int, ...] | tuple[float, ...]]
+    domain: str = ""
+
+    def ints(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
+        """The integer list ``name`` of the attributes, or ``default``."""
+        value = self.attributes.get(name)
+        return tuple(default) if value is None else tuple(int(v) for v in value)  # type: ignore[union-attr, arg-type]
+
+    def int(self, name: str, default: int) -> int:
+        """The integer ``name`` of the attributes, or ``default``."""
+        return int(self.attributes.get(name, default))  # type: ignore[arg-type]
+
+    def text(self, name: str, default: str) -> str:
+        """The string ``name`` of the attributes, or ``default``."""
+        return str(self.attributes.get(name, default))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of scheduling: operators in topological order, named after the first.
+
+    Only the last operator's outputs leave the task; ``inputs`` are the activations that it reads,
+    ``weights`` the constants.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    outputs: tuple[str, ...]
+    signature: str
+    """Equal for two tasks that take equally long: operators, attributes, shapes and dtypes."""
+    macs: int
+    """Multiply-accumulates of the whole task."""
+
+    @property
+    def kind(self) -> str:
+        """The operators' types, as in "Conv+Relu"."""
+        return "+".join(op.op_type for op in self.operators)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one device computes at once: a region of a task's main output, usually all of it."""
+
+    task: str
+    region: Region
+
+    def __str__(self) -> str:
+        return f"{self.task}{self.region}"
+
+
+def piece_signature(task: Task, region: Region, whole: Region) -> str:
+    """The key under which the cost of a piece is stored: the task's own if it is unsplit."""
+    return task.signature if region == whole else f"{task.signature} @ {region}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Tasks in topological order over named tensors, with inputs and outputs of the model."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    tasks: tuple[Task, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def task(self) -> Mapping[str, Task]:
+        """Task by name."""
+        return {t.name: t for t in self.tasks}
+
+    @cached_property
+    def producer(self) -> Mapping[str, Task]:
+        """The task that computes a tensor; inputs and constants have none."""
+        return {name: t for t in self.tasks for name in t.outputs}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[Task, ...]]:
+        """The tasks that read a tensor, in topological order."""
+        found: dict[str, list[Task]] = {name: [] for name in self.tensors}
+        for task in self.tasks:
+            for name in task.inputs:
+                found[name].append(task)
+        return {name: tuple(tasks) for name, tasks in found.items()}
+
+    @cached_property
+    def predecessors(self) -> Mapping[str, tuple[Task, ...]]:
+        """By task name, the tasks whose outputs it reads; each once."""
+        return {
+            t.name: tuple(
+                {p.name: p for i in t.inputs if (p := self.producer.get(i)) is not None}.values()
+            )
+            for t in self.tasks
+        }
+
+    @cached_property
+    def successors(self) -> Mapping[str, tuple[Task, ...]]:
+        """By task name, the tasks that read its outputs; each once."""
+        found: dict[str, list[Task]] = {t.name: [] for t in self.tasks}
+        for task in self.tasks:
+            for before in self.predecessors[task.name]:
+                found[before.name].append(task)
+        return {name: tuple(tasks) for name, tasks in found.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of structure and shapes: plans carry it, weights do not count."""
+        digest = hashlib.sha256()
+        for task in self.tasks:
+            digest.update(repr((task.name, task.signature, task.inputs, task.outputs)).encode())
+        digest.update(repr((self.inputs, self.outputs)).encode())
+        return digest.hexdigest()[:16]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
+        return sum(t.macs for t in self.tasks)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(t.size_bytes for t in self.tensors.values() if t.constant)
+
+    def whole_piece(self, task: Task) -> Piece:
+        """The piece that is all of ``task``."""
+        return Piece(task.name, self.output_of(task).whole)
+
+    def output_of(self, task: Task) -> Tensor:
+        """The main output of a task: the one its pieces' regions are counted in."""
+        return self.tensors[task.outputs[0]]

@@ -1,0 +1,112 @@
+"""Which part of its inputs a piece needs: receptive fields, through the operators of a task.
+
+This is the one place that the planners, the simulator, the executor and the extraction of pieces
+ask. Going backwards from a region of the task's main output, each operator's rule (`ir.rules`)
+names the region of each input. A task that has more than one output, or an operator whose
+exactness under cutting is not certain, is only ever computed as a whole.
+"""
+
+from coexec.errors import PlanError
+from coexec.ir.graph import Graph, Operator, Task
+from coexec.ir.region import Region
+from coexec.ir.rules import RULES, OperatorRegion
+from coexec.ir.rules.base import Tensors, empty_region
+
+__all__ = ["OperatorRegion", "needed_inputs", "operator_regions", "splittable_axes"]
+
+
+def needed_inputs(graph: Graph, task: Task, region: Region) -> dict[str, Region]:
+    """For each activation in ``task.inputs``, the box of it that ``region`` is computed from.
+
+    The whole output needs whole inputs, as an unsplit task runs unchanged. A part needs the
+    smallest box, the hull where an input is read more than once. An empty region needs empty
+    regions, and so does an input that a cut concatenation does not reach.
+
+    Raises:
+        PlanError: ``region`` lies outside of the main output or cuts an axis that must be whole.
+    """
+    main = graph.output_of(task)
+    if region == main.whole:
+        return {name: graph.tensors[name].whole for name in task.inputs}
+    if len(region.start) == len(main.shape) and not region.size:
+        return {name: empty_region(len(graph.tensors[name].shape)) for name in task.inputs}
+    _, need = _backwards(graph, task, region)
+    return {name: need[name] for name in task.inputs}
+
+
+def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[OperatorRegion, ...]:
+    """What each operator of ``task`` does for ``region`` of the main output, in order.
+
+    Raises:
+        PlanError: ``region`` is empty, lies outside of the main output or cuts an axis that must
+            be whole.
+    """
+    return _backwards(graph, task, region)[0]
+
+
+def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
+    """The axes of the main output along which any cut is exact, in order; not those of size 1."""
+    shape = graph.output_of(task).shape
+    axes, inside = set(range(len(shape))), set[str]()
+    for op in task.operators:
+        rule = None if op.domain else RULES.get(op.op_type)
+        live = [name for name in op.outputs if name in graph.tensors]
+        if rule is None or live != [op.outputs[0]]:
+            return ()
+        # An axis must mean the same throughout the task, or a cut would turn into another one.
+        turned = any(name in inside for name in op.inputs[rule.aligned :])
+        if turned or len(graph.tensors[live[0]].shape) != len(shape):
+            return ()
+        axes.intersection_update(rule.axes(op, graph.tensors))
+        inside.add(live[0])
+    return tuple(axis for axis in sorted(axes) if shape[axis] > 1)
+
+
+def _backwards(
+    graph: Graph, task: Task, region: Region
+) -> tuple[tuple[OperatorRegion, ...], dict[str, Region]]:
+    """The operators' regions, and the region needed of each tensor that they read."""
+    tensors = graph.tensors
+    if region == graph.output_of(task).whole:
+        return tuple(_whole(op, tensors) for op in task.operators), {}
+    _check(graph, task, region)
+    need = {task.outputs[0]: region}
+    found = []
+    for op in reversed(task.operators):
+        wanted = need[op.outputs[0]]
+        whole = wanted == tensors[op.outputs[0]].whole
+        part = _whole(op, tensors) if whole else RULES[op.op_type].cut(op, tensors, wanted)
+        for name, read in zip(op.inputs, part.inputs, strict=True):
+            if read is not None:
+                before = need.get(name)
+                need[name] = read if before is None else before.hull(read)
+        found.append(part)
+    return tuple(reversed(found)), need
+
+
+def _whole(op: Operator, tensors: Tensors) -> OperatorRegion:
+    # The first output may be absent, as LSTM's Y where only Y_h is read.
+    main = next(tensors[name].whole for name in op.outputs if name in tensors)
+    inputs = tuple(tensors[name].whole if name else None for name in op.inputs)
+    return OperatorRegion(main, main, inputs)
+
+
+def _check(graph: Graph, task: Task, region: Region) -> None:
+    """Raise PlanError unless ``region`` can be computed by itself."""
+    main = graph.output_of(task)
+    what = f"task {task.name!r} ({task.kind}) cannot compute {region} of its output {main.name!r}"
+    ranges = list(zip(region.start, region.stop, strict=True))
+    inside = len(ranges) == len(main.shape) and all(
+        0 <= a < b <= size for (a, b), size in zip(ranges, main.shape, strict=True)
+    )
+    if not inside:
+        raise PlanError(
+            f"{what}: that is empty or outside of {main.whole}; give a part that lies inside"
+        )
+    axes = splittable_axes(graph, task)
+    for axis, (range_, size) in enumerate(zip(ranges, main.shape, strict=True)):
+        if range_ != (0, size) and axis not in axes:
+            can = f"only axes {', '.join(map(str, axes))} can be cut" if axes else "no axis can be"
+            raise PlanError(
+                f"{what}: axis {axis} is cut, but {can}; give the whole range 0:{size} there"
+            )

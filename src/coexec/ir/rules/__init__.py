@@ -1,0 +1,27 @@
+"""How each ONNX operator is cut, one file a family; an operator without a rule stays whole."""
+
+from coexec.ir.rules import (
+    cropping,
+    elementwise,
+    layout,
+    products,
+    reductions,
+    resize,
+    transposed,
+    windows,
+)
+from coexec.ir.rules.base import OperatorRegion, Rule
+
+__all__ = ["RULES", "OperatorRegion", "Rule"]
+
+RULES: dict[str, Rule] = {
+    **cropping.RULES,
+    **elementwise.RULES,
+    **layout.RULES,
+    **products.RULES,
+    **reductions.RULES,
+    **resize.RULES,
+    **transposed.RULES,
+    **windows.RULES,
+}
+"""Rule by ``op_type`` of the standard ONNX domain."""

@@ -1,0 +1,121 @@
+"""What a splitting rule is, and the common kind: axes of the output that are axes of the inputs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coexec.ir.graph import Operator, Scalars, Tensor
+from coexec.ir.region import Region
+
+__all__ = [
+    "Links",
+    "OperatorRegion",
+    "Rule",
+    "Tensors",
+    "box",
+    "broadcast_link",
+    "empty_region",
+    "linked",
+    "normalized",
+    "output_shape",
+]
+
+Tensors = Mapping[str, Tensor]
+"""The tensors of the graph by name."""
+
+Links = Sequence[Mapping[int, int]]
+"""Per input of an operator: the input axis that each output axis runs along, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRegion:
+    """One operator cut down to a region of its output: all that is needed to write it as a node."""
+
+    output: Region
+    """What is wanted."""
+    computes: Region
+    """What the node yields on ``inputs``: ``output``, or a region around it to be cropped."""
+    inputs: tuple[Region | None, ...]
+    """By input position, weights included; None where absent, of size 0 where nothing is read."""
+    attributes: Mapping[str, Scalars | None] = field(default_factory=dict)
+    """Attributes that differ from the operator's own; None where one is dropped."""
+    constants: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """New values of int64 inputs that depend on shapes, by input position."""
+
+    @property
+    def pads(self) -> tuple[int, ...] | None:
+        """For a window: the padding left at true borders, begins then ends; else None."""
+        pads = self.attributes.get("pads")
+        return tuple(int(p) for p in pads) if isinstance(pads, tuple) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How operators of one type are cut; their first output is the only one that is read.
+
+    ``cut`` is only called with regions that are neither whole nor empty, and cut along ``axes``.
+    """
+
+    axes: Callable[[Operator, Tensors], tuple[int, ...]]
+    """The output axes along which any cut is exact."""
+    cut: Callable[[Operator, Tensors, Region], OperatorRegion]
+    aligned: int = 0
+    """So many of the first inputs are cut along an axis only if the output is cut along the same
+    one: what an operator that is fused behind another one must have."""
+
+
+def linked(links: Callable[[Operator, Tensors], Links | None], *, aligned: int = 0) -> Rule:
+    """The rule of operators whose attributes stay as they are under a cut.
+
+    An input is cut along the axes that ``links`` ties to output axes and whole along the others;
+    every tied axis can be cut. None stands for operators that cannot be cut at all.
+    """
+
+    def axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
+        return tuple(sorted({axis for link in links(op, tensors) or () for axis in link}))
+
+    def cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
+        pairs = zip(op.inputs, links(op, tensors) or (), strict=True)
+        inputs = (_project(tensors[n], link, region) if n else None for n, link in pairs)
+        return OperatorRegion(region, region, tuple(inputs))
+
+    return Rule(axes, cut, aligned)
+
+
+def _project(tensor: Tensor, link: Mapping[int, int], region: Region) -> Region:
+    start, stop = [0] * len(tensor.shape), list(tensor.shape)
+    for output_axis, input_axis in link.items():
+        start[input_axis] = region.start[output_axis]
+        stop[input_axis] = region.stop[output_axis]
+    return Region(tuple(start), tuple(stop))
+
+
+def broadcast_link(shape: Sequence[int], output: Sequence[int]) -> dict[int, int] | None:
+    """Tie an input's axes to the output's as numpy broadcasts; None if it does not.
+
+    Axes of size 1 that are repeated are tied to nothing, so they stay whole.
+    """
+    offset = len(output) - len(shape)
+    if offset < 0 or any(d not in (1, o) for d, o in zip(shape, output[offset:], strict=True)):
+        return None
+    return {offset + i: i for i, d in enumerate(shape) if d == output[offset + i]}
+
+
+def box(ranges: Iterable[tuple[int, int]]) -> Region:
+    """The region with these (start, stop), one an axis."""
+    start, stop = zip(*ranges, strict=True)
+    return Region(start, stop)
+
+
+def empty_region(rank: int) -> Region:
+    """The region that stands for nothing at all."""
+    return Region((0,) * rank, (0,) * rank)
+
+
+def normalized(axis: int, rank: int) -> int:
+    """``axis`` counted from the front."""
+    return axis + rank if axis < 0 else axis
+
+
+def output_shape(op: Operator, tensors: Tensors) -> tuple[int, ...]:
+    """The shape of the only output of ``op``."""
+    return tensors[op.outputs[0]].shape

@@ -1,0 +1,56 @@
+"""Operators that work element by element, inputs broadcast as numpy does."""
+
+from sys import maxsize
+
+from coexec.ir.graph import Operator
+from coexec.ir.rules.base import Links, Rule, Tensors, broadcast_link, linked, output_shape
+
+__all__ = ["RULES"]
+
+
+def _broadcast(op: Operator, tensors: Tensors) -> Links | None:
+    if "broadcast" in op.attributes:
+        return None  # before opset 7: another alignment of axes than numpy's
+    output = output_shape(op, tensors)
+    found = [broadcast_link(tensors[n].shape, output) if n else {} for n in op.inputs]
+    links = [link for link in found if link is not None]
+    return links if len(links) == len(found) else None
+
+
+def _dropout(op: Operator, tensors: Tensors) -> Links | None:
+    # In training the random mask depends on how many elements are drawn.
+    trains = len(op.inputs) > 2 and op.inputs[2] and op.constants.get(2) != (False,)
+    return None if trains else _broadcast(op, tensors)
+
+
+def _per_axis(op: Operator, tensors: Tensors) -> Links | None:
+    """Quantization: scale and zero point are scalars or vectors along ``axis``."""
+    rank = len(output_shape(op, tensors))
+    axis = op.int("axis", 1) % max(rank, 1)
+    parameters = [tensors[n].shape if n else () for n in op.inputs[1:]]
+    if op.int("block_size", 0) or any(len(shape) > 1 for shape in parameters):
+        return None
+    vectors = [{axis: 0} if shape and shape != (1,) else {} for shape in parameters]
+    return [{i: i for i in range(rank)}, *vectors]
+
+
+_POINTWISE = linked(_broadcast, aligned=maxsize)
+
+_UNARY = frozenset({
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu",
+    "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
+    "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round",
+    "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish",
+    "Tan", "Tanh", "ThresholdedRelu"})  # fmt: skip
+
+_BROADCAST = frozenset({
+    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Div", "Equal",
+    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or",
+    "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"})  # fmt: skip
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_UNARY | _BROADCAST, _POINTWISE),
+    "Dropout": linked(_dropout, aligned=1),
+    "DequantizeLinear": linked(_per_axis),
+    "QuantizeLinear": linked(_per_axis),
+}

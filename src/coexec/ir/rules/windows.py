@@ -1,0 +1,182 @@
+"""Sliding windows: convolution and pooling.
+
+Along a spatial axis the rows [a, b) of the output read the rows [a * stride - pad,
+(b - 1) * stride - pad + extent) of the input. What of that lies outside of the tensor is padding,
+so a piece keeps padding at the tensor's own borders only. Pools are not told how large the rest of
+the tensor is, so a border window sees the same elements and the same padding as in the whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coexec.ir.graph import Operator, Scalars
+from coexec.ir.region import Region
+from coexec.ir.rules.base import OperatorRegion, Rule, Tensors, box, output_shape
+
+__all__ = ["RULES", "Span", "Window", "group_range", "same_pads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of one axis: what is read of the input, with which padding, and what comes out."""
+
+    start: int
+    stop: int
+    begin: int
+    end: int
+    first: int
+    """The first output row computed."""
+    last: int
+    """One behind the last output row computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a window slides along one spatial axis."""
+
+    size: int
+    """Of the input."""
+    output: int
+    extent: int
+    """Rows from the first to the last one that a window reads, dilation included."""
+    stride: int
+    begin: int
+    end: int
+    ceil: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether this window makes as many rows as the output has; else its padding is unknown."""
+        room = self.size + self.begin + self.end - self.extent
+        rows = (-(-room // self.stride) if self.ceil else room // self.stride) + 1
+        if self.ceil and (rows - 1) * self.stride >= self.size + self.begin:
+            rows -= 1  # a window that starts behind the last element does not count
+        return rows == self.output and min(self.begin, self.end, room) >= 0 and self.size > 0
+
+    def span(self, a: int, b: int) -> Span:
+        """What the output rows [a, b) need. At least one row is read, as no engine takes none."""
+        if self.ceil and b == self.output:
+            return self._tail(a)
+        a = min(a, (self.size - 1 + self.begin) // self.stride)
+        low = a * self.stride - self.begin
+        high = (b - 1) * self.stride - self.begin + self.extent
+        start, stop = max(low, 0), max(min(high, self.size), 1)
+        begin, end = start - low, max(high - stop, 0)
+        rows = (begin + stop - start + end - self.extent) // self.stride + 1
+        return Span(start, stop, begin, end, a, a + rows)
+
+    def _tail(self, a: int) -> Span:
+        """The last rows under ``ceil_mode``: the last window may reach behind the padding, and
+        what it makes of that differs between pools, so nothing changes at this end."""
+        a = min(a, (self.size - 1 + self.begin) // self.stride)
+        low = a * self.stride - self.begin
+        start = max(low, 0)
+        return Span(start, self.size, start - low, self.end, a, self.output)
+
+
+def same_pads(
+    kind: str, sizes: Sequence[int], outputs: Sequence[int], windows: Sequence[tuple[int, int]]
+) -> tuple[int, ...]:
+    """``auto_pad`` SAME_UPPER or SAME_LOWER as numbers; ``windows`` are (extent, stride)."""
+    totals = [
+        max((out - 1) * stride + extent - size, 0)
+        for size, out, (extent, stride) in zip(sizes, outputs, windows, strict=True)
+    ]
+    begins = [(t + 1) // 2 if kind == "SAME_LOWER" else t // 2 for t in totals]
+    return (*begins, *(t - begin for t, begin in zip(totals, begins, strict=True)))
+
+
+def group_range(first: int, last: int, per_group: int) -> tuple[int, int, int, int]:
+    """Groups and channels to compute for the channels [first, last) of ``per_group`` each.
+
+    Returns (first group, one behind the last group, first channel, one behind the last channel):
+    the channels as they are inside one group, else extended to whole groups, because the groups of
+    one convolution must be equally wide.
+    """
+    low, high = first // per_group, -(-last // per_group)
+    if high - low == 1:
+        return low, high, first, last
+    return low, high, low * per_group, high * per_group
+
+
+def _windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Window] | None:
+    """One window a spatial axis; None where the padding cannot be told."""
+    sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]
+    ones = (1,) * len(sizes)
+    strides, dilations = op.ints("strides", ones), op.ints("dilations", ones)
+    if not sizes or any(len(v) != len(sizes) for v in (kernel, strides, dilations)):
+        return None
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    kind = op.text("auto_pad", "NOTSET")
+    if kind.startswith("SAME"):
+        slides = list(zip(extents, strides, strict=True))
+        pads = same_pads(kind, sizes, outputs, slides)
+    else:
+        pads = (0, 0) * len(sizes) if kind == "VALID" else op.ints("pads", (0, 0) * len(sizes))
+    ceil = bool(op.int("ceil_mode", 0)) and not kind.startswith("SAME")
+    count = len(sizes)
+    found = [
+        Window(sizes[i], outputs[i], extents[i], strides[i], pads[i], pads[count + i], ceil)
+        for i in range(count)
+    ]
+    return found if all(w.fits for w in found) else None
+
+
+def _spans(
+    op: Operator, tensors: Tensors, kernel: Sequence[int], region: Region
+) -> tuple[list[Span], dict[str, Scalars | None]]:
+    """The spatial axes of ``region`` and the attributes that say the same of a piece."""
+    windows = _windows(op, tensors, kernel)
+    if windows is None:
+        sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]
+        whole = [Span(0, size, 0, 0, 0, out) for size, out in zip(sizes, outputs, strict=True)]
+        return whole, {}
+    spans = [w.span(region.start[i], region.stop[i]) for i, w in enumerate(windows, 2)]
+    changed: dict[str, Scalars | None] = {
+        "pads": (*(s.begin for s in spans), *(s.end for s in spans)),
+        "auto_pad": None,
+    }
+    if op.text("auto_pad", "NOTSET").startswith("SAME"):
+        changed["ceil_mode"] = None
+    return spans, changed
+
+
+def _conv_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
+    rank = len(output_shape(op, tensors))
+    cuttable = _windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is not None
+    return tuple(range(rank)) if cuttable else (0, 1)
+
+
+def _conv(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
+    weight, groups = tensors[op.inputs[1]].shape, op.int("group", 1)
+    low, high, first, last = group_range(region.start[1], region.stop[1], weight[0] // groups)
+    spans, changed = _spans(op, tensors, weight[2:], region)
+    if groups > 1:
+        changed["group"] = high - low
+    batch, channels = (region.start[0], region.stop[0]), (low * weight[1], high * weight[1])
+    inputs: list[Region | None] = [
+        box([batch, channels, *((s.start, s.stop) for s in spans)]),
+        Region.whole(weight).with_axis(0, first, last),
+    ]
+    inputs += [Region((first,), (last,)) if name else None for name in op.inputs[2:]]
+    computes = box([batch, (first, last), *((s.first, s.last) for s in spans)])
+    return OperatorRegion(region, computes, tuple(inputs), changed)
+
+
+def _pool_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
+    cuttable = _windows(op, tensors, op.ints("kernel_shape", ())) is not None
+    return tuple(range(len(output_shape(op, tensors)))) if cuttable else (0, 1)
+
+
+def _pool(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
+    spans, changed = _spans(op, tensors, op.ints("kernel_shape", ()), region)
+    batch, channels = zip(region.start[:2], region.stop[:2], strict=True)
+    inputs = (box([batch, channels, *((s.start, s.stop) for s in spans)]),)
+    computes = box([batch, channels, *((s.first, s.last) for s in spans)])
+    return OperatorRegion(region, computes, inputs, changed)
+
+
+RULES: dict[str, Rule] = {
+    "Conv": Rule(_conv_axes, _conv, aligned=1),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), Rule(_pool_axes, _pool, aligned=1)),
+}

@@ -1,0 +1,89 @@
+"""Put a region together from parts that others computed, or say what is missing of it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from coexec.ir.region import Region
+
+__all__ = ["Joined", "Taken", "assemble", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """``region`` as it lies inside one part, ``source``."""
+
+    source: Region
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """``region`` as its neighbours along ``axis``, in order."""
+
+    region: Region
+    axis: int
+    members: tuple["Taken | Joined", ...]
+
+
+def missing(region: Region, parts: Iterable[Region]) -> tuple[Region, ...]:
+    """Disjoint boxes that hold the elements of ``region`` that are in none of ``parts``."""
+    rest = [region] if region.size else []
+    for part in parts:
+        rest = [box for outer in rest for box in _without(outer, part)]
+    return tuple(rest)
+
+
+def assemble(region: Region, parts: Collection[Region]) -> Taken | Joined | None:
+    """How to cut and join ``parts``, which may overlap, to ``region``; None if they leave gaps.
+
+    The smallest part that contains the region is taken. If there is none, the region is divided
+    where the fewest parts are cut, and each half is assembled by itself.
+    """
+    holders = [part for part in parts if part.contains(region)]
+    if holders:
+        return Taken(min(holders, key=lambda part: part.size), region)
+    reaching = _widest(region, parts)
+    cuts = [
+        (sum(o.start[axis] < at < o.stop[axis] for o in reaching), axis, at)
+        for axis in range(len(region.start))
+        for at in {edge for o in reaching for edge in (o.start[axis], o.stop[axis])}
+        if region.start[axis] < at < region.stop[axis]
+    ]
+    if not cuts:
+        return None
+    _, axis, at = min(cuts)
+    members: list[Taken | Joined] = []
+    for half in (
+        region.with_axis(axis, region.start[axis], at),
+        region.with_axis(axis, at, region.stop[axis]),
+    ):
+        found = assemble(half, parts)
+        if found is None:
+            return None
+        nested = isinstance(found, Joined) and found.axis == axis
+        members += found.members if isinstance(found, Joined) and nested else (found,)
+    return Joined(region, axis, tuple(members))
+
+
+def _without(box: Region, part: Region) -> Iterable[Region]:
+    """``box`` less ``part``: what lies before and behind it, axis by axis."""
+    common = box.overlap(part)
+    if not common.size:
+        yield box
+        return
+    for axis in range(len(box.start)):
+        start, stop = common.start[axis], common.stop[axis]
+        if box.start[axis] < start:
+            yield box.with_axis(axis, box.start[axis], start)
+        if stop < box.stop[axis]:
+            yield box.with_axis(axis, stop, box.stop[axis])
+        box = box.with_axis(axis, start, stop)
+
+
+def _widest(region: Region, parts: Iterable[Region]) -> Sequence[Region]:
+    """What the parts hold of ``region``, less what another of them holds too."""
+    kept: list[Region] = []
+    for common in sorted((region.overlap(p) for p in parts), key=lambda box: -box.size):
+        if common.size and not any(other.contains(common) for other in kept):
+            kept.append(common)
+    return kept

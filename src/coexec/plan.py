@@ -1,0 +1,138 @@
+"""A plan: which device computes which pieces, in which order, and who thought so.
+
+Nothing else is stored. Transfers, segments and memory follow from it (`coexec.schedule`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import Any, Self
+
+from coexec.errors import PlanError
+from coexec.hardware import System
+from coexec.ir.graph import Graph, Piece
+from coexec.ir.region import Region
+
+__all__ = ["Plan", "Provenance", "verify_plan"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Who made a plan, with what, and what was promised."""
+
+    planner: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "feasible"
+    """"optimal", "feasible" or "time limit"."""
+    predicted_s: float | None = None
+    """The makespan that the planner computed with its own model of time."""
+    bound_s: float | None = None
+    """No plan can be faster, under the cost model."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """For each device the pieces that it computes, in order."""
+
+    model: str
+    """`Graph.fingerprint` of the model that it was made for."""
+    order: Mapping[str, tuple[Piece, ...]]
+    provenance: Provenance
+
+    @cached_property
+    def device_of(self) -> Mapping[Piece, str]:
+        """The device of each piece."""
+        return {piece: device for device, pieces in self.order.items() for piece in pieces}
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The devices that have something to do."""
+        return tuple(d for d, pieces in self.order.items() if pieces)
+
+    def to_json(self) -> str:
+        """As text that a person can read and edit; `from_json` reads it back."""
+        order = {d: [_piece_row(p) for p in pieces] for d, pieces in self.order.items()}
+        head = {"format": _FORMAT, "model": self.model, "provenance": asdict(self.provenance)}
+        return json.dumps(head | {"order": order}, indent=1, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`.
+
+        Raises:
+            PlanError: not a plan, or one of another version.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] != _FORMAT:
+                raise PlanError(f"the plan has format {data['format']!r}, this version reads "
+                                f"{_FORMAT}; make it again with coexec plan")  # fmt: skip
+            order = {
+                str(d): tuple(
+                    Piece(str(row["task"]), Region(tuple(row["start"]), tuple(row["stop"])))
+                    for row in rows
+                )
+                for d, rows in data["order"].items()
+            }
+            return cls(str(data["model"]), order, Provenance(**data["provenance"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, PlanError):
+                raise
+            raise PlanError(
+                f"this is not a plan: {type(error).__name__}: {error}; make one with "
+                f"coexec plan MODEL --output plan.json"
+            ) from None
+
+
+def _piece_row(piece: Piece) -> dict[str, Any]:
+    return {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop}
+
+
+def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
+    """Refuse a plan that does not compute the whole of ``graph`` exactly once on ``system``.
+
+    Raises:
+        PlanError: naming the worst offender. That the order has no deadlock is checked where it
+            is derived, by `coexec.schedule.derive`.
+    """
+    if plan.model != graph.fingerprint:
+        raise PlanError(
+            f"the plan was made for another model or other shapes: it says {plan.model}, "
+            f"{graph.name!r} is {graph.fingerprint}; make a new one with coexec plan"
+        )
+    for device in plan.used:
+        if device not in system.device:
+            raise PlanError(
+                f"the plan uses device {device!r}, the system has {', '.join(system.names)}; "
+                f"run with --devices {','.join(plan.used)} or make a new plan"
+            )
+    pieces: dict[str, list[Region]] = {task.name: [] for task in graph.tasks}
+    for order in plan.order.values():
+        for piece in order:
+            if piece.task not in pieces:
+                raise PlanError(f"the plan computes {piece.task!r}, which {graph.name!r} does "
+                                f"not have; make a new one with coexec plan")  # fmt: skip
+            pieces[piece.task].append(piece.region)
+    for task in graph.tasks:
+        _verify_cover(task.name, pieces[task.name], graph.output_of(task).whole)
+
+
+def _verify_cover(task: str, regions: list[Region], whole: Region) -> None:
+    """Disjoint regions inside the output whose sizes add up to it are all of it."""
+    for region in regions:
+        fits = len(region.start) == len(whole.start)
+        if not fits or not whole.contains(region) or (region.size == 0 and whole.size > 0):
+            raise PlanError(f"the plan computes {region} of {task!r}, whose output is {whole}; "
+                            f"make a new one with coexec plan")  # fmt: skip
+    for a, b in combinations(regions, 2):
+        if a.overlap(b).size or a == b:
+            raise PlanError(f"the plan computes {a} and {b} of {task!r}, which overlap in "
+                            f"{a.overlap(b)}; make a new one with coexec plan")  # fmt: skip
+    covered = sum(region.size for region in regions)
+    if covered != whole.size or not regions:
+        raise PlanError(f"the plan computes {covered} of the {whole.size} elements of {task!r}; "
+                        f"make a new one with coexec plan")  # fmt: skip

@@ -1,0 +1,176 @@
+"""The best plan of a tiny graph, by trying all: the oracle that other planners are tested with."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coexec.costs.base import CostModel
+from coexec.errors import PlanError
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners.base import Problem, Timeline, build_plan, makespan_s
+
+__all__ = ["plan"]
+
+
+def plan(graph: Graph, cost: CostModel, system: System, *, max_tasks: int = 10) -> Plan:
+    """The optimum over all assignments of tasks to devices and all orders on them.
+
+    Promises the least makespan in the planners' model of time (`planners.base.Timeline`). That is
+    the simulator's for segments of one task each: waits start at the end of a predecessor, copies
+    keep source, target or nobody busy. What only segments of several tasks do is not in it: they
+    save launches, and they wait for all they need before they start; so the simulated makespan
+    can be on either side of it.
+
+    O(|D|^|V| |V|!) at worst. Assignments are taken by rising lower bound until that reaches the
+    best plan; for each, the orders are searched by branch and bound, dropping a state if another
+    one with the same tasks done is nowhere later. No paper.
+
+    Args:
+        max_tasks: the largest graph that is tried.
+
+    Raises:
+        PlanError: the graph has more tasks than ``max_tasks``.
+    """
+    count = len(graph.tasks)
+    if count > max_tasks:
+        raise PlanError(
+            f"{graph.name!r} has {count} tasks, exhaustive takes at most {max_tasks}; use another "
+            f"planner, such as hope_greedy, or raise max_tasks"
+        )
+    problem = Problem(graph, cost, system)
+    best_s, assignment, sequence = _first(problem)
+    for partial in sorted(_assignments(problem, best_s)):
+        if partial.bound_s >= best_s:
+            break
+        orders = _Orders(problem, partial.assignment, best_s)
+        orders.search(Timeline(problem, partial.assignment), ())
+        if orders.sequence is not None:
+            best_s, assignment, sequence = orders.best_s, partial.assignment, orders.sequence
+    options = {"max_tasks": max_tasks}
+    return build_plan(
+        problem, assignment, sequence, "exhaustive", options, status="optimal", bound_s=best_s
+    )
+
+
+def _first(problem: Problem) -> tuple[float, tuple[int, ...], tuple[int, ...]]:
+    """Makespan, assignment and sequence of a plan to start from: each task where it ends first."""
+    timeline = Timeline(problem)
+    for task in problem.tasks:
+        options = []
+        for device in problem.devices:
+            if problem.latency_s[task][device] < math.inf:
+                options.append(timeline.copy())
+                options[-1].run(task, device)
+        timeline = min(options, key=lambda option: option.free_s[option.device[task]])
+    assignment, sequence = tuple(timeline.device), tuple(problem.tasks)
+    return makespan_s(problem, assignment, sequence), assignment, sequence
+
+
+class _Partial(NamedTuple):
+    """Devices of the first tasks, and what follows for the makespan whatever their order."""
+
+    bound_s: float
+    assignment: tuple[int, ...]
+    ends_s: tuple[float, ...]
+    """By task, the earliest end."""
+    loads_s: tuple[float, ...]
+    """By device, the tasks on it one after the other."""
+
+
+def _assignments(problem: Problem, best_s: float) -> list[_Partial]:
+    """All assignments that might beat ``best_s``."""
+    partials = [_Partial(problem.bound_s, (), (), (0.0,) * len(problem.devices))]
+    tails_s = _least_tails_s(problem)
+    for tail_s in tails_s:
+        longer = (_extended(problem, p, d, tail_s) for p in partials for d in problem.devices)
+        partials = [partial for partial in longer if partial.bound_s < best_s]
+    return partials
+
+
+def _extended(problem: Problem, partial: _Partial, device: int, tail_s: float) -> _Partial:
+    """``partial`` with the next task on ``device``; ``tail_s`` must pass behind that task."""
+    bound_s, assignment, ends_s, loads_s = partial
+    task = len(assignment)
+    latency_s = problem.latency_s[task][device]
+    arrivals_s = (
+        ends_s[p] + problem.comm_s(p, task, assignment[p], device)
+        for p in problem.predecessors[task]
+    )
+    end_s = max(arrivals_s, default=0.0) + latency_s
+    load_s = loads_s[device] + latency_s
+    return _Partial(
+        max(bound_s, end_s + tail_s, load_s),
+        (*assignment, device),
+        (*ends_s, end_s),
+        (*loads_s[:device], load_s, *loads_s[device + 1 :]),
+    )
+
+
+def _least_tails_s(problem: Problem) -> list[float]:
+    """By task, the least time from its end to the end of the graph."""
+    tails_s = [0.0] * len(problem.tasks)
+    for task in reversed(problem.tasks):
+        for before in problem.predecessors[task]:
+            tails_s[before] = max(tails_s[before], tails_s[task] + min(problem.latency_s[task]))
+    return tails_s
+
+
+class _Orders:
+    """Branch and bound over the orders of one assignment."""
+
+    def __init__(self, problem: Problem, assignment: Sequence[int], best_s: float) -> None:
+        self._problem = problem
+        self._assignment = assignment
+        self.best_s = best_s
+        self.sequence: tuple[int, ...] | None = None
+        self._seen: dict[frozenset[int], list[tuple[float, ...]]] = {}
+
+    def search(self, timeline: Timeline, sequence: tuple[int, ...]) -> None:
+        """Try all ways to go on after ``sequence``."""
+        problem = self._problem
+        done = frozenset(sequence)
+        if len(done) == len(problem.tasks):
+            if timeline.makespan_s < self.best_s:
+                self.best_s, self.sequence = timeline.makespan_s, sequence
+            return
+        if self._bound_s(timeline, done) >= self.best_s or self._dominated(timeline, done):
+            return
+        for task in problem.tasks:
+            if task not in done and done.issuperset(problem.predecessors[task]):
+                after = timeline.copy()
+                after.run(task, self._assignment[task])
+                self.search(after, (*sequence, task))
+
+    def _bound_s(self, timeline: Timeline, done: frozenset[int]) -> float:
+        """Every task that is left still has to run on its device, after its predecessors."""
+        problem, assignment = self._problem, self._assignment
+        ends_s, loads_s = list(timeline.end_s), list(timeline.free_s)
+        for task in problem.tasks:
+            if task not in done:
+                device = assignment[task]
+                ready_s = (
+                    ends_s[p] + problem.comm_s(p, task, assignment[p], device)
+                    for p in problem.predecessors[task]
+                )
+                latency_s = problem.latency_s[task][device]
+                loads_s[device] += latency_s
+                ends_s[task] = max(timeline.free_s[device], *ready_s, 0.0) + latency_s
+        return max(*ends_s, *loads_s)
+
+    def _dominated(self, timeline: Timeline, done: frozenset[int]) -> bool:
+        """Whether a state with the same tasks done is nowhere later; else remember this one."""
+        pending = {p for task in self._problem.tasks if task not in done
+                   for p in self._problem.predecessors[task] if p in done}  # fmt: skip
+        state = (
+            *timeline.free_s,
+            *(timeline.end_s[task] for task in sorted(pending)),
+            *(at_s for _, at_s in sorted(timeline.arrival_s.items())),
+            *(at_s for _, at_s in sorted(timeline.link_free_s.items())),
+        )
+        states = self._seen.setdefault(done, [])
+        if any(all(a <= b for a, b in zip(old, state, strict=True)) for old in states):
+            return True
+        states.append(state)
+        return False

@@ -1,0 +1,175 @@
+"""HOPE's greedy search with node merging ("HOPE:GS")."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coexec.costs.base import CostModel
+from coexec.errors import UsageError
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners.base import Problem, Timeline, build_plan
+
+__all__ = ["default_merge_below_s", "default_top_k", "merge", "plan"]
+
+
+def plan(
+    graph: Graph,
+    cost: CostModel,
+    system: System,
+    *,
+    top_k: int | None = None,
+    merge_below_s: float | None = None,
+) -> Plan:
+    """Place the few tasks that can start first in the best of all ways; repeat.
+
+    The ready tasks are sorted by earliest start; the first K of them are tried on all |D|^K
+    combinations of devices, and the one is kept that completes them first. Before that, each short
+    task with one predecessor is merged into it, so that both are placed as one. Promises the
+    optimum where K independent tasks are all there is; beyond that no quality: it does not look
+    ahead, and may lose to a single device. O(|V| |D|^K), besides sorting.
+
+    Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
+    mobiles", High Technology Letters, 2022, Algorithm 2. Where the paper leaves the choice open:
+    equal starts go by upward rank; among equal completions the smaller sum of ends wins, then
+    fewer transfers, then fewer bytes, which keeps a task with the heaviest of its predecessors;
+    ready tasks beyond the first K stay in the queue (the printed algorithm loses them).
+
+    Args:
+        top_k: K; by default 4 for two devices, 3 for three, else the most that tries no more than
+            256 combinations.
+        merge_below_s: tasks shorter than this on every device that runs them are merged; by
+            default what handing a task to another device costs at least: the slowest link's
+            latency and a launch.
+
+    Raises:
+        UsageError: ``top_k`` is less than 1.
+    """
+    problem = Problem(graph, cost, system)
+    top_k = default_top_k(len(problem.devices)) if top_k is None else top_k
+    if top_k < 1:
+        raise UsageError(f"top_k is {top_k}, but at least 1 task is to be placed at a time")
+    if merge_below_s is None:
+        merge_below_s = default_merge_below_s(problem)
+    groups = merge(problem, merge_below_s)
+    timeline = Timeline(problem)
+    sequence: list[int] = []
+    queue = _Queue(problem, groups)
+    while chosen := queue.pop(timeline, top_k):
+        for group, device in zip(chosen, _best(problem, timeline, chosen).devices, strict=True):
+            for task in group:
+                timeline.run(task, device)
+            sequence += group
+            queue.done(group)
+    options = {"top_k": top_k, "merge_below_s": merge_below_s}
+    return build_plan(problem, timeline.device, sequence, "hope_greedy", options)
+
+
+def default_top_k(devices: int) -> int:
+    """The paper's 4 and 3 for two and three devices; about as much work for more."""
+    if devices <= 3:
+        return 3 if devices == 3 else 4
+    return max(1, int(math.log(256 + 0.5, devices)))
+
+
+def default_merge_below_s(problem: Problem) -> float:
+    """A task that takes less is not worth a wait for another device."""
+    latency_s = max(link.latency_s for row in problem.links for link in row)
+    return latency_s + max(problem.cost.launch_s(name) for name in problem.system.names)
+
+
+def merge(problem: Problem, below_s: float) -> list[tuple[int, ...]]:
+    """Groups of tasks to be placed as one, each in topological order.
+
+    A short task joins the group that makes all that it reads, unless that would take a device
+    away from the group. The groups form no cycle: only the first task of a group reads from
+    outside, so whatever leads into the group comes before all of it, and nothing that reads from
+    the group can lead back into it. That is also why a group runs without a pause once started.
+    """
+    groups: list[list[int]] = []
+    group_of: list[int] = []
+    for task in problem.tasks:
+        runs_s = [s for s in problem.latency_s[task] if s < math.inf]
+        sources = {group_of[before] for before in problem.predecessors[task]}
+        home = sources.pop() if len(sources) == 1 and max(runs_s) < below_s else len(groups)
+        if home == len(groups) or not _runs_wherever(problem, task, groups[home]):
+            home = len(groups)
+            groups.append([])
+        groups[home].append(task)
+        group_of.append(home)
+    return [tuple(group) for group in groups]
+
+
+def _runs_wherever(problem: Problem, task: int, group: Sequence[int]) -> bool:
+    return all(
+        problem.latency_s[task][device] < math.inf
+        for device in problem.devices
+        if all(problem.latency_s[member][device] < math.inf for member in group)
+    )
+
+
+class _Queue:
+    """The groups whose predecessors have been placed."""
+
+    def __init__(self, problem: Problem, groups: Sequence[tuple[int, ...]]) -> None:
+        self._problem = problem
+        self._missing = {g[0]: len(problem.predecessors[g[0]]) for g in groups}
+        self._ready = [g for g in groups if not self._missing[g[0]]]
+        self._group = {g[0]: g for g in groups}
+
+    def pop(self, timeline: Timeline, count: int) -> list[tuple[int, ...]]:
+        """Take out the ``count`` groups that can start first."""
+        before, rank_s = self._problem.predecessors, self._problem.upward_rank_s
+
+        def urgency(group: tuple[int, ...]) -> tuple[float, float, int]:
+            head = group[0]
+            start_s = max((timeline.end_s[p] for p in before[head]), default=0.0)
+            return start_s, -rank_s[head], head
+
+        self._ready.sort(key=urgency)
+        chosen, self._ready = self._ready[:count], self._ready[count:]
+        return chosen
+
+    def done(self, group: tuple[int, ...]) -> None:
+        """Let the groups wait no longer that read from ``group``."""
+        for task in group:
+            for reader in self._problem.successors[task]:
+                if reader in self._missing and reader not in group:
+                    self._missing[reader] -= 1
+                    if not self._missing[reader]:
+                        self._ready.append(self._group[reader])
+
+
+class _Choice(NamedTuple):
+    """A placement of some groups, the better the smaller."""
+
+    completion_s: float
+    sum_of_ends_s: float
+    transfers: int
+    moved_bytes: int
+    devices: tuple[int, ...]
+
+
+def _best(
+    problem: Problem,
+    timeline: Timeline,
+    groups: Sequence[tuple[int, ...]],
+    ends_s: tuple[float, ...] = (),
+    devices: tuple[int, ...] = (),
+) -> _Choice:
+    """Of all placements of ``groups`` behind those already on ``devices``, the best."""
+    if not groups:
+        # Sums in another order differ in the last digits; picoseconds are no reason to move.
+        completion_s, sum_s = round(max(ends_s), 12), round(math.fsum(ends_s), 12)
+        transfers, moved_bytes = len(timeline.there), timeline.moved_bytes
+        return _Choice(completion_s, sum_s, transfers, moved_bytes, devices)
+    head, *rest = groups
+    options = []
+    for device in problem.devices:
+        if any(problem.latency_s[task][device] == math.inf for task in head):
+            continue
+        after = timeline.copy()
+        end_s = [after.run(task, device) for task in head][-1]
+        options.append(_best(problem, after, rest, (*ends_s, end_s), (*devices, device)))
+    return min(options)

@@ -1,0 +1,57 @@
+"""Everything on one device."""
+
+import math
+
+from coexec.costs.base import CostModel
+from coexec.errors import DeviceError, InfeasibleError
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners.base import Problem, build_plan
+
+__all__ = ["plan"]
+
+
+def plan(graph: Graph, cost: CostModel, system: System, *, device: str | None = None) -> Plan:
+    """Run the whole model on one device: what co-execution has to beat.
+
+    Promises the fastest single device, as the whole model is one segment there that is launched
+    once. O(|V| |D|). No paper.
+
+    Args:
+        device: the one to use; by default the fastest.
+
+    Raises:
+        DeviceError: the system has no such device.
+        InfeasibleError: the device, or each of them, cannot run some task.
+    """
+    problem = Problem(graph, cost, system)
+    if device is not None and device not in system.device:
+        raise DeviceError(f"the system has no device {device!r}, only {', '.join(system.names)}")
+    candidates = system.names if device is None else (device,)
+    refused = {name: _refused(problem, name) for name in candidates}
+    able = [name for name in candidates if refused[name] is None]
+    if not able:
+        reasons = "; ".join(f"{name} does not run {task}" for name, task in refused.items())
+        raise InfeasibleError(
+            f"no single device runs all of {graph.name!r}: {reasons}; use a planner that "
+            f"combines devices, such as hope_greedy"
+        )
+    best = min(able, key=lambda name: _segment_s(problem, name))
+    assignment = [system.names.index(best)] * len(problem.tasks)
+    return build_plan(problem, assignment, problem.tasks, "single", {"device": best})
+
+
+def _refused(problem: Problem, name: str) -> str | None:
+    """The first task that a device does not run."""
+    device = problem.system.names.index(name)
+    for task in problem.tasks:
+        if problem.latency_s[task][device] == math.inf:
+            return f"{problem.graph.tasks[task].name!r} ({problem.graph.tasks[task].kind})"
+    return None
+
+
+def _segment_s(problem: Problem, name: str) -> float:
+    device = problem.system.names.index(name)
+    tasks_s = math.fsum(row[device] for row in problem.latency_s)
+    return tasks_s - (len(problem.tasks) - 1) * problem.cost.launch_s(name)

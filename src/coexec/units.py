@@ -1,0 +1,62 @@
+"""Human text in ("8GB", "50Mbit"), human text out ("1.2 ms"). Used at the edges only."""
+
+import re
+
+from coexec.errors import UsageError
+
+__all__ = ["format_bytes", "format_count", "format_seconds", "parse_bandwidth", "parse_bytes"]
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?(bit|b)?(?:/s|ps)?\s*", re.IGNORECASE)
+
+
+def _parse(text: str, what: str) -> tuple[float, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r} is not a {what}: write a number and a unit, for example 8GB or 50Mbit"
+        )
+    number, prefix, unit = match.groups()
+    factor = (_DECIMAL | _BINARY)[(prefix or "").lower()]
+    return float(number) * factor, (unit or "b").lower()
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in ``text``: "8GB" is 8e9, "8GiB" is 2**33, "512" is 512."""
+    number, unit = _parse(text, "size")
+    if unit != "b":
+        raise UsageError(f"{text!r} counts bits, a size is wanted: write for example 8GB")
+    return round(number)
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second in ``text``: "50Mbit" is 6.25e6, "1.5GB/s" is 1.5e9."""
+    number, unit = _parse(text, "bandwidth")
+    return number / 8 if unit == "bit" else number
+
+
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    for factor, unit in steps:
+        if abs(value) >= factor:
+            break
+    scaled = value / factor
+    digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
+    return f"{scaled:.{digits}f} {unit}".rstrip()
+
+
+def format_seconds(seconds: float) -> str:
+    """``0.00123`` becomes "1.23 ms"; infinity becomes "never"."""
+    if seconds == float("inf"):
+        return "never"
+    return _scaled(seconds, [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """``2**20`` becomes "1.00 MiB"."""
+    return _scaled(size_bytes, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+
+
+def format_count(count: float) -> str:
+    """``5713216096`` becomes "5.71 G"."""
+    return _scaled(count, [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")])

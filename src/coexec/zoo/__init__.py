@@ -1,0 +1,41 @@
+"""Well-known architectures with deterministic random weights, for tests, examples and benchmarks.
+
+    from coexec.zoo import MODELS, build
+    model = build("squeezenet")        # onnx_ir.Model, batch 1, float32
+
+To add a model: one file with a `build()` function, one row in `MODELS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from coexec.errors import ModelError
+from coexec.zoo import inception_v3, lstm, mobilenet_v1, resnet34, squeezenet, vgg16
+
+MODELS: Mapping[str, Callable[[], ir.Model]] = MappingProxyType(
+    {
+        "inception_v3": inception_v3.build,
+        "lstm": lstm.build,
+        "mobilenet_v1": mobilenet_v1.build,
+        "resnet34": resnet34.build,
+        "squeezenet": squeezenet.build,
+        "vgg16": vgg16.build,
+    }
+)
+"""Name -> builder, sorted by name."""
+
+
+def build(name: str) -> ir.Model:
+    """The model of that name: input "x", batch 1, float32, the same weights in every process.
+
+    Building is instant: weights are made when they are first read, and then kept.
+
+    Raises ModelError, naming the models there are, for an unknown name.
+    """
+    if name not in MODELS:
+        raise ModelError(f"the zoo has no model {name!r}; it has {', '.join(MODELS)}")
+    return MODELS[name]()

@@ -1,0 +1,85 @@
+"""Small ONNX models as they stand, and ONNX Runtime on one thread to run them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+from operator_cases import Case
+
+from coexec.frontend.extract import tensor_part
+from coexec.frontend.group import build_graph
+from coexec.frontend.model import Model
+from coexec.ir.region import Region
+
+Array = np.ndarray[Any, Any]
+Part = tuple[str, Region]
+
+
+def tensor(name: str, shape: Sequence[int], kind: str = "float32") -> onnx.ValueInfoProto:
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model_of(case: Case) -> Model:
+    """A model of the one node "node" from x0, x1, ... to "y"."""
+    inputs, weights, names = [], {}, []
+    for i, given in enumerate(case.inputs):
+        names.append("" if given is None else f"x{i}")
+        if isinstance(given, tuple):
+            inputs.append(tensor(f"x{i}", given, case.dtypes.get(i, "float32")))
+        elif given is not None:
+            weights[f"x{i}"] = given
+    node = helper.make_node(case.op_type, names, ["y"], name="node", **case.attributes)
+    return direct([node], inputs, ["y"], weights, case.opset)
+
+
+def direct(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Iterable[str],
+    weights: Mapping[str, Array],
+    opset: int = 17,
+) -> Model:
+    """The model without the simplifications of `load`, which would fold and fuse nodes."""
+    initializers = [numpy_helper.from_array(v, name) for name, v in weights.items()]
+    results = [onnx.ValueInfoProto(name=name) for name in outputs]
+    graph = helper.make_graph(nodes, "small", inputs, results, initializers)
+    imports = [helper.make_opsetid("", opset)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+    source = ir.from_proto(proto)
+    return Model(source, build_graph(source, "small"), "digest")
+
+
+def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"]
+    )
+    found: list[Array] = session.run(None, dict(feeds))
+    return found
+
+
+def random_feeds(model: Model) -> dict[str, Array]:
+    """Values for all inputs, the same every time."""
+    found: dict[str, Array] = {}
+    for name in model.graph.inputs:
+        wanted = model.graph.tensors[name]
+        values = np.random.default_rng(len(found)).standard_normal(wanted.shape)
+        found[name] = np.asarray(values > 0 if wanted.dtype == "bool" else values, wanted.dtype)
+    return found
+
+
+def part_feeds(model: Model, parts: Iterable[Part], whole: Mapping[str, Array]) -> dict[str, Array]:
+    """What an extracted model is fed, cut out of whole tensors."""
+    return {
+        tensor_part(name, region, model.graph): np.asarray(whole[name][region.slices])
+        for name, region in parts
+    }

@@ -1,0 +1,83 @@
+"""Every splitting rule: a piece computed from what it needs equals the slice of the whole output."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx_models import model_of, part_feeds, random_feeds, run
+from operator_cases import FAMILIES
+
+from coexec.frontend.extract import extract, segment_inputs
+from coexec.ir.graph import Piece
+from coexec.ir.receptive import needed_inputs, splittable_axes
+from coexec.ir.region import Region
+from coexec.ir.rules import RULES
+
+quick = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=60,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@st.composite
+def regions(draw: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Region:
+    """A box that is cut along ``axes`` only."""
+    region = Region.whole(shape)
+    for axis in axes:
+        start = draw(st.integers(0, shape[axis] - 1))
+        region = region.with_axis(axis, start, draw(st.integers(start + 1, shape[axis])))
+    return region
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_piece_equals_the_slice_of_the_whole(family: str) -> None:
+    @quick
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        case = data.draw(FAMILIES[family])
+        model = model_of(case)
+        graph, task = model.graph, model.graph.tasks[0]
+        feeds = random_feeds(model)
+        whole = run(model.source, feeds)[0]
+        shape = graph.output_of(task).shape
+        axes = splittable_axes(graph, task)
+        assert whole.shape == shape
+        if case.axes is not None:
+            assert axes == tuple(axis for axis in case.axes if shape[axis] > 1)
+
+        region = data.draw(regions(shape, axes))
+        piece = Piece("node", region)
+        reads = segment_inputs(graph, [piece])
+        needed = needed_inputs(graph, task, region)
+        assert set(reads) == {(name, part) for name, part in needed.items() if part.size}
+        small = extract(model, [piece], [("y", region)])
+        found = run(small, part_feeds(model, reads, feeds))[0]
+        np.testing.assert_allclose(found, whole[region.slices], rtol=1e-5, atol=1e-5)
+
+    check()
+
+
+def test_every_rule_is_tested() -> None:
+    """Rules that many operators share are tested with some of them."""
+    tested = {id(RULES[name]) for name in _drawn_types()}
+    untested = {name for name, rule in RULES.items() if id(rule) not in tested}
+    assert untested == {"DequantizeLinear", "Dropout", "GroupNormalization", "LpNormalization",
+                        "MeanVarianceNormalization"}  # fmt: skip
+
+
+def _drawn_types() -> set[str]:
+    found: set[str] = set()
+
+    @quick
+    @given(st.sampled_from(sorted(FAMILIES)).flatmap(FAMILIES.__getitem__))
+    @settings(max_examples=600)
+    def draw(case: Any) -> None:
+        found.add(case.op_type)
+
+    draw()
+    return found

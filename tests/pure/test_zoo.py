@@ -1,0 +1,249 @@
+"""The zoo holds the published architectures; their weights are fixed, and each one matters.
+
+The figures below come from exports of public PyTorch implementations, batch normalisation folded.
+Where those exports lie beside the repository, the last test compares every layer with them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper, shape_inference
+
+from coexec.errors import ModelError
+from coexec.zoo import MODELS, build
+from coexec.zoo.builder import dims
+
+Array = npt.NDArray[np.float32]
+EXPORTS = Path(__file__).parents[2].parent / "shared" / "models"
+
+
+Figures = tuple[int, int, dict[str, int]]
+"""Parameters, multiply-accumulates, number of nodes of each type."""
+
+BLOCKS = {"Conv": 36, "Relu": 33, "MaxPool": 1, "Add": 16}
+FIRES = {"Conv": 26, "Relu": 26, "MaxPool": 3, "Concat": 8}
+POOL = {"GlobalAveragePool": 1, "Flatten": 1}
+FIGURES: dict[str, Figures] = {
+    "inception_v3": (
+        23_817_352,
+        5_713_216_096,
+        {"Conv": 94, "Relu": 94, "MaxPool": 4, "AveragePool": 9, "Concat": 11, **POOL, "Gemm": 1},
+    ),
+    "lstm": (8_396_800, 83_886_080, {"LSTM": 1, "Squeeze": 1}),
+    "mobilenet_v1": (4_221_032, 568_740_352, {"Conv": 27, "Clip": 27, **POOL, "Gemm": 1}),
+    "resnet34": (21_789_160, 3_663_761_408, {**BLOCKS, **POOL, "Gemm": 1}),
+    "squeezenet": (1_248_424, 818_924_576, {**FIRES, **POOL}),
+    "vgg16": (
+        138_357_544,
+        15_470_264_320,
+        {"Conv": 13, "Relu": 15, "MaxPool": 5, "AveragePool": 1, "Flatten": 1, "Gemm": 3},
+    ),
+}
+
+
+class Layer(NamedTuple):
+    """A node without its names."""
+
+    op_type: str
+    sources: tuple[int, ...]  # numbers of the layers whose outputs it reads; -1 is the input
+    constants: tuple[Any, ...]  # shape of each weight; the value of constants of one element
+    attributes: dict[str, Any]  # without those that have their default value
+    shape: tuple[int, ...]
+
+
+DEFAULTS: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "ceil_mode": 0, "count_include_pad": 0}
+DEFAULTS |= {"group": 1, "dilations": [1, 1], "pads": [0, 0, 0, 0], "strides": [1, 1]}
+
+
+def layers(proto: onnx.ModelProto) -> list[Layer]:
+    """All nodes whose results depend on the input "x", in order."""
+    graph = shape_inference.infer_shapes(proto, strict_mode=True).graph
+    values = [*graph.input, *graph.value_info, *graph.output]
+    shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
+    shapes |= {t.name: tuple(t.dims) for t in graph.initializer}
+    known = {t.name: numpy_helper.to_array(t) for t in graph.initializer if prod(t.dims) == 1}
+    constants = {v.name for v in graph.input if v.name != "x"} | {t.name for t in graph.initializer}
+    numbers = {"x": -1}
+    found: list[Layer] = []
+    for node in graph.node:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        inputs = [name for name in node.input if name]  # "" is an optional input left out
+        if node.op_type == "Shape" or constants.issuperset(inputs):
+            constants.update(node.output)
+            if node.op_type == "Constant":
+                known[node.output[0]] = numpy_helper.to_array(attributes["value"])
+            continue
+        numbers[node.output[0]] = len(found)
+        # Beyond the fourth input there is only LSTM's initial state: zeros, or left out.
+        reads = [
+            known[name].tolist() if name in known and known[name].size == 1 else shapes[name]
+            for name in inputs[:4]
+            if name in constants
+        ]
+        sources = tuple(numbers[name] for name in inputs if name in numbers)
+        rest = {k: v for k, v in attributes.items() if v != DEFAULTS.get(k)}
+        found.append(Layer(node.op_type, sources, tuple(reads), rest, shapes[node.output[0]]))
+    return found
+
+
+def figures(found: list[Layer]) -> Figures:
+    parameters = macs = 0
+    for layer in found:
+        if layer.op_type in ("Conv", "Gemm", "LSTM"):
+            parameters += sum(map(prod, layer.constants))
+        if layer.op_type in ("Conv", "Gemm"):  # each output element reads one filter
+            macs += prod(layer.shape) * prod(layer.constants[0][1:])
+        if layer.op_type == "LSTM":
+            steps, _, batch, _ = layer.shape
+            macs += steps * batch * sum(map(prod, layer.constants[:2]))
+    return parameters, macs, Counter(layer.op_type for layer in found)
+
+
+class Bare(NamedTuple):
+    """A model whose weights are graph inputs: quick to check, and any weight can be changed."""
+
+    proto: onnx.ModelProto
+    weights: dict[str, ir.TensorProtocol]
+    shapes: dict[str, tuple[int, ...]]  # what the builder says of each layer's output
+
+    def arrays(self) -> dict[str, Array]:
+        return {key: tensor.numpy() for key, tensor in self.weights.items()}
+
+
+def bare(name: str, *, inner: bool = False) -> Bare:
+    """`inner` adds the output of every layer to the outputs."""
+    graph = (model := build(name)).graph
+    weights: dict[str, ir.TensorProtocol] = {}
+    for key, value in list(graph.initializers.items()):
+        if isinstance(value.const_value, ir.LazyTensor):
+            weights[key] = value.const_value
+            del graph.initializers[key]
+            value.const_value = None
+            graph.inputs.append(value)
+    made = [v for node in graph for v in node.outputs]
+    if inner:
+        graph.outputs.extend(v for v in made if v not in graph.outputs)
+    return Bare(ir.to_proto(model), weights, {str(v.name): dims(v) for v in made})
+
+
+def runner(model: bytes) -> Any:
+    """`InferenceSession.run` on one core."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run
+
+
+def sample(name: str, seed: int) -> Array:
+    """A standard-normal input."""
+    shape = dims(build(name).graph.inputs[0])
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def difference(a: Array, b: Array) -> float:
+    """Largest difference over largest value."""
+    return float(np.abs(a - b).max() / np.abs(a).max())
+
+
+def test_registry_is_sorted_and_covered() -> None:
+    assert list(MODELS) == sorted(MODELS) == sorted(FIGURES)
+
+
+def test_unknown_name_lists_the_models() -> None:
+    with pytest.raises(ModelError, match=r"'alexnet'.*inception_v3, lstm, .*vgg16"):
+        build("alexnet")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_figures(name: str) -> None:
+    assert figures(layers(bare(name).proto)) == FIGURES[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_and_shapes(name: str) -> None:
+    model, (proto, _, shapes) = build(name), bare(name)
+    assert (model.opset_imports, model.ir_version) == ({"": 17}, 8)
+    assert [v.name for v in model.graph.inputs] == ["x"]
+    assert [v.name for v in model.graph.outputs] == ["y" if name == "lstm" else "logits"]
+    assert set(Counter(node.name for node in model.graph).values()) == {1}
+    onnx.checker.check_model(proto, full_check=True)
+    del proto.graph.value_info[:]
+    inferred = shape_inference.infer_shapes(proto, strict_mode=True).graph
+    for value in [*inferred.value_info, *inferred.output]:
+        assert shapes[value.name] == tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_weights_in_every_build(name: str) -> None:
+    first, second = bare(name).weights, bare(name).weights
+    for key in [k for k, t in first.items() if t.size < 1e5]:
+        assert first[key].tobytes() == second[key].tobytes(), key
+
+
+def test_same_weights_in_every_process() -> None:
+    weight = bare("squeezenet").weights["conv1/conv/weight"]
+    assert zlib.crc32(weight.tobytes()) == 1462286065
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_stay_alive(name: str) -> None:
+    """Units are on and off, numbers stay in range, and another input gives another output."""
+    model = bare(name, inner=True)
+    names = [key for key in model.shapes if key.endswith(("conv", "relu", "relu6", "add"))]
+    run, weights = runner(model.proto.SerializeToString()), model.arrays()
+    output = model.proto.graph.output[0].name
+    y, *inner = run([output, *names], {"x": sample(name, 1), **weights})
+    (other,) = run([output], {"x": sample(name, 2), **weights})
+    assert 0.1 < y.std() < 10
+    assert difference(y, other) > 0.05
+    for key, tensor in zip(names, inner, strict=True):
+        assert 0.1 < tensor.std() < 20, key
+        assert 0.2 < (tensor > 0).mean() < 0.99, key
+        assert not key.endswith("relu6") or 0.001 < (tensor == 6).mean() < 0.2, key
+
+
+@pytest.mark.parametrize("name", ["lstm", "mobilenet_v1", "squeezenet"])
+def test_every_weight_shows_in_the_output(name: str) -> None:
+    """A kernel that reads a layer's filters backwards or forgets its bias is seen at the end."""
+    model = bare(name)
+    feeds = {"x": sample(name, 1), **model.arrays()}
+    run = runner(model.proto.SerializeToString())
+    (y,) = run(None, feeds)
+    for key in model.weights:
+        filters = feeds[key].reshape(len(feeds[key]), -1)
+        wrong = np.zeros_like(filters) if key.endswith("bias") else filters[:, ::-1]
+        (changed,) = run(None, {**feeds, key: wrong.reshape(feeds[key].shape)})
+        assert difference(y, changed) > (0.01 if key.endswith("bias") else 0.05), key
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "vgg16"])  # 553 MB
+def test_model_with_its_weights_is_valid(name: str) -> None:
+    onnx.checker.check_model(ir.to_proto(build(name)))
+
+
+def test_saved_model_holds_the_weights(tmp_path: Path) -> None:
+    ir.save(build("squeezenet"), tmp_path / "model.onnx")
+    feeds = {"x": sample("squeezenet", 1)}
+    (y,) = runner((tmp_path / "model.onnx").read_bytes())(None, feeds)
+    model = bare("squeezenet")
+    (expected,) = runner(model.proto.SerializeToString())(None, feeds | model.arrays())
+    assert difference(expected, y) < 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_export(name: str) -> None:
+    if not (path := EXPORTS / f"{name}.onnx").exists():
+        pytest.skip(f"no exports to compare with: {path} is absent")
+    exported = layers(onnx.load(path))
+    assert figures(exported) == FIGURES[name]
+    assert layers(bare(name).proto) == exported
