@@ -39,12 +39,11 @@ class CompiledPlan:
 
 
 def save_compiled(compiled: CompiledPlan, folder: Path, extra: Mapping[str, Any]) -> None:
-    """Write ``compiled`` into the new ``folder``, with ``extra`` beside it.
+    """Write ``compiled`` into the empty ``folder``, with ``extra`` beside it.
 
     Raises:
         StoreError: a weight is not stored in a file that can be referred to.
     """
-    folder.mkdir(parents=True)
     with open(folder / "modules.bin", "wb") as blob:
         rows = []
         for module in compiled.modules:
@@ -77,6 +76,7 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
         },
         "inputs": [asdict(t) for t in module.inputs],
         "outputs": [asdict(t) for t in module.outputs],
+        "operators": list(module.operators),
     }
 
 
@@ -124,7 +124,12 @@ def _module(row: Mapping[str, Any], blob: bytes, files: dict[str, Array]) -> Mod
         weights[name] = files[file][offset : offset + size].view(kind).reshape(shape)
     stored = {name: (w[0], w[1]) for name, w in row["weights"].items()}
     return Module(
-        blob[start:stop], weights, _tensors(row["inputs"]), _tensors(row["outputs"]), stored
+        blob[start:stop],
+        weights,
+        _tensors(row["inputs"]),
+        _tensors(row["outputs"]),
+        tuple(row["operators"]),
+        stored,
     )
 
 

@@ -10,7 +10,7 @@ from coexec.ir.receptive import needed_inputs
 from coexec.plan import Plan
 from coexec.schedule import Part, Schedule, Segment, Transfer
 
-__all__ = ["derive"]
+__all__ = ["derive", "stepwise"]
 
 
 def derive(plan: Plan, graph: Graph) -> Schedule:
@@ -23,6 +23,18 @@ def derive(plan: Plan, graph: Graph) -> Schedule:
     runs = _cut(plan, wiring, _topological(plan, wiring))
     segments = tuple(_segments(plan, graph, wiring, runs))
     return Schedule(graph, segments, tuple(_transfers(plan, graph, wiring, segments)))
+
+
+def stepwise(graph: Graph, device_of: Mapping[str, str]) -> Schedule:
+    """Every task a segment of its own, one after the other: how tasks are measured in place."""
+    segments = []
+    for index, task in enumerate(graph.tasks):
+        piece = graph.whole_piece(task)
+        reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
+        writes = tuple((name, graph.tensors[name].whole) for name in task.outputs)
+        after = (index - 1,) if index else ()
+        segments.append(Segment(index, device_of[task.name], (piece,), reads, writes, after))
+    return Schedule(graph, tuple(segments), ())
 
 
 @dataclass(frozen=True, slots=True)

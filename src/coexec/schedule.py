@@ -46,6 +46,8 @@ class Segment:
     @property
     def name(self) -> str:
         """The first and last task, as it appears in a trace."""
+        if not self.pieces:
+            return f"segment {self.index}"
         first, last = self.pieces[0].task, self.pieces[-1].task
         return first if len(self.pieces) == 1 else f"{first} … {last} ({len(self.pieces)})"
 

@@ -359,7 +359,24 @@ def quantize(draw: Draw) -> Case:
     return Case("QuantizeLinear", (shape, scale, zero), {"axis": axis}, axes=(0, 1, 2))
 
 
+@st.composite
+def rare(draw: Draw) -> Case:
+    shape = (*_dims(draw, 1, 1, 3), 4, *_dims(draw, 2, 1, 4))
+    vector, every = abs(_random((4,))) + 0.5, (0, 1, 2, 3)
+    return draw(
+        st.sampled_from(
+            [
+                Case("DequantizeLinear", (shape, vector), opset=19, dtypes={0: "uint8"}, axes=every),
+                Case("Dropout", (shape, np.array(0.5, np.float32)), axes=every),
+                Case("LpNormalization", (shape,), {"axis": 2}, axes=(0, 1, 3)),
+                Case("MeanVarianceNormalization", (shape,), {"axes": [1, 3]}, axes=(0, 2)),
+                Case("GlobalLpPool", (shape,), axes=(0, 1)),
+            ]
+        )
+    )
+
+
 FAMILIES = {f.__name__: f() for f in (
     conv, conv_transpose, pool, elementwise, broadcast, clip, channel_norm, axis_norm, reduction,
     global_pool, concat, slice_, pad, resize, old_upsample, transpose, reshape, squeeze, repeat,
-    space_depth, gemm, matmul, gather, quantize)}  # fmt: skip
+    space_depth, gemm, matmul, gather, quantize, rare)}  # fmt: skip

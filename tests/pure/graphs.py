@@ -12,10 +12,13 @@ from coexec.costs.table import CostTable
 from coexec.hardware import Device, Link, System
 from coexec.ir.graph import Graph, Operator, Task, Tensor
 from coexec.plan import Plan, Provenance
+from coexec.schedule import Schedule, Segment, Transfer
 
 ITEM_BYTES = 4
 Busy = Literal["source", "target", "none"]
 BUSY: tuple[Busy, ...] = ("source", "target", "none")
+LATENCIES = (0.0, 1.0, 3.0)
+BANDWIDTHS = (math.inf, 4.0, 2.0)
 
 
 class Case(NamedTuple):
@@ -86,6 +89,11 @@ def make_plan(graph: Graph, **order: str) -> Plan:
     return Plan(graph.fingerprint, pieces, Provenance("by hand"))
 
 
+def device_of(plan: Plan) -> dict[str, str]:
+    """The device of each task of an unsplit plan."""
+    return {piece.task: device for piece, device in plan.device_of.items()}
+
+
 @st.composite
 def graphs(draw: st.DrawFn, min_tasks: int = 1, max_tasks: int = 6) -> Graph:
     """DAGs of tasks a, b, ...; each reads up to three earlier ones, some by a tensor of its own."""
@@ -102,16 +110,11 @@ def graphs(draw: st.DrawFn, min_tasks: int = 1, max_tasks: int = 6) -> Graph:
 def systems(draw: st.DrawFn, devices: str, busy: Busy | None = None) -> System:
     """Some of ``devices``, at least two, with a different link for each pair."""
     names = devices[: draw(st.integers(2, len(devices)))]
-    links = [
-        Link(
-            a,
-            b,
-            draw(st.sampled_from((0.0, 1.0, 3.0))),
-            draw(st.sampled_from((math.inf, 4.0, 2.0))),
-            busy or draw(st.sampled_from(BUSY)),
-        )
-        for a, b in permutations(names, 2)
-    ]
+    links = []
+    for a, b in permutations(names, 2):
+        latency_s, bytes_per_s = draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(BANDWIDTHS))
+        kind = draw(st.sampled_from(BUSY if busy is None else (busy,)))
+        links.append(Link(a, b, latency_s, bytes_per_s, kind))
     return System(tuple(Device(name, "null") for name in names), tuple(links))
 
 
@@ -180,6 +183,37 @@ def placed(case: Case, placement: Placement) -> Plan:
         for number, device in enumerate(case.system.names)
     }
     return Plan(case.graph.fingerprint, order, Provenance("by hand"))
+
+
+def task_schedule(case: Case, placement: Placement) -> Schedule:
+    """The schedule whose segments are single tasks; they send tensors in order of the graph."""
+    graph, names = case.graph, case.system.names
+    where = {t.name: names[d] for t, d in zip(graph.tasks, placement.assignment, strict=True)}
+    place = {graph.tasks[i].name: at for at, i in enumerate(placement.sequence)}
+    segments: list[Segment] = []
+    for index, i in enumerate(placement.sequence):
+        task, here = graph.tasks[i], where[graph.tasks[i].name]
+        after = {place[before.name] for before in graph.predecessors[task.name]}
+        after |= set([s.index for s in segments if s.device == here][-1:])
+        piece = graph.whole_piece(task)
+        segments.append(Segment(index, here, (piece,), (), (), tuple(sorted(after))))
+    moves = {
+        (name, where[task.name]): None
+        for task in graph.tasks
+        for name in task.inputs
+        if name in graph.producer and where[graph.producer[name].name] != where[task.name]
+    }
+    transfers = [
+        Transfer(
+            name,
+            graph.tensors[name].whole,
+            graph.tensors[name].size_bytes,
+            source=place[graph.producer[name].name],
+            target=min(place[t.name] for t in graph.readers[name] if where[t.name] == device),
+        )
+        for name, device in moves
+    ]
+    return Schedule(graph, tuple(segments), tuple(transfers))
 
 
 def layered(tasks: int, width: int, devices: str = "AB", seed: int = 0) -> Case:

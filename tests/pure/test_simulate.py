@@ -1,10 +1,10 @@
 """What follows from a plan, and when it happens: by hand on small plans, by rule on random ones."""
 
+import math
 from itertools import pairwise
 
 import pytest
 from graphs import (
-    BUSY,
     Busy,
     Case,
     cases,
@@ -24,12 +24,12 @@ from coexec.ir.graph import Piece
 from coexec.ir.region import Region
 from coexec.plan import Plan, Provenance
 from coexec.planners.base import Problem, makespan_s
-from coexec.schedule import Schedule
+from coexec.schedule import Schedule, ended_before
 from coexec.simulate import simulate
 from coexec.trace import Trace
 
 examples = settings(max_examples=100, deadline=None, derandomize=True)
-INF = float("inf")
+INF = math.inf
 
 
 def spans(trace: Trace) -> list[tuple[str, str, float, float]]:
@@ -61,7 +61,7 @@ def test_segments_of_a_diamond() -> None:
     assert [name for name, _ in de.writes] == ["e"]
     moves = [(t.tensor, t.size_bytes, t.source, t.target) for t in schedule.transfers]
     assert moves == [("a", 4, a.index, c.index), ("c", 4, c.index, de.index)]
-    assert schedule.closure[de.index] == 1 << a.index | 1 << b.index | 1 << c.index
+    assert ended_before(schedule.segments)[de.index] == 1 << a.index | 1 << b.index | 1 << c.index
 
 
 def test_all_on_one_device_is_one_segment() -> None:
@@ -77,14 +77,15 @@ def test_data_that_came_before_the_segment_does_not_cut_it() -> None:
 def test_a_tensor_moves_to_a_device_once() -> None:
     graph = make_graph({"a": [], "b": ["a"], "c": ["a"], "d": ["b"], "e": ["a", "c", "d"]})
     schedule = derive(make_plan(graph, A="ad", B="bce"), graph)
-    assert runs(schedule) == {"A": ["a", "d"], "B": ["b", "c", "e"]} or runs(schedule)["B"][0] == "b"
+    assert runs(schedule) == {"A": ["a", "d"], "B": ["b", "c", "e"]}
     assert sorted(t.tensor for t in schedule.transfers) == ["a", "b", "d"]
 
 
 def test_a_split_task_moves_the_overlap_only() -> None:
-    graph = make_graph({"a": [], "b": ["a"]}, {"a": 8})
+    graph = make_graph({"a": [], "b": ["a"]}, {"x": 8, "a": 8})
     upper, lower = Region((0,), (6,)), Region((6,), (8,))
-    order = {"A": (Piece("a", upper), graph.whole_piece(graph.task["b"])), "B": (Piece("a", lower),)}
+    first, last = Piece("a", upper), graph.whole_piece(graph.task["b"])
+    order = {"A": (first, last), "B": (Piece("a", lower),)}
     schedule = derive(Plan(graph.fingerprint, order, Provenance("by hand")), graph)
     assert [(t.region, t.size_bytes) for t in schedule.transfers] == [(lower, 8)]
     assert runs(schedule) == {"A": ["a", "b"], "B": ["a"]}
@@ -106,11 +107,12 @@ def test_segments_are_units(data: st.DataObject) -> None:
         pieces = tuple(p for i in indices for p in schedule.segments[i].pieces)
         assert pieces == plan.order[device]
     segment_of = {p.task: s for s in schedule.segments for p in s.pieces}
+    ended = ended_before(schedule.segments)
     for segment in schedule.segments:
         assert all(before < segment.index for before in segment.after)
         for name, _ in segment.reads:
             maker = case.graph.producer.get(name)
-            assert not maker or schedule.closure[segment.index] >> segment_of[maker.name].index & 1
+            assert not maker or ended[segment.index] >> segment_of[maker.name].index & 1
         for piece in segment.pieces[:-1]:
             readers = case.graph.successors[piece.task]
             assert all(segment_of[r.name].device == segment.device for r in readers)
@@ -122,14 +124,14 @@ def test_segments_are_maximal(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=9))
     schedule = derive(placed(case, data.draw(placements(case))), case.graph)
     segment_of = {p.task: s for s in schedule.segments for p in s.pieces}
+    ended = ended_before(schedule.segments)
     for device, indices in schedule.by_device.items():
         for first, second in pairwise(schedule.segments[i] for i in indices):
             readers = case.graph.successors[first.pieces[-1].task]
             awaited = any(segment_of[r.name].device != device for r in readers)
             sources = (segment_of[p.name] for p in case.graph.predecessors[second.pieces[0].task])
-            waits = any(s.device != device and not schedule.closure[first.index] >> s.index & 1
-                        for s in sources)  # fmt: skip
-            assert awaited or waits
+            elsewhere = [s.index for s in sources if s.device != device]
+            assert awaited or any(not ended[first.index] >> index & 1 for index in elsewhere)
 
 
 @given(data=st.data())
@@ -238,16 +240,14 @@ def test_traces_keep_the_rules(data: st.DataObject) -> None:
     assert trace.makespan_s >= Problem(*case).critical_path_s - 1e-9
 
 
-@pytest.mark.parametrize("busy", BUSY)
 @given(data=st.data())
-@settings(examples, max_examples=50)
-def test_planners_predict_the_simulated_time(busy: Busy, data: st.DataObject) -> None:
-    """Up to what segments do: launches, waiting early for data, and the order of copies."""
-    case = data.draw(cases(max_tasks=8, busy=busy, launch=False))
+@examples
+def test_segments_only_ever_wait_longer_than_planners_think(data: st.DataObject) -> None:
+    """Launches and the order of copies aside, and not at all where links have no latency."""
+    case = data.draw(cases(max_tasks=8, busy="target", launch=False))
     placement = data.draw(placements(case))
     simulated = simulate(derive(placed(case, placement), case.graph), case.cost, case.system)
     predicted_s = makespan_s(Problem(*case), *placement)
-    late = any(link.latency_s for link in case.system.links)
-    if busy == "target":
-        assert simulated.makespan_s >= predicted_s - 1e-9
-        assert late or simulated.makespan_s == pytest.approx(predicted_s)
+    assert simulated.makespan_s >= predicted_s - 1e-9
+    if not any(link.latency_s for link in case.system.links):
+        assert simulated.makespan_s == pytest.approx(predicted_s)

@@ -1,20 +1,31 @@
 """Load a model: read, fix shapes, simplify, check, group into tasks."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from coexec.errors import StoreError
+from coexec.frontend.check import check_same
+from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
 from coexec.frontend.model import Model
-from coexec.frontend.read import ModelSource, digest_of, read
+from coexec.frontend.module import Array
+from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import fix_shapes, simplify
+from coexec.ir.graph import Graph
 
-__all__ = ["load"]
+__all__ = ["load", "random_inputs", "restore", "save"]
 
 
 def load(
-    source: ModelSource, *, shapes: Mapping[str, Sequence[int]] | None = None, name: str = ""
+    source: ModelSource,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    name: str = "",
+    check: bool = False,
 ) -> Model:
     """Load, simplify and group a model.
 
@@ -22,14 +33,55 @@ def load(
         source: path, serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
         shapes: fixed shapes of inputs that the model leaves dynamic.
         name: how the graph is called; by default the model's own name.
+        check: compare the simplified model's outputs with the given one's on random inputs.
 
     Raises:
-        ModelError: unreadable, unknown operators, or shapes that are not known.
+        ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
         UsageError: ``shapes`` does not fit the model.
     """
     shapes = shapes or {}
-    digest = digest_of(source, shapes)
     model = read(source)
     fix_shapes(model, shapes)
+    given = model.clone() if check else None
     simplify(model)
-    return Model(model, build_graph(model, name or model.graph.name or "model"), digest)
+    graph = build_graph(model, name or model.graph.name or "model")
+    if given is not None:
+        check_same(given, model, random_inputs(graph))
+    return Model(model, graph, digest_of(source, shapes))
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Standard normal numbers for float inputs, zeros and ones for others."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for name in graph.inputs:
+        tensor = graph.tensors[name]
+        if tensor.dtype == "string":
+            found[name] = np.full(tensor.shape, "", object)
+        elif np.issubdtype(np.dtype(tensor.dtype), np.floating):
+            found[name] = rng.standard_normal(tensor.shape).astype(tensor.dtype)
+        else:
+            found[name] = rng.integers(0, 2, tensor.shape).astype(tensor.dtype)
+    return found
+
+
+def save(model: Model, folder: Path) -> None:
+    """Write a loaded model into ``folder``, weights beside it."""
+    ir.save(model.source, folder / "model.onnx", external_data="model.bin",
+            size_threshold_bytes=1024)  # fmt: skip
+    (folder / "name.json").write_text(json.dumps(model.graph.name))
+
+
+def restore(folder: Path, digest: str) -> Model:
+    """Inverse of `save`; weights are mapped, not read.
+
+    Raises:
+        StoreError: the folder is damaged.
+    """
+    try:
+        model = ir.load(folder / "model.onnx")
+        name = json.loads((folder / "name.json").read_text())
+        return Model(model, build_graph(model, name), digest)
+    except Exception as error:
+        raise StoreError(f"the cached model in {str(folder)!r} is damaged ({error}); delete the "
+                         f"folder, it is made again") from None  # fmt: skip

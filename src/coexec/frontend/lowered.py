@@ -214,8 +214,13 @@ def _module(
         external,
         tuple(low.tensors[n] for n in inputs),
         tuple(low.tensors[n] for n in outputs),
+        tuple(_kind(low.nodes[i]) for i in indices),
         stored,
     )
+
+
+def _kind(node: onnx.NodeProto) -> str:
+    return f"{node.domain.rpartition('.')[2]}.{node.op_type}" if node.domain else node.op_type
 
 
 def _info(tensor: Tensor) -> onnx.ValueInfoProto:

@@ -26,6 +26,8 @@ class Module:
     weights: Mapping[str, Array]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    operators: tuple[str, ...] = ()
+    """Types of its operators, as the engine runs them."""
     stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """By weight, the file that it is mapped from and its offset there."""
 

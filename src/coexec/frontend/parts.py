@@ -1,6 +1,7 @@
 """The parts of tensors inside a segment: named, cut out of each other and joined."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -35,6 +36,7 @@ class Parts:
         self._source = model.values
         self._graph = model.graph
         self._parts: dict[str, dict[Region, ir.Value]] = {}
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._opset = model.source.graph.opset_imports.get("", _SLICE_BY_INPUTS)
 
     def has(self, name: str) -> Mapping[Region, ir.Value]:
@@ -112,7 +114,9 @@ class Parts:
             tensor = self._source[name].const_value
             assert tensor is not None  # the graph calls it a constant
             if label != name:
-                part = tensor.numpy()[region.slices]
+                if name not in self._arrays:  # some kinds of tensors copy at each `numpy`
+                    self._arrays[name] = tensor.numpy()
+                part = self._arrays[name][region.slices]
                 tensor = ir.Tensor(part, dtype=tensor.dtype, name=label)
             self._add_constant(label, tensor)
         return self.constants[label]

@@ -1,43 +1,19 @@
 """Read an ONNX model from a path, bytes or a ModelProto, and refuse what cannot be run."""
 
-import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
 from coexec.errors import ModelError
+from coexec.frontend.digest import unreadable
 
-__all__ = ["ModelSource", "digest_of", "read"]
+__all__ = ["ModelSource", "read"]
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """What a model can be loaded from. A string of the form "zoo:NAME" is resolved by the caller."""
-
-
-def digest_of(source: ModelSource, shapes: Mapping[str, Sequence[int]]) -> str:
-    """A digest of the model's content and of the shapes fixed for it.
-
-    A file is told by its path, size, modification time and inode, as build tools do: reading half
-    a gigabyte of weights at each start would cost more than loading the plan.
-    """
-    digest = hashlib.sha256(repr(sorted((k, tuple(v)) for k, v in shapes.items())).encode())
-    if isinstance(source, bytes):
-        digest.update(source)
-    elif isinstance(source, onnx.ModelProto):
-        digest.update(source.SerializeToString(deterministic=True))
-    elif isinstance(source, ir.Model):
-        digest.update(ir.to_proto(source).SerializeToString(deterministic=True))
-    else:
-        path = Path(source).resolve()
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise _unreadable(path, error) from None
-        key = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        digest.update(repr(key).encode())
-    return digest.hexdigest()[:24]
 
 
 def read(source: ModelSource) -> ir.Model:
@@ -56,17 +32,11 @@ def read(source: ModelSource) -> ir.Model:
     return model
 
 
-def _unreadable(path: Path, error: OSError) -> ModelError:
-    reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
-    return ModelError(f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
-                      f"file, or zoo:NAME for a built-in model")  # fmt: skip
-
-
 def _open(path: Path) -> ir.Model:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     try:
         proto = onnx.load_model_from_string(content)
     except Exception:

@@ -89,9 +89,8 @@ class Problem:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(
-            tuple(dict.fromkeys(self.maker[t] for t in tensors)) for tensors in self.reads
-        )
+        maker = self.maker
+        return tuple(tuple(dict.fromkeys(maker[t] for t in tensors)) for tensors in self.reads)
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:

@@ -93,11 +93,6 @@ def _instance_norm(op: Operator, tensors: Tensors) -> Links:
     return [{0: 0, 1: 1}, *({1: 0} for _ in op.inputs[1:])]
 
 
-def _group_norm(op: Operator, tensors: Tensors) -> Links:
-    # A channel needs all of its group, so only cuts between groups would be exact.
-    return [{0: 0}, *({} for _ in op.inputs[1:])]
-
-
 def _global_pool(op: Operator, tensors: Tensors) -> Links:
     return [{0: 0, 1: 1}]
 
@@ -121,7 +116,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), linked(_global_pool)),
     "BatchNormalization": linked(_batch_norm),
     "CumSum": linked(_cumsum),
-    "GroupNormalization": linked(_group_norm),
     "InstanceNormalization": linked(_instance_norm),
     "LRN": linked(_across_channels),
     "LpNormalization": linked(_one_axis(-1)),

@@ -1,0 +1,50 @@
+"""Plan a small graph by hand-made costs: no model, no device, no clock."""
+
+from coexec.costs.table import CostTable
+from coexec.derive import derive
+from coexec.hardware import Device, Link, System
+from coexec.ir.graph import Graph, Operator, Task, Tensor
+from coexec.planners import PLANNERS
+from coexec.simulate import simulate
+from coexec.units import format_seconds
+
+# Two branches of different length between a stem and a head; each task reads the ones named.
+READS = {
+    "stem": ["x"],
+    "left1": ["stem"],
+    "left2": ["left1"],
+    "right": ["stem"],
+    "head": ["left2", "right"],
+}
+
+
+def task(name: str) -> Task:
+    reads = tuple(READS[name])
+    operator = Operator("Sum", reads, (name,), attributes={}, constants={})
+    return Task(name, (operator,), reads, (), (name,), signature=name, macs=0)
+
+
+tensors = {name: Tensor(name, (1, 64, 56, 56), "float32") for name in ["x", *READS]}
+graph = Graph("two branches", tensors, tuple(map(task, READS)), ("x",), ("head",))
+
+# Seconds of each task on each device: the graphics processor is faster, but not for everything.
+cost = CostTable(
+    {
+        "cpu:0-3": {"stem": 4e-3, "left1": 6e-3, "left2": 5e-3, "right": 8e-3, "head": 1e-3},
+        "gpu:0": {"stem": 3e-3, "left1": 3e-3, "left2": 4e-3, "right": 7e-3, "head": 2e-3},
+    }
+)
+cpu = Device("cpu:0-3", "cpu", cores=(0, 1, 2, 3))
+gpu = Device("gpu:0", "gpu", memory="gpu")
+links = (
+    Link("cpu:0-3", "gpu:0", latency_s=50e-6, bandwidth_bytes_per_s=8e9),
+    Link("gpu:0", "cpu:0-3", latency_s=50e-6, bandwidth_bytes_per_s=8e9),
+)
+system = System((cpu, gpu), links)
+
+for name in ("single", "heft", "hope_greedy", "exhaustive"):
+    plan = PLANNERS[name](graph, cost, system)
+    trace = simulate(derive(plan, graph), cost, system)
+    print(f"{name:12} {format_seconds(trace.makespan_s)}")
+    for device, pieces in plan.order.items():
+        print(f"  {device:8} {' '.join(piece.task for piece in pieces)}")

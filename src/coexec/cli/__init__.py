@@ -1,0 +1,31 @@
+"""The command line: `coexec VERB MODEL ...`. One file a verb; errors become one line, exit 2."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, or 2 after an error of the user's."""
+    import click
+
+    from coexec.cli.app import app
+    from coexec.errors import CoexecError
+
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        result = app(arguments, standalone_mode=False, prog_name="coexec")
+        return int(result or 0)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        print("coexec: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except CoexecError as error:
+        if "--debug" in arguments:
+            raise
+        print(f"coexec: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2

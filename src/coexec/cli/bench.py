@@ -1,0 +1,214 @@
+"""`coexec bench`: each device alone, the plan, and ONNX Runtime, measured turn by turn."""
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    FreshOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    Path,
+    PlannerOpt,
+    ShapeOpt,
+    TraceOpt,
+    out,
+    pipeline,
+    planner_options,
+    print_json,
+    progress_bar,
+    write_file,
+)
+from coexec.cli.gantt import draw
+from coexec.errors import ExecutionError, UsageError
+from coexec.execute import Executor, RealRecorder
+from coexec.frontend.check import TOLERANCE, worst_difference
+from coexec.frontend.load import random_inputs
+from coexec.frontend.module import Array
+from coexec.pipeline import Pipeline, make_plan
+from coexec.session import InferenceSession
+from coexec.simulate import simulate
+from coexec.units import format_bytes, format_seconds
+
+
+@dataclass
+class Row:
+    """One way to run the model, with what was measured of it."""
+
+    name: str
+    predicted_s: float | None
+    run: Callable[[], Any]
+    init_s: float = 0.0
+    warm_up_s: float = 0.0
+    samples_s: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        median, p90, p99 = np.percentile(self.samples_s, [50, 90, 99])
+        return {
+            "name": self.name, "init_s": self.init_s, "warm_up_s": self.warm_up_s,
+            "predicted_s": self.predicted_s, "median_s": float(median), "p90_s": float(p90),
+            "p99_s": float(p99), "peak_bytes": self.peak_bytes,
+        }  # fmt: skip
+
+
+def command(
+    model: ModelArg,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = "hope_greedy",
+    option: OptionOpt = None,
+    repeats: int = 20,
+    check: bool = False,
+    gantt: bool = False,
+    trace: TraceOpt = None,
+    shape: ShapeOpt = None,
+    fresh: FreshOpt = False,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Compare the plan with each device alone and with ONNX Runtime on the same cores.
+
+    All ways run turn by turn in one process, so that a noisy machine disturbs all alike; peak
+    memory is that of a fresh process for each.
+    """
+    if repeats < 1:
+        raise UsageError(f"--repeats {repeats}: measure at least once")
+    options = planner_options(option)
+    with progress_bar(json) as tell:
+        work = pipeline(model, devices, shape, cache, fresh, tell)
+        cost, system = work.measured
+    feeds = random_inputs(work.model.graph)
+    rows, executors = [], []
+    for name in system.names if len(system.names) > 1 else ():
+        alone = Pipeline(work.source, [name], shapes=work.shapes, cache=work.cache)
+        row, executor, _ = _ours(alone, f"{name} alone", cost.total_s(name), "single", {}, feeds)
+        rows.append(row)
+        executors.append(executor)
+    plan = make_plan(planner, options, work.model.graph, cost, system)
+    predicted = simulate(work.schedule(plan), cost, system)
+    row, executor, compiled = _ours(work, f"{planner} plan", predicted.makespan_s, planner,
+                                    options, feeds)  # fmt: skip
+    rows.append(row)
+    executors.append(executor)
+    rows.append(_rival(work, feeds))
+    for row in rows:
+        start_s = time.perf_counter()
+        row.run()
+        row.warm_up_s = time.perf_counter() - start_s
+        row.run()
+    for _ in range(repeats):
+        for row in rows:
+            start_s = time.perf_counter()
+            row.run()
+            row.samples_s.append(time.perf_counter() - start_s)
+    recorder = RealRecorder(compiled, work.names)
+    found = executors[-1].run(feeds, recorder)
+    for executor in executors:
+        executor.close()
+    worst = _difference(work, feeds, found) if check else None
+    for row in rows:
+        row.peak_bytes = _peak_bytes(work, row.name, planner, options)
+    if trace is not None:
+        write_file(trace, recorder.trace().to_chrome())
+    if json:
+        print_json({"model": work.model.graph.name, "rows": [r.facts() for r in rows],
+                    "difference": worst})  # fmt: skip
+    else:
+        _print(work, rows, recorder if gantt else None, trace, worst)
+    if worst is not None and worst > TOLERANCE:
+        raise ExecutionError(f"the outputs differ from ONNX Runtime's by {worst:.2g} of the "
+                             f"largest value, {TOLERANCE:.0e} is allowed; please report this "
+                             f"with the model")  # fmt: skip
+
+
+def _ours(
+    work: Pipeline, name: str, predicted_s: float, planner: str, options: Mapping[str, Any],
+    feeds: Mapping[str, Array],
+) -> tuple[Row, Executor, Any]:  # fmt: skip
+    start_s = time.perf_counter()
+    compiled = work.compiled_for(planner, options)
+    executor = Executor(compiled, work.devices)
+    row = Row(name, predicted_s, lambda: executor.run(feeds))
+    row.init_s = time.perf_counter() - start_s
+    return row, executor, compiled
+
+
+def _rival(work: Pipeline, feeds: Mapping[str, Array]) -> Row:
+    cores = [core for d in work.devices for core in d.spec.cores]
+    threads = max(1, len(cores))
+    start_s = time.perf_counter()
+    session = work.onnx_runtime(threads)
+    row = Row(f"ONNX Runtime, {threads} threads", None, lambda: session.run(None, dict(feeds)))
+    row.init_s = time.perf_counter() - start_s
+    return row
+
+
+def _difference(
+    work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]
+) -> float:
+    expected = work.reference(feeds)
+    return max(worst_difference(found[name], expected[name]) for name in found)
+
+
+def _peak_bytes(work: Pipeline, name: str, planner: str, options: Mapping[str, Any]) -> int:
+    """Peak resident memory of a fresh process that starts from the cache and runs twice."""
+    if name.startswith("ONNX"):
+        return 0
+    alone = name.endswith(" alone")
+    arguments = (
+        work.source, [name.removesuffix(" alone")] if alone else list(work.names),
+        "single" if alone else planner, {} if alone else dict(options), work.shapes,
+        str(work.cache.root),
+    )  # fmt: skip
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return int(pool.apply(_measure_peak, arguments))
+
+
+def _measure_peak(
+    source: Any, devices: Sequence[str], planner: str, options: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]], cache: str,
+) -> int:  # fmt: skip
+    session = InferenceSession(source, devices=devices, planner=planner, planner_options=options,
+                               shapes=shapes, cache=cache)  # fmt: skip
+    feeds = {i.name: np.zeros(i.shape, session.dtype_of(i.name)) for i in session.get_inputs()}
+    for _ in range(2):
+        session.run(None, feeds)
+    session.close()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _print(
+    work: Pipeline, rows: Sequence[Row], recorder: RealRecorder | None, trace: Path | None,
+    worst: float | None,
+) -> None:  # fmt: skip
+    table = Table("", "init", "warm-up", "predicted", "median", "p90", "p99", "peak memory",
+                  "speed", box=None)  # fmt: skip
+    base = min((r.facts()["median_s"] for r in rows if r.name.endswith(" alone")), default=None)
+    for row in rows:
+        f = row.facts()
+        keys = ("init_s", "warm_up_s", "predicted_s", "median_s", "p90_s", "p99_s")
+        cells = ["" if f[k] is None else format_seconds(f[k]) for k in keys]
+        peak = format_bytes(row.peak_bytes) if row.peak_bytes else ""
+        speed = f"{base / f['median_s']:.2f}x" if base else ""
+        table.add_row(row.name, *cells, peak, speed)
+    out.print(f"{work.model.graph.name} on {', '.join(work.names)}; speed against the best "
+              f"device alone")  # fmt: skip
+    out.print(table)
+    if recorder is not None:
+        print(draw(recorder.trace()))
+    if trace is not None:
+        out.print(f"trace: {trace}, open it at ui.perfetto.dev")
+    if worst is not None:
+        out.print(f"check: outputs differ from ONNX Runtime's by {worst:.1e} of the largest value "
+                  f"({TOLERANCE:.0e} is allowed)")  # fmt: skip

@@ -1,0 +1,142 @@
+"""What the verbs share: their options, a progress bar, files, numbers as text."""
+
+import ast
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from coexec.devices.registry import split_names
+from coexec.errors import PlanError, UsageError
+from coexec.pipeline import Pipeline
+from coexec.plan import Plan
+
+ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
+DevicesOpt = Annotated[
+    str | None, typer.Option(help="For example cpu:0-3,cpu:4-7. Default: each CPU cluster.")
+]
+PlannerOpt = Annotated[str, typer.Option(help="Who makes the plan.")]
+OptionOpt = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE for the planner; may be repeated.")
+]
+ShapeOpt = Annotated[
+    list[str] | None, typer.Option("--shape", help="INPUT=1,3,224,224 fixes a dynamic shape.")
+]
+CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
+FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+PlanOpt = Annotated[Path | None, typer.Option(help="A plan made by coexec plan --output.")]
+TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False)
+
+
+def pipeline(
+    model: str,
+    devices: str | None,
+    shape: Sequence[str] | None = None,
+    cache: Path | None = None,
+    fresh: bool = False,
+    progress: Any = None,
+) -> Pipeline:
+    """The pipeline that the common options describe."""
+    names = None if devices is None else split_names(devices)
+    if names == []:
+        raise UsageError("--devices is empty; name at least one, for example cpu:0")
+    shapes = dict(_shape(text) for text in shape or ())
+    return Pipeline(
+        model, names, shapes=shapes, cache=cache, fresh=fresh, progress=progress
+    )
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, dims = text.rpartition("=")
+    try:
+        if not equals or not name:
+            raise ValueError
+        return name, tuple(int(d) for d in dims.replace("x", ",").split(",") if d.strip())
+    except ValueError:
+        raise UsageError(f"--shape {text!r} is not of the form INPUT=1,3,224,224") from None
+
+
+def planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """``["top_k=3"]`` as ``{"top_k": 3}``."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--option {text!r} is not of the form NAME=VALUE")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file."""
+    try:
+        return Plan.from_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read the plan {str(path)!r}: {error}; make one with "
+                        f"coexec plan MODEL --output {path}") from None  # fmt: skip
+    except PlanError as error:
+        raise PlanError(f"{str(path)!r}: {error}") from None
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write all of a file or nothing: into a draft beside it, which then takes its name."""
+    draft = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.replace(draft, path)
+    except OSError as error:
+        if draft:
+            Path(draft).unlink(missing_ok=True)
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror or error}; choose "
+                         f"another place") from None  # fmt: skip
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """One JSON document on standard output. Infinity becomes null: JSON has none."""
+    print(json.dumps(_plain(data), indent=1, default=str))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Any]:
+    """A callback for `coexec.profile` that draws a bar on standard error."""
+    if quiet or not err.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        rows: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in rows:
+                rows[what] = bar.add_task(what, total=total)
+            bar.update(rows[what], completed=done)
+
+        yield tell

@@ -1,0 +1,68 @@
+"""`coexec plan`: which device computes what, and what to expect of it."""
+
+import json as json_module
+
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    FreshOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    Path,
+    PlannerOpt,
+    ShapeOpt,
+    out,
+    pipeline,
+    planner_options,
+    print_json,
+    progress_bar,
+    write_file,
+)
+from coexec.pipeline import make_plan
+from coexec.simulate import simulate
+from coexec.units import format_seconds
+
+
+def command(
+    model: ModelArg,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = "hope_greedy",
+    option: OptionOpt = None,
+    output: Path | None = None,
+    shape: ShapeOpt = None,
+    fresh: FreshOpt = False,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
+    with progress_bar(json) as tell:
+        work = pipeline(model, devices, shape, cache, fresh, tell)
+        cost, system = work.measured
+    graph = work.model.graph
+    plan = make_plan(planner, planner_options(option), graph, cost, system)
+    schedule = work.schedule(plan)
+    trace = simulate(schedule, cost, system)
+    if output is not None:
+        write_file(output, plan.to_json())
+    if json:
+        facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments)}
+        print_json(json_module.loads(plan.to_json()) | facts)
+        return
+    bound_s = plan.provenance.bound_s
+    out.print(f"planner    {planner}, {plan.provenance.status}")
+    out.print(f"predicted  {format_seconds(trace.makespan_s)} (simulated)")
+    if bound_s:
+        out.print(f"bound      {format_seconds(bound_s)}: no plan of whole tasks is faster")
+    for name in system.names:
+        count = len(plan.order.get(name, ()))
+        alone = format_seconds(cost.total_s(name))
+        out.print(f"{name:10} {count} of {len(graph.tasks)} tasks, busy "
+                  f"{trace.utilisation(name):.0%}; all tasks alone {alone}")  # fmt: skip
+    moved = sum(t.size_bytes for t in schedule.transfers)
+    out.print(f"segments   {len(schedule.segments)}, {len(schedule.transfers)} tensors "
+              f"({moved / 1e6:.1f} MB) read across devices")  # fmt: skip
+    if output is not None:
+        out.print(f"written    {output}")

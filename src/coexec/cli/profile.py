@@ -1,0 +1,52 @@
+"""`coexec profile`: what each task costs on each device."""
+
+from rich.table import Table
+
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    FreshOpt,
+    JsonOpt,
+    ModelArg,
+    ShapeOpt,
+    out,
+    pipeline,
+    print_json,
+    progress_bar,
+)
+from coexec.units import format_seconds
+
+
+def command(
+    model: ModelArg,
+    devices: DevicesOpt = None,
+    shape: ShapeOpt = None,
+    fresh: FreshOpt = False,
+    top: int = 20,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Measure every task on every device, or read what was measured before."""
+    with progress_bar(json) as tell:
+        work = pipeline(model, devices, shape, cache, fresh, tell)
+        cost, system = work.measured
+    graph = work.model.graph
+    if json:
+        print_json({"tasks_s": cost.tasks_s, "launches_s": cost.launches_s} | system.to_json())
+        return
+    table = Table("task", "kind", *work.names, box=None)
+    first = cost.tasks_s[work.names[0]]
+    for task in sorted(graph.tasks, key=lambda t: -first[t.name])[:top]:
+        times = (format_seconds(cost.tasks_s[d][task.name]) for d in work.names)
+        table.add_row(task.name, task.kind, *times)
+    if len(graph.tasks) > top:
+        table.add_row(f"… {len(graph.tasks) - top} more", "", *("" for _ in work.names))
+    table.add_row("sum", "", *(format_seconds(cost.total_s(d)) for d in work.names))
+    table.add_row("a launch", "", *(format_seconds(cost.launch_s(d)) for d in work.names))
+    out.print(table)
+    for link in system.links:
+        copy = "memory is shared" if link.bandwidth_bytes_per_s == float("inf") else (
+            f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s")  # fmt: skip
+        out.print(f"{link.source} -> {link.target}: {format_seconds(link.latency_s)}, {copy}")

@@ -1,0 +1,118 @@
+"""`coexec run`: one inference, checked if wanted."""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    FreshOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    Path,
+    PlannerOpt,
+    PlanOpt,
+    ShapeOpt,
+    TraceOpt,
+    out,
+    pipeline,
+    planner_options,
+    print_json,
+    progress_bar,
+    read_plan,
+    write_file,
+)
+from coexec.cli.gantt import draw
+from coexec.errors import ExecutionError, InputError
+from coexec.execute import Executor, RealRecorder
+from coexec.frontend.check import TOLERANCE, worst_difference
+from coexec.frontend.load import random_inputs
+from coexec.frontend.module import Array
+from coexec.pipeline import Pipeline
+from coexec.session import check_feeds
+from coexec.units import format_seconds
+
+
+def command(
+    model: ModelArg,
+    plan: PlanOpt = None,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = "hope_greedy",
+    option: OptionOpt = None,
+    inputs: Path | None = None,
+    output: Path | None = None,
+    check: bool = False,
+    trace: TraceOpt = None,
+    shape: ShapeOpt = None,
+    fresh: FreshOpt = False,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Run a model once, after two runs to warm up.
+
+    --inputs and --output name .npz files; without --inputs, random numbers are used. --check
+    compares the outputs with ONNX Runtime's on the model as it was given.
+    """
+    given = None if plan is None else read_plan(plan)
+    if given is not None and devices is None:
+        devices = ",".join(given.order)
+    with progress_bar(json) as tell:
+        work = pipeline(model, devices, shape, cache, fresh, tell)
+        if given is None:
+            compiled = work.compiled_for(planner, planner_options(option))
+        else:
+            compiled = work.compiled(given)
+    wanted = {t.name: t for t in compiled.inputs}
+    feeds = random_inputs(work.model.graph) if inputs is None else _read_inputs(inputs)
+    feeds = check_feeds(wanted, feeds)
+    with Executor(compiled, work.devices) as executor:
+        for _ in range(2):
+            executor.run(feeds)
+        recorder = RealRecorder(compiled, work.names)
+        found = executor.run(feeds, recorder)
+    ran = recorder.trace()
+    if trace is not None:
+        write_file(trace, ran.to_chrome())
+    if output is not None:
+        buffer = io.BytesIO()
+        np.savez(buffer, **found)
+        write_file(output, buffer.getvalue())
+    differences = _check(work, feeds, found) if check else {}
+    if json:
+        print_json({"latency_s": ran.makespan_s, "differences": differences,
+                    "busy_s": {d: ran.busy_s(d) for d in work.names}})  # fmt: skip
+    else:
+        print(draw(ran))
+        out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
+        for name, array in found.items():
+            note = f", differs by {differences[name]:.1e}" if check else ""
+            out.print(f"{name} {list(array.shape)} {array.dtype}{note}")
+    worst = max(differences.values(), default=0.0)
+    if worst > TOLERANCE:
+        raise ExecutionError(f"the outputs differ from ONNX Runtime's by {worst:.2g} of the "
+                             f"largest value, {TOLERANCE:.0e} is allowed; please report this "
+                             f"with the model")  # fmt: skip
+    if check and not json:
+        out.print(f"check: equal to ONNX Runtime within {TOLERANCE:.0e} of the largest value")
+
+
+def _read_inputs(path: Path) -> Mapping[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:
+        raise InputError(f"cannot read the inputs {str(path)!r}: {error}; write them with "
+                         f"numpy.savez(path, INPUT=array)") from None  # fmt: skip
+
+
+def _check(
+    work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]
+) -> dict[str, float]:
+    """Differences from ONNX Runtime on the model as given, relative to the largest value."""
+    expected = work.reference(feeds)
+    return {name: worst_difference(found[name], expected[name]) for name in found}

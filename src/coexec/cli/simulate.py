@@ -1,0 +1,63 @@
+"""`coexec simulate`: run a plan on a virtual clock."""
+
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    PlannerOpt,
+    PlanOpt,
+    ShapeOpt,
+    TraceOpt,
+    out,
+    pipeline,
+    planner_options,
+    print_json,
+    progress_bar,
+    read_plan,
+    write_file,
+)
+from coexec.cli.gantt import draw
+from coexec.errors import UsageError
+from coexec.pipeline import make_plan
+from coexec.simulate import simulate
+from coexec.units import format_seconds
+
+
+def command(
+    model: ModelArg,
+    plan: PlanOpt = None,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = "hope_greedy",
+    option: OptionOpt = None,
+    requests: int = 1,
+    trace: TraceOpt = None,
+    shape: ShapeOpt = None,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Simulate a plan, given with --plan or made now, and draw it."""
+    if requests < 1:
+        raise UsageError(f"--requests {requests}: simulate at least 1")
+    given = None if plan is None else read_plan(plan)
+    if given is not None and devices is None:
+        devices = ",".join(given.order)
+    with progress_bar(json) as tell:
+        work = pipeline(model, devices, shape, cache, False, tell)
+        cost, system = work.measured
+    if given is None:
+        given = make_plan(planner, planner_options(option), work.model.graph, cost, system)
+    found = simulate(work.schedule(given), cost, system, requests)
+    if trace is not None:
+        write_file(trace, found.to_chrome())
+    if json:
+        busy = {d: found.busy_s(d) for d in system.names}
+        print_json({"simulated_s": found.makespan_s, "requests": requests, "busy_s": busy})
+        return
+    print(draw(found))
+    each = format_seconds(found.makespan_s / requests)
+    out.print(f"simulated: {format_seconds(found.makespan_s)} for {requests} request(s), "
+              f"{each} each")  # fmt: skip

@@ -1,0 +1,216 @@
+"""From a model and device names to a running plan, each step kept in the cache.
+
+Session and command line both go through here.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coexec.cache import Cache
+from coexec.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.costs.table import CostTable
+from coexec.devices.base import Device
+from coexec.devices.registry import default_names, open_devices
+from coexec.errors import StoreError, UsageError
+from coexec.frontend.module import Array
+from coexec.hardware import System
+from coexec.plan import Plan, Provenance, verify_plan
+from coexec.schedule import Schedule
+
+if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    from coexec.compile import Compiler
+    from coexec.frontend.model import Model
+    from coexec.profile import Effort, Progress
+
+__all__ = ["Pipeline", "ZOO", "make_plan"]
+
+ZOO = "zoo:"
+_ZOO_VERSION = "1"
+
+
+class Pipeline:
+    """One model on one set of devices. Each property is computed when first asked for."""
+
+    def __init__(
+        self,
+        source: Any,
+        devices: Sequence[str] | None = None,
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        cache: Cache | Path | str | None = None,
+        fresh: bool = False,
+        effort: "Effort | None" = None,
+        progress: "Progress | None" = None,
+    ) -> None:
+        """Open the devices; nothing else yet.
+
+        Args:
+            source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+            devices: names as in `coexec.devices.registry`; by default every CPU cluster.
+            shapes: fixed shapes of inputs that the model leaves dynamic.
+            cache: where to keep what takes long; by default the user's cache folder.
+            fresh: measure anew what the store already holds.
+
+        Raises:
+            DeviceError, StoreError: a device or the cache cannot be used.
+        """
+        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self.devices: tuple[Device, ...] = open_devices(devices or default_names())
+        self.source = source
+        self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+        self._fresh, self._effort, self._progress = fresh, effort, progress
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(d.spec.name for d in self.devices)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells this model, with these shapes and this version of coexec, from all others."""
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            text = f"{self.source} {_ZOO_VERSION} {sorted(self.shapes.items())}"
+        else:
+            from coexec.frontend.digest import digest_of
+
+            text = digest_of(self.source, self.shapes)
+        return hashlib.sha256(f"{text} {version('coexec')}".encode()).hexdigest()[:24]
+
+    @cached_property
+    def model(self) -> "Model":
+        """The simplified model, checked once against the given one."""
+        from coexec.frontend.load import load, restore, save
+
+        folder = self.cache.find("models", self.digest)
+        if folder is not None:
+            return restore(folder, self.digest)
+        model = replace(
+            load(self._resolved(), shapes=self.shapes, name=self._name(), check=True),
+            digest=self.digest,
+        )
+        return restore(
+            self.cache.add("models", self.digest, lambda draft: save(model, draft)), self.digest
+        )
+
+    def _name(self) -> str:
+        if isinstance(self.source, str | os.PathLike):
+            text = os.fspath(self.source)
+            return text.removeprefix(ZOO) if text.startswith(ZOO) else Path(text).stem
+        return ""
+
+    def _resolved(self) -> Any:
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            from coexec.zoo import build
+
+            return build(self.source.removeprefix(ZOO))
+        return self.source
+
+    def onnx_runtime(self, threads: int) -> Any:
+        """ONNX Runtime's own session of the model as it was given, to compare with."""
+        import onnx_ir as ir
+
+        from coexec.frontend.check import plain_session
+        from coexec.frontend.read import read
+        from coexec.frontend.simplify import fix_shapes
+
+        model = read(self._resolved())
+        fix_shapes(model, self.shapes)
+        return plain_session(ir.to_proto(model), threads)
+
+    def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """What ONNX Runtime computes for the model as it was given."""
+        session = self.onnx_runtime(threads=1)
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    @cached_property
+    def compiler(self) -> "Compiler":
+        from coexec.compile import Compiler
+
+        return Compiler(self.model, self.cache)
+
+    @cached_property
+    def measured(self) -> tuple[CostTable, System]:
+        """The profile: what each task costs on each device, and each link."""
+        from coexec.profile import Profiler
+        from coexec.store import ProfileStore
+
+        with ProfileStore(self.cache.profiles) as store:
+            profiler = Profiler(
+                self.devices, store, fresh=self._fresh, effort=self._effort,
+                progress=self._progress,
+            )  # fmt: skip
+            return profiler.cost(self.compiler), profiler.system()
+
+    def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
+        """A verified plan. One device needs no profile."""
+        graph = self.model.graph
+        if len(self.devices) == 1 and not options:
+            pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
+            return Plan(graph.fingerprint, {self.names[0]: pieces}, Provenance("single"))
+        cost, system = self.measured
+        return make_plan(planner, options or {}, graph, cost, system)
+
+    def schedule(self, plan: Plan) -> Schedule:
+        """What follows from a plan, after making sure that it is one for this model."""
+        from coexec.derive import derive
+
+        verify_plan(plan, self.model.graph, System(tuple(d.spec for d in self.devices)))
+        return derive(plan, self.model.graph)
+
+    def compiled(self, plan: Plan) -> CompiledPlan:
+        """A plan ready to start."""
+        return self.compiler.compile(self.schedule(plan), self.devices)
+
+    def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
+        """The compiled plan of a planner, from the cache if it is there and sound."""
+        system = System(tuple(d.spec for d in self.devices)).fingerprint
+        text = repr((self.digest, system, planner, sorted(options.items())))
+        key = hashlib.sha256(text.encode()).hexdigest()[:24]
+        folder = self.cache.find("plans", key)
+        if folder is not None and not self._fresh:
+            try:
+                return load_compiled(folder)[0]
+            except StoreError:
+                pass  # damaged, or made from weights that are gone: derived data is made anew
+        self.cache.drop("plans", key)
+        plan = self.plan(planner, options)
+        compiled = self.compiled(plan)
+        if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
+            self.cache.add(
+                "plans", key, lambda draft: save_compiled(compiled, draft, {"plan": plan.to_json()})
+            )
+        return compiled
+
+
+def make_plan(
+    planner: str, options: Mapping[str, Any], graph: Any, cost: CostTable, system: System
+) -> Plan:
+    """Run a planner by name.
+
+    Raises:
+        UsageError: no such planner, or an option that it does not have.
+    """
+    import inspect
+
+    from coexec.planners import PLANNERS
+
+    if planner not in PLANNERS:
+        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
+    known = [
+        name
+        for name, parameter in inspect.signature(PLANNERS[planner]).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    for name in options:
+        if name not in known:
+            raise UsageError(f"planner {planner} has no option {name!r}; it has "
+                             f"{', '.join(known) or 'none'}")  # fmt: skip
+    plan = PLANNERS[planner](graph, cost, system, **options)
+    verify_plan(plan, graph, system)
+    return plan

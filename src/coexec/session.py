@@ -1,0 +1,185 @@
+"""`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coexec.errors import InputError, UsageError
+from coexec.execute import Executor, RealRecorder
+from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
+from coexec.pipeline import Pipeline
+from coexec.trace import Trace
+
+__all__ = ["InferenceSession", "NodeArg"]
+
+_TYPES = {"float32": "float", "float64": "double", "string": "string", "bool": "bool"}
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model, as ONNX Runtime describes it."""
+
+    name: str
+    shape: list[int]
+    type: str
+    """For example "tensor(float)"."""
+
+
+class InferenceSession:
+    """Runs one model on several devices in parallel.
+
+    Takes the place of ``onnxruntime.InferenceSession``: same arguments, same methods. The first
+    session of a model profiles its operators and plans, which takes seconds; later ones start from
+    the cache. May be used by several threads; their requests take turns, as each uses all devices.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        devices: Sequence[str] | str | None = None,
+        planner: str = "hope_greedy",
+        planner_options: Mapping[str, Any] | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        cache: Path | str | None = None,
+    ) -> None:
+        """Load, profile, plan and compile ``path_or_bytes``, or start it from the cache.
+
+        Args:
+            path_or_bytes: path, "zoo:NAME", serialized bytes or ``onnx.ModelProto``.
+            sess_options: accepted for compatibility; threads follow from ``devices``.
+            providers: if given, must allow "CPUExecutionProvider".
+            provider_options: accepted for compatibility.
+            devices: such as ``["cpu:0-3", "cpu:4-7"]``; by default each CPU cluster.
+            planner: a name in `coexec.PLANNERS`.
+            planner_options: keyword options of the planner.
+            shapes: fixed shapes of inputs that the model leaves dynamic.
+            cache: folder for profiles and plans; by default the user's cache folder.
+
+        Raises:
+            CoexecError: the subclass says whose fault it is, the message what to do.
+        """
+        del sess_options, provider_options
+        names = [p if isinstance(p, str) else p[0] for p in providers or ()]
+        if names and "CPUExecutionProvider" not in names:
+            raise UsageError(f"providers={names} leaves out 'CPUExecutionProvider'; coexec takes "
+                             f"devices=[...] instead: see coexec devices")  # fmt: skip
+        if isinstance(devices, str):
+            from coexec.devices.registry import split_names
+
+            devices = split_names(devices)
+        self._pipeline = Pipeline(path_or_bytes, devices, shapes=shapes, cache=cache)
+        self._compiled = self._pipeline.compiled_for(planner, dict(planner_options or {}))
+        self._executor = Executor(self._compiled, self._pipeline.devices)
+        self._inputs = {t.name: t for t in self._compiled.inputs}
+        self._outputs = [t.name for t in self._compiled.outputs]
+        self._closing = threading.Lock()
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Array]:  # fmt: skip
+        """The outputs named, or all of them, in that order.
+
+        Raises:
+            InputError: a name, shape or dtype that the model does not have.
+            ExecutionError: a device failed.
+        """
+        return self._run(output_names, input_feed, None)
+
+    def run_with_trace(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> tuple[list[Array], Trace]:
+        """As `run`, with what ran where and when."""
+        recorder = RealRecorder(self._compiled, self._pipeline.names)
+        return self._run(output_names, input_feed, recorder), recorder.trace()
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        recorder: RealRecorder | None,
+    ) -> list[Array]:
+        wanted = self._outputs if output_names is None else list(output_names)
+        for name in wanted:
+            if name not in self._outputs:
+                raise InputError(f"the model has no output {name!r}; it has "
+                                 f"{', '.join(map(repr, self._outputs))}")  # fmt: skip
+        found = self._executor.run(check_feeds(self._inputs, input_feed), recorder)
+        return [found[name] for name in wanted]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs, in order."""
+        return [_node_arg(t) for t in self._compiled.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs, in order."""
+        return [_node_arg(t) for t in self._compiled.outputs]
+
+    def dtype_of(self, name: str) -> str:
+        """numpy's name of an input's dtype."""
+        return self._inputs[name].dtype
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: weights are constants here."""
+        return []
+
+    def get_providers(self) -> list[str]:
+        """The devices that the plan uses."""
+        return list(dict.fromkeys(s.device for s in self._compiled.segments))
+
+    def close(self) -> None:
+        """End the threads. Called by itself when the session is no longer used."""
+        with self._closing:
+            self._executor.close()
+
+    def __enter__(self) -> "InferenceSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closing"):
+            self.close()
+
+
+def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """The feeds as contiguous arrays, refused if the model does not take them.
+
+    Raises:
+        InputError: naming the input, with what is wanted and what was given.
+    """
+    listed = ", ".join(f"{t.name!r} {list(t.shape)} {t.dtype}" for t in inputs.values())
+    missing, unknown = inputs.keys() - feeds.keys(), feeds.keys() - inputs.keys()
+    if missing or unknown:
+        what = f"input {min(missing)!r} is missing" if missing else (
+            f"the model has no input {min(unknown)!r}")  # fmt: skip
+        raise InputError(f"{what}; the model takes {listed}")
+    found: dict[str, Array] = {}
+    for name, tensor in inputs.items():
+        array = np.asarray(feeds[name])
+        if tensor.dtype == "string":
+            array = array.astype(object)
+        elif array.dtype != tensor.dtype:
+            raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
+                             f"{tensor.dtype}; convert it with .astype({tensor.dtype!r})")  # fmt: skip
+        if array.shape != tensor.shape:
+            raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
+                             f"{list(tensor.shape)}; for other shapes load the model with "
+                             f"shapes={{{name!r}: ...}}")  # fmt: skip
+        found[name] = np.ascontiguousarray(array).reshape(tensor.shape)
+    return found
+
+
+def _node_arg(tensor: Tensor) -> NodeArg:
+    kind = _TYPES.get(tensor.dtype, tensor.dtype)
+    return NodeArg(tensor.name, list(tensor.shape), f"tensor({kind})")
