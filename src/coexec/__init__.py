@@ -33,12 +33,12 @@ _HOME = {
 }
 
 __all__ = [
+    "PLANNERS",
     "CoexecError",
     "Device",
     "Graph",
     "InferenceSession",
     "Link",
-    "PLANNERS",
     "Piece",
     "Plan",
     "Region",

@@ -1,4 +1,4 @@
-"""The folder in which everything that takes long is kept: models, lowered models, plans, profiles."""
+"""The folder where what takes long is kept: models, lowered models, plans, profiles."""
 
 import os
 import shutil

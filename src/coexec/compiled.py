@@ -49,7 +49,7 @@ def save_compiled(compiled: CompiledPlan, folder: Path, extra: Mapping[str, Any]
         for module in compiled.modules:
             rows.append(_module_row(module, blob.tell()))
             blob.write(module.proto)
-    np.savez(folder / "constants.npz", **dict(compiled.constants))
+    np.savez(folder / "constants.npz", allow_pickle=False, **compiled.constants)
     data = {
         "format": _FORMAT,
         "extra": dict(extra),

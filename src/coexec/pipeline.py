@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.frontend.model import Model
     from coexec.profile import Effort, Progress
 
-__all__ = ["Pipeline", "ZOO", "make_plan"]
+__all__ = ["ZOO", "Pipeline", "make_plan"]
 
 ZOO = "zoo:"
 _ZOO_VERSION = "1"

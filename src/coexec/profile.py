@@ -118,7 +118,8 @@ class Profiler:
     ) -> dict[str, Measurement]:
         """Run all tasks in order until their sum is stable; the median of each signature."""
         feeds = random_inputs(graph)
-        effort, rows = self._effort, []
+        effort = self._effort
+        rows: list[list[float]] = []
         what = f"{device.spec.name}: {len(set(signatures))} distinct tasks"
         with Executor(compiled, self._devices) as executor:
             for _ in range(effort.warm_up):
@@ -145,9 +146,7 @@ class Profiler:
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
-        links = tuple(
-            self._link(a, b) for a in self._devices for b in self._devices if a is not b
-        )
+        links = tuple(self._link(a, b) for a in self._devices for b in self._devices if a is not b)
         return System(tuple(d.spec for d in self._devices), links)
 
     def _link(self, source: Device, target: Device) -> Link:
@@ -173,9 +172,7 @@ class Profiler:
         )
         modules = tuple(_tiny(i) for i in range(len(segments)))
         tensor = modules[0].inputs[0]
-        compiled = CompiledPlan(
-            (tensor,), modules[-1].outputs, {}, {}, segments, (), modules
-        )
+        compiled = CompiledPlan((tensor,), modules[-1].outputs, {}, {}, segments, (), modules)
         spans_s: list[float] = []
         gaps_s: list[float] = []
         devices = pair if names[0] != names[1] else pair[:1]

@@ -74,7 +74,9 @@ class VirtualClock:
     def trace(self, requests: int) -> Trace:
         """What has run so far."""
         spans = sorted(self._spans, key=lambda s: (s.start_s, s.end_s, s.device))
-        return Trace(self._system.names, tuple(spans), tuple(flows(self._schedule.transfers, requests)))
+        return Trace(
+            self._system.names, tuple(spans), tuple(flows(self._schedule.transfers, requests))
+        )
 
     def _receive(self, segment: Segment, request: int) -> None:
         """Wait for what the segment reads, and copy what this device has to copy itself."""

@@ -124,7 +124,11 @@ _LAYERS = ["conv", "conv", "conv", "pool", "concat", "pad", "resize", "turn", "g
 @st.composite
 def networks(draw: Draw) -> Model:
     """A network from "x"; tensors that nothing reads are its outputs."""
-    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), *(draw(st.integers(4, 9)) for _ in "hw"))
+    shape = (
+        draw(st.integers(1, 2)),
+        draw(st.integers(1, 3)),
+        *(draw(st.integers(4, 9)) for _ in "hw"),
+    )
     network = _Network(draw, shape)
     for layer in draw(st.lists(st.sampled_from(_LAYERS), min_size=1, max_size=6)):
         if max(network.shapes[name][2] for name in network.shapes) < 40:

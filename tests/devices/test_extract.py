@@ -142,7 +142,9 @@ def test_a_part_comes_from_outside_and_the_rest_from_the_segment() -> None:
     assert ("b", bottom) in reads
     feeds = {"x": random(1, 4, 8, 8)}
     first = extract(model, [Piece("conv1", bottom)], [("b", bottom)])
-    below = run(first, part_feeds(model, segment_inputs(model.graph, [Piece("conv1", bottom)]), feeds))
+    below = run(
+        first, part_feeds(model, segment_inputs(model.graph, [Piece("conv1", bottom)]), feeds)
+    )
     fed = part_feeds(model, [r for r in reads if r[0] == "x"], feeds)
     small = extract(model, pieces, [whole(model, "y")])
     found = run(small, {**fed, tensor_part("b", bottom, model.graph): below[0]})

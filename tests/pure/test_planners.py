@@ -172,7 +172,11 @@ def test_critical_path_pays_for_forced_moves() -> None:
 def test_no_planner_beats_the_oracle(name: str, data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=6))
     best_s = predicted_s(PLANNERS["exhaustive"](*case))
-    assert Problem(*case).bound_s - EPSILON_S <= best_s <= predicted_s(PLANNERS[name](*case)) + EPSILON_S
+    assert (
+        Problem(*case).bound_s - EPSILON_S
+        <= best_s
+        <= predicted_s(PLANNERS[name](*case)) + EPSILON_S
+    )
 
 
 @given(data=st.data())

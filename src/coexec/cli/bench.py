@@ -5,6 +5,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
-    Path,
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
@@ -97,7 +97,7 @@ def command(
         executors.append(executor)
     plan = make_plan(planner, options, work.model.graph, cost, system)
     predicted = simulate(work.schedule(plan), cost, system)
-    row, executor, compiled = _ours(work, f"{planner} plan", predicted.makespan_s, planner,
+    row, executor, compiled = _ours(work, planner, predicted.makespan_s, planner,
                                     options, feeds)  # fmt: skip
     rows.append(row)
     executors.append(executor)
@@ -149,21 +149,19 @@ def _rival(work: Pipeline, feeds: Mapping[str, Array]) -> Row:
     threads = max(1, len(cores))
     start_s = time.perf_counter()
     session = work.onnx_runtime(threads)
-    row = Row(f"ONNX Runtime, {threads} threads", None, lambda: session.run(None, dict(feeds)))
+    row = Row(f"ORT, {threads} threads", None, lambda: session.run(None, dict(feeds)))
     row.init_s = time.perf_counter() - start_s
     return row
 
 
-def _difference(
-    work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]
-) -> float:
+def _difference(work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]) -> float:
     expected = work.reference(feeds)
     return max(worst_difference(found[name], expected[name]) for name in found)
 
 
 def _peak_bytes(work: Pipeline, name: str, planner: str, options: Mapping[str, Any]) -> int:
     """Peak resident memory of a fresh process that starts from the cache and runs twice."""
-    if name.startswith("ONNX"):
+    if name.startswith("ORT"):
         return 0
     alone = name.endswith(" alone")
     arguments = (
@@ -193,7 +191,7 @@ def _print(
     worst: float | None,
 ) -> None:  # fmt: skip
     table = Table("", "init", "warm-up", "predicted", "median", "p90", "p99", "peak memory",
-                  "speed", box=None)  # fmt: skip
+                  "speed", box=None, padding=(0, 1, 0, 0))  # fmt: skip
     base = min((r.facts()["median_s"] for r in rows if r.name.endswith(" alone")), default=None)
     for row in rows:
         f = row.facts()

@@ -53,9 +53,7 @@ def pipeline(
     if names == []:
         raise UsageError("--devices is empty; name at least one, for example cpu:0")
     shapes = dict(_shape(text) for text in shape or ())
-    return Pipeline(
-        model, names, shapes=shapes, cache=cache, fresh=fresh, progress=progress
-    )
+    return Pipeline(model, names, shapes=shapes, cache=cache, fresh=fresh, progress=progress)
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

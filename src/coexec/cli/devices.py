@@ -10,7 +10,7 @@ from coexec.units import format_bytes
 
 
 def command(json: JsonOpt = False, debug: DebugOpt = False) -> None:
-    """List this machine's processors. A cluster may be used in parts: cpu:0-3 as cpu:0-1,cpu:2-3."""
+    """List this machine's processors. cpu:0-3 may be used in parts: cpu:0-1,cpu:2-3."""
     found = [describe(name) for name in default_names()]
     if json:
         print_json({"devices": [asdict(d) for d in found]})

@@ -4,8 +4,16 @@ from collections import Counter
 
 from rich.table import Table
 
-from coexec.cli.common import CacheOpt, DebugOpt, JsonOpt, ModelArg, ShapeOpt, out, pipeline
-from coexec.cli.common import print_json
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    JsonOpt,
+    ModelArg,
+    ShapeOpt,
+    out,
+    pipeline,
+    print_json,
+)
 from coexec.ir.graph import Graph
 from coexec.ir.text import format_graph
 from coexec.ir.width import critical_path, width
@@ -24,14 +32,18 @@ def command(
     graph = pipeline(model, None, shape, cache).model.graph
     facts = _facts(graph)
     if json:
-        print_json(facts | {"operators": _kinds(graph)} | {"task_list": [t.name for t in graph.tasks]})
+        print_json(
+            facts | {"operators": _kinds(graph)} | {"task_list": [t.name for t in graph.tasks]}
+        )
         return
     if tasks:
         print(format_graph(graph))
         return
     path = facts["critical_path_macs"]
     table = Table(box=None, show_header=False)
-    table.add_row("tasks", f"{len(graph.tasks)} ({len({t.signature for t in graph.tasks})} distinct)")
+    table.add_row(
+        "tasks", f"{len(graph.tasks)} ({len({t.signature for t in graph.tasks})} distinct)"
+    )
     table.add_row("MACs", f"{format_count(graph.macs)} ({format_count(2 * graph.macs)} FLOPs)")
     table.add_row("weights", format_bytes(graph.weight_bytes))
     table.add_row("activations", format_bytes(facts["activation_bytes"]))

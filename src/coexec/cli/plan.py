@@ -1,6 +1,7 @@
 """`coexec plan`: which device computes what, and what to expect of it."""
 
 import json as json_module
+from pathlib import Path
 
 from coexec.cli.common import (
     CacheOpt,
@@ -10,7 +11,6 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
-    Path,
     PlannerOpt,
     ShapeOpt,
     out,

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
-    Path,
     PlannerOpt,
     PlanOpt,
     ShapeOpt,
@@ -80,7 +80,7 @@ def command(
         write_file(trace, ran.to_chrome())
     if output is not None:
         buffer = io.BytesIO()
-        np.savez(buffer, **found)
+        np.savez(buffer, allow_pickle=False, **found)
         write_file(output, buffer.getvalue())
     differences = _check(work, feeds, found) if check else {}
     if json:

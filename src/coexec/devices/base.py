@@ -20,9 +20,7 @@ __all__ = ["Device", "Program"]
 class Program(Protocol):
     """A compiled model."""
 
-    def bind(
-        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
-    ) -> Callable[[], None]:
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
         """A function that reads and writes these device tensors, each time it is called.
 
         It returns when the outputs are complete, or are certain to be before anything that the

@@ -52,7 +52,7 @@ def _read(path: Path) -> str:
 
 
 def _core_list(text: str) -> list[int]:
-    """"0-2,7" as [0, 1, 2, 7]."""
+    """ "0-2,7" as [0, 1, 2, 7]."""
     cores: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -93,9 +93,7 @@ class OrtProgram:
                               f"run that part elsewhere with another plan") from error  # fmt: skip
         self._weights = values  # the session borrows their memory
 
-    def bind(
-        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
-    ) -> Callable[[], None]:
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         binding = self._session.io_binding()
         held = []
         for tensor in self._module.inputs:

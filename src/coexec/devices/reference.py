@@ -34,9 +34,7 @@ class _ReferenceProgram:
         self._module = module
         self._device = device
 
-    def bind(
-        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
-    ) -> Callable[[], None]:
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         def run() -> None:
             try:
                 feeds = {t.name: inputs[t.name] for t in self._module.inputs}

@@ -1,9 +1,9 @@
 """The kinds of device, and devices by the names that users write.
 
-    cpu:0-3       cores 0, 1, 2 and 3 as one cluster
-    cpu:0,2       cores 0 and 2
-    null:0        computes nothing; for tests
-    reference:0   slow, exact; for tests
+cpu:0-3       cores 0, 1, 2 and 3 as one cluster
+cpu:0,2       cores 0 and 2
+null:0        computes nothing; for tests
+reference:0   slow, exact; for tests
 """
 
 import os

@@ -65,7 +65,7 @@ def _tensor(value: ir.Value, *, constant: bool) -> Tensor:
     shape, dtype, where = value.shape, value.dtype, value.producer()
     tensor = value.const_value
     if constant and tensor is not None:
-        shape, dtype = ir.Shape(tensor.shape), tensor.dtype
+        shape, dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
     at = f"the output {value.name!r} of {_label(where)}" if where else f"tensor {value.name!r}"
     if shape is None or not shape.is_static():
         raise ModelError(

@@ -77,9 +77,7 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
     proto = onnx.load(str(path), load_external_data=False)
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
-    weights = {
-        t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer
-    }
+    weights = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
     stands_for: dict[str, str] = {}
@@ -224,9 +222,7 @@ def _kind(node: onnx.NodeProto) -> str:
 
 
 def _info(tensor: Tensor) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(
-        tensor.name, _onnx_type(tensor.dtype), tensor.shape
-    )
+    return onnx.helper.make_tensor_value_info(tensor.name, _onnx_type(tensor.dtype), tensor.shape)
 
 
 def _onnx_type(dtype: str) -> int:

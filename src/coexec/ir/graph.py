@@ -65,7 +65,7 @@ class Operator:
     def ints(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
         """The integer list ``name`` of the attributes, or ``default``."""
         value = self.attributes.get(name)
-        return tuple(default) if value is None else tuple(int(v) for v in value)  # type: ignore[union-attr, arg-type]
+        return tuple(default) if value is None else tuple(int(v) for v in value)  # type: ignore[union-attr]
 
     def int(self, name: str, default: int) -> int:
         """The integer ``name`` of the attributes, or ``default``."""

@@ -15,7 +15,9 @@ class Lifetime:
     readers: tuple[int, ...]
 
 
-def share(lifetimes: Sequence[Lifetime], ended_before: Sequence[int]) -> tuple[list[int], list[int]]:
+def share(
+    lifetimes: Sequence[Lifetime], ended_before: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Assign tensors to shared buffers, the largest first, each to the first that it fits.
 
     Two tensors may share one if all that touch the first have certainly ended before the second
