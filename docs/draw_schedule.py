@@ -54,7 +54,7 @@ def draw(events: Sequence[Event], title: str) -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + AXIS}" '
-        f"role=\"img\" aria-label={quoteattr(title or 'schedule')}>",
+        f'role="img" aria-label={quoteattr(title or "schedule")}>',
         f"<style>{STYLE}</style>",
         f'<rect class="back" width="{WIDTH}" height="{bottom + AXIS}"/>',
         f'<text x="{LEFT}" y="22">{escape(title)}</text>',

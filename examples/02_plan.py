@@ -47,4 +47,4 @@ for name in ("single", "heft", "hope_greedy", "exhaustive"):
     trace = simulate(derive(plan, graph), cost, system)
     print(f"{name:12} {format_seconds(trace.makespan_s)}")
     for device, pieces in plan.order.items():
-        print(f"  {device:8} {' '.join(piece.task for piece in pieces)}")
+        print(f"  {device:8} {' '.join(piece.task for piece in pieces) or 'nothing'}")

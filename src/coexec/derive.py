@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Piece
@@ -88,7 +89,7 @@ def _topological(plan: Plan, wiring: _Wiring) -> list[Piece]:
     waiting = {p: len(wiring.sources(p)) for p in plan.device_of}
     following: dict[Piece, list[Piece]] = {}
     for order in plan.order.values():
-        for before, after in zip(order, order[1:], strict=False):
+        for before, after in pairwise(order):
             following[before] = [after]
             waiting[after] += 1
     queue = deque(p for p, missing in waiting.items() if missing == 0)

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -182,7 +183,7 @@ class Profiler:
                 executor.run({tensor.name: np.zeros(tensor.shape, np.float32)}, recorder)
                 spans = recorder.trace().spans
                 spans_s += [s.duration_s for s in spans[1:]]
-                gaps_s += [b.start_s - a.end_s for a, b in zip(spans, spans[1:], strict=False)]
+                gaps_s += [b.start_s - a.end_s for a, b in pairwise(spans)]
         return _measurement(spans_s), _measurement([max(g, 0.0) for g in gaps_s])
 
 

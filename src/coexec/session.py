@@ -171,7 +171,7 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
             array = array.astype(object)
         elif array.dtype != tensor.dtype:
             raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
-                             f"{tensor.dtype}; convert it with .astype({tensor.dtype!r})")  # fmt: skip
+                             f"{tensor.dtype}; use .astype({tensor.dtype!r})")  # fmt: skip
         if array.shape != tensor.shape:
             raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
                              f"{list(tensor.shape)}; for other shapes load the model with "

@@ -37,9 +37,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
-    for factor, unit in steps:
-        if abs(value) >= factor:
-            break
+    factor, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
     scaled = value / factor
     digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
     return f"{scaled:.{digits}f} {unit}".rstrip()

@@ -1,7 +1,7 @@
 """Small random networks of many operators, and random ways to cut their tasks into pieces."""
 
 from collections.abc import Callable, Iterable
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -107,11 +107,9 @@ class _Network:
         """Two outputs: only whole pieces."""
         x = self.pick()
         n, c, h, w = self.shapes[x]
-        sizes = self.weight(1, h)
         y = self.add("Concat", [x, x], (n, c, 2 * h, w), axis=2)
         joined = self.add("Pad", [y, self.weight(0, 0, 1, 0, 0, 0, 0, 0)], (n, c, 2 * h + 1, w))
         parts = self.weight(h + 1, h)
-        del sizes
         name = f"t{len(self.nodes)}"
         node = helper.make_node("Split", [joined, parts], [name, f"{name}b"], name=name, axis=2)
         self.nodes.append(node)
@@ -152,6 +150,6 @@ def _grid(draw: Draw, graph: Graph, task: Task) -> Iterable[Piece]:
         free = axis in cut and axis in splittable_axes(graph, task)
         inner = draw(st.sets(st.integers(1, size - 1), max_size=2)) if free else ()
         edges = [0, *sorted(inner), size]
-        ranges.append(list(zip(edges, edges[1:], strict=False)))
+        ranges.append(list(pairwise(edges)))
     for box in product(*ranges):
         yield Piece(task.name, Region(tuple(a for a, _ in box), tuple(b for _, b in box)))

@@ -1,6 +1,7 @@
 """Extracted segments compute what the whole model computes, and leave the model as it was."""
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_one_segment_of_pieces_equals_the_model(data: st.DataObject) -> None:
 @quick
 @given(st.data())
 def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
-    """Results of a segment are written to their part of one buffer a tensor; inputs are read there."""
+    """Results are written to their part of a tensor's buffer, and inputs are read from there."""
     model = data.draw(networks())
     graph = model.graph
     pieces = data.draw(pieces_of(graph))
@@ -82,7 +83,7 @@ def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
     buffers = {n: np.full(t.shape, np.nan, t.dtype) for n, t in graph.tensors.items()
                if t.dtype == "float32"} | feeds  # fmt: skip
     ends = sorted({*data.draw(st.sets(st.integers(1, len(pieces)))), len(pieces)})
-    for start, stop in zip([0, *ends], ends, strict=False):
+    for start, stop in pairwise([0, *ends]):
         segment = pieces[start:stop]
         makes = [
             (name, piece.region if i == 0 else graph.tensors[name].whole)
@@ -286,10 +287,7 @@ def test_missing_inputs_are_named() -> None:
 
 def test_cutting_a_large_model_in_many_segments_is_fast() -> None:
     names = ["x", *(f"t{i}" for i in range(700))]
-    nodes = [
-        helper.make_node("Conv", [a, "w"], [b], name=b)
-        for a, b in zip(names, names[1:], strict=False)
-    ]
+    nodes = [helper.make_node("Conv", [a, "w"], [b], name=b) for a, b in pairwise(names)]
     model = direct(nodes, [tensor("x", (1, 2, 4, 4))], ["t699"], {"w": random(2, 2, 1, 1)})
     tasks = model.graph.tasks
     start = time.process_time()

@@ -1,19 +1,23 @@
-"""Every splitting rule: a piece computed from what it needs equals the slice of the whole output."""
+"""Every splitting rule: a piece computed from what it needs equals that part of the whole."""
 
 from typing import Any
 
+import computing_cases
+import layout_cases
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx_models import model_of, part_feeds, random_feeds, run
-from operator_cases import FAMILIES, Case
+from operator_cases import Case
 
 from coexec.frontend.extract import extract, segment_inputs
 from coexec.ir.graph import Piece
 from coexec.ir.receptive import needed_inputs, splittable_axes
 from coexec.ir.region import Region
 from coexec.ir.rules import RULES
+
+FAMILIES = computing_cases.FAMILIES | layout_cases.FAMILIES
 
 quick = settings(
     deadline=None,

@@ -45,11 +45,9 @@ def share(
         )
 
     for i in order:
-        for buffer, inside in enumerate(members):
-            if all(apart(i, other) for other in inside):
-                break
-        else:
-            buffer = len(members)
+        fits = (b for b, inside in enumerate(members) if all(apart(i, o) for o in inside))
+        buffer = next(fits, len(members))
+        if buffer == len(members):
             members.append([])
         members[buffer].append(i)
         buffer_of[i] = buffer

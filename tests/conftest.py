@@ -1,0 +1,23 @@
+"""Settings and fixtures of all tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coexec.cache import Cache
+
+EXPORTS = Path(__file__).parents[1].parent / "shared" / "models"
+"""Weightless exports of public architectures, where the checkout has them beside it."""
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """One cache for all tests: what one of them has lowered, the next need not."""
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path) -> Iterator[Path]:
+    """A cache folder of the test's own."""
+    yield tmp_path / "cache"

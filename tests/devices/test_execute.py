@@ -1,0 +1,202 @@
+"""The executor: clocks, failures, threads, buffers."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import branches
+
+from coexec.cache import Cache
+from coexec.compile import Compiler
+from coexec.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.costs.table import CostTable
+from coexec.derive import derive
+from coexec.devices.null import NullDevice
+from coexec.devices.reference import ReferenceDevice
+from coexec.devices.registry import open_devices
+from coexec.errors import ExecutionError, StoreError
+from coexec.execute import Executor, RealRecorder, VirtualRecorder
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.frontend.load import load, random_inputs
+from coexec.frontend.model import Model
+from coexec.hardware import Device, Link, System
+from coexec.planners import PLANNERS
+from coexec.schedule import Schedule
+from coexec.simulate import VirtualClock, simulate
+
+MODEL = load(branches(width=4))
+
+
+def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
+    rng = np.random.default_rng(seed)
+    names = ["null:0", "null:1"]
+    tasks = {n: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in MODEL.graph.tasks} for n in names}
+    cost = CostTable(tasks, {n: float(rng.uniform(0, 1e-4)) for n in names})
+    links = tuple(
+        Link(a, b, float(rng.uniform(0, 1e-3)), float(rng.uniform(1e6, 1e9)),
+             str(rng.choice(["source", "target", "none"])))  # type: ignore[arg-type]
+        for a, b in (names, names[::-1])
+    )  # fmt: skip
+    system = System(tuple(Device(n, "null") for n in names), links)
+    plan = PLANNERS["hope_greedy" if seed % 2 else "heft"](MODEL.graph, cost, system)
+    return derive(plan, MODEL.graph), cost, system
+
+
+def null_plan(schedule: Schedule, cache: Cache) -> tuple[CompiledPlan, list[NullDevice]]:
+    devices = [NullDevice(Device(n, "null")) for n in ("null:0", "null:1")]
+    return Compiler(MODEL, cache).compile(schedule, devices), devices
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_simulator_and_executor_agree_to_the_last_digit(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    schedule, cost, system = random_case(seed)
+    compiled, devices = null_plan(schedule, Cache(tmp_path_factory.getbasetemp() / "null"))
+    recorder = VirtualRecorder(VirtualClock(schedule, cost, system))
+    with Executor(compiled, devices) as executor:
+        executor.run(random_inputs(MODEL.graph), recorder)
+    assert recorder.trace() == simulate(schedule, cost, system)
+
+
+class Elsewhere(ReferenceDevice):
+    """A device with a memory of its own, whose tensors are not arrays."""
+
+    def allocate(self, tensor: Any) -> Any:
+        return {"data": super().allocate(tensor)}
+
+    def upload(self, array: Any) -> Any:
+        return {"data": array.copy()}
+
+    def download(self, tensor: Any) -> Any:
+        return tensor["data"].copy()
+
+    def compile(self, module: Any) -> Any:
+        program = super().compile(module)
+
+        class Unwrapping:
+            def bind(self, inputs: Any, outputs: Any) -> Any:
+                return program.bind(
+                    {n: t["data"] for n, t in inputs.items()},
+                    {n: t["data"] for n, t in outputs.items()},
+                )
+
+        return Unwrapping()
+
+
+def split(model: Model, names: list[str]) -> Schedule:
+    from test_devices import alternating
+
+    return derive(alternating(model.graph, names), model.graph)
+
+
+def test_devices_with_a_memory_of_their_own(cache: Cache) -> None:
+    devices = [
+        ReferenceDevice(Device("reference:0", "reference")),
+        Elsewhere(Device("reference:1", "reference", memory="elsewhere")),
+    ]
+    schedule = split(MODEL, ["reference:0", "reference:1"])
+    feeds = random_inputs(MODEL.graph)
+    with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
+        found = executor.run(feeds)
+    expected = plain_session(branches(width=4)).run(["y"], feeds)[0]
+    assert worst_difference(found["y"], expected) < 1e-5
+
+
+class Failing(ReferenceDevice):
+    """Fails at its second program, once."""
+
+    fail = True
+
+    def compile(self, module: Any) -> Any:
+        program, device = super().compile(module), self
+        outputs = [t.name for t in module.outputs]
+
+        class Program:
+            def bind(self, inputs: Any, results: Any) -> Any:
+                run = program.bind(inputs, results)
+
+                def once() -> None:
+                    if "b1.out" in outputs and device.fail:
+                        device.fail = False
+                        raise RuntimeError("out of magic")
+                    run()
+
+                return once
+
+        return Program()
+
+
+def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(cache: Cache) -> None:
+    devices = [Failing(Device(f"reference:{i}", "reference")) for i in range(2)]
+    devices[0].fail = devices[1].fail = True
+    schedule = split(MODEL, ["reference:0", "reference:1"])
+    feeds = random_inputs(MODEL.graph)
+    with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
+        with pytest.raises(ExecutionError, match=r"reference:\d failed .*b1\.b.*out of magic"):
+            executor.run(feeds)
+        found = executor.run(feeds)
+    expected = plain_session(branches(width=4)).run(["y"], feeds)[0]
+    assert worst_difference(found["y"], expected) < 1e-5
+
+
+def test_many_threads_share_one_executor(cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    schedule = split(MODEL, [d.spec.name for d in devices])
+    session = plain_session(branches(width=4))
+    wrong: list[float] = []
+    with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
+
+        def work(seed: int) -> None:
+            feeds = random_inputs(MODEL.graph, seed)
+            expected = session.run(["y"], feeds)[0]
+            for _ in range(5):
+                wrong.append(worst_difference(executor.run(feeds)["y"], expected))
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(wrong) == 20 and max(wrong) < 1e-5
+
+
+def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    schedule = split(MODEL, [d.spec.name for d in devices])
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    recorder = RealRecorder(compiled, [d.spec.name for d in devices])
+    with Executor(compiled, devices) as executor:
+        executor.run(random_inputs(MODEL.graph), recorder)
+    spans = {s.segment: s for s in recorder.trace().spans}
+    ran = [task for span in spans.values() for task in span.tasks]
+    assert sorted(ran) == sorted(t.name for t in MODEL.graph.tasks)
+    for segment in schedule.segments:
+        for before in segment.after:
+            assert spans[before].end_s <= spans[segment.index].start_s
+
+
+def test_compiled_plans_survive_the_disk(cache: Cache, tmp_path: Any) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    compiled = Compiler(MODEL, cache).compile(split(MODEL, [d.spec.name for d in devices]), devices)
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    save_compiled(compiled, folder, {"note": 1})
+    again, extra = load_compiled(folder)
+    assert extra == {"note": 1} and again.segments == compiled.segments
+    feeds = random_inputs(MODEL.graph)
+    with Executor(compiled, devices) as a, Executor(again, devices) as b:
+        assert np.array_equal(a.run(feeds)["y"], b.run(feeds)["y"])
+    (folder / "modules.bin").write_bytes(b"")
+    with pytest.raises(StoreError, match="damaged"):
+        load_compiled(folder)
