@@ -35,7 +35,6 @@ demo: $(READY)
 	esac; \
 	set -x; \
 	$(BIN)/coexec bench zoo:inception_v3 --devices "$$devices" --planner hope_greedy --gantt --check --trace build/trace.json
-	@echo 'The trace is build/trace.json: open it in https://ui.perfetto.dev'
 
 test: lint types contracts unit examples
 	@echo '== all passed'

@@ -173,15 +173,11 @@ def test_the_target_copies_after_the_latency() -> None:
     assert (trace.makespan_s, trace.busy_s("A"), trace.busy_s("B")) == (8, 7, 5)
 
 
-def test_the_source_copies_before_it_goes_on() -> None:
-    copy = ("a: A -> B", "A", 2, 4)
-    expected = [("a", "A", 0, 2), copy, ("c", "A", 4, 9), ("b", "B", 5, 8)]
-    assert spans(simulate_fork("source")) == expected
-
-
-def test_nobody_copies_in_the_background() -> None:
-    expected = [("a", "A", 0, 2), ("c", "A", 2, 7), ("b", "B", 5, 8)]
-    assert spans(simulate_fork("none")) == expected
+def test_other_copies_start_behind_the_source() -> None:
+    after_source = [("a: A -> B", "A", 2, 4), ("c", "A", 4, 9), ("b", "B", 5, 8)]
+    in_the_background = [("c", "A", 2, 7), ("b", "B", 5, 8)]
+    assert spans(simulate_fork("source")) == [("a", "A", 0, 2), *after_source]
+    assert spans(simulate_fork("none")) == [("a", "A", 0, 2), *in_the_background]
 
 
 def test_copies_in_the_background_queue_for_the_link() -> None:

@@ -7,7 +7,7 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, or 2 after an error of the user's."""
-    import click
+    import typer
 
     from coexec.cli.app import app
     from coexec.errors import CoexecError
@@ -16,16 +16,20 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = app(arguments, standalone_mode=False, prog_name="coexec")
         return int(result or 0)
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         print("coexec: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 0
+    except typer.TyperException as error:
+        _say(getattr(error, "format_message", error.__str__)())
+        return 2
     except CoexecError as error:
         if "--debug" in arguments:
             raise
-        print(f"coexec: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(str(error))
         return 2
+
+
+def _say(message: str) -> None:
+    print(f"coexec: {' '.join(message.split())}", file=sys.stderr)

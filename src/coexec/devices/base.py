@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coexec import hardware
-from coexec.frontend.lowered import LayoutOps
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
 __all__ = ["Device", "Program"]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from coexec import hardware
-from coexec.frontend.lowered import LayoutOps
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
 __all__ = ["NullDevice"]

@@ -11,8 +11,7 @@ import onnxruntime as ort
 
 from coexec import hardware
 from coexec.errors import DeviceError, ExecutionError
-from coexec.frontend.lowered import LayoutOps
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
 __all__ = ["CpuCluster", "OrtProgram", "aligned_empty", "session_options"]

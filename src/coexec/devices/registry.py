@@ -51,7 +51,8 @@ _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 def split_names(text: str) -> list[str]:
     """ "cpu:0-1,3,cpu:2" as ["cpu:0-1,3", "cpu:2"]."""
-    return [part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text) if part.strip()]
+    parts = re.split(r",(?=\s*[A-Za-z])", text.strip().strip(","))
+    return [part.strip() for part in parts if part.strip()]
 
 
 def default_names() -> list[str]:

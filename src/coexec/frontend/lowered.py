@@ -13,16 +13,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Tensor
 
-__all__ = ["BORDER", "LayoutOps", "Lowered", "as_it_is", "cut", "read_lowered"]
+__all__ = ["BORDER", "Lowered", "as_it_is", "cut", "read_lowered"]
 
 BORDER = "border:"
 """Before the names of the outputs that a device adds to a model while it lowers it."""
-
-LayoutOps = frozenset[tuple[str, str]]
-"""(domain, op_type) of operators that only change a tensor's layout, not its values."""
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size lie in the module itself."""

@@ -9,9 +9,12 @@ import numpy.typing as npt
 
 from coexec.ir.graph import Tensor
 
-__all__ = ["Array", "Module"]
+__all__ = ["Array", "LayoutOps", "Module"]
 
 Array = npt.NDArray[Any]
+
+LayoutOps = frozenset[tuple[str, str]]
+"""(domain, op_type) of operators that only change a tensor's layout, not its values."""
 
 
 @dataclass(frozen=True, eq=False)

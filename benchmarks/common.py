@@ -1,0 +1,81 @@
+"""What the benchmarks share: rivals in turns, medians, pairwise ratios, a table or JSON."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from coexec.devices.detect import usable_cores
+
+__all__ = ["arguments", "in_turns", "ratio", "show", "two_cores"]
+
+
+def arguments(about: str, models: Sequence[str]) -> argparse.Namespace:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=list(models), help="files or zoo names")
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each rival")
+    parser.add_argument("--cache", default=None, help="folder for profiles and plans")
+    parser.add_argument("--fresh", action="store_true", help="profile and plan anew")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser.parse_args()
+
+
+def source(name: str) -> str:
+    """A file as it is, anything else as a model of the zoo."""
+    return name if "/" in name or name.endswith(".onnx") else f"zoo:{name}"
+
+
+def two_cores() -> list[str]:
+    """Two one-core clusters; ends the program where the machine has no two cores."""
+    cores = usable_cores()
+    if len(cores) < 2:
+        sys.exit(f"this benchmark needs two cores, this process may use {len(cores)}")
+    return [f"cpu:{core}" for core in cores[:2]]
+
+
+def in_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each rival, ``rounds`` times, one after the other: noise meets all alike.
+
+    The order turns with each round, because who runs behind whom decides what is in the caches.
+    """
+    names = list(rivals)
+    for name in names:
+        for _ in range(3):
+            rivals[name]()
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            start_s = time.perf_counter()
+            rivals[name]()
+            times[name].append(time.perf_counter() - start_s)
+    return times
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> float:
+    """Median of a / b over the rounds: a disturbance that lasts a round drops out."""
+    return statistics.median(x / y for x, y in zip(a, b, strict=True))
+
+
+def show(title: str, rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print the rows; numbers called ..._s in milliseconds."""
+    if as_json:
+        print(json.dumps({"title": title, "rows": rows}, indent=1))
+        return
+    table = Table(*(key.replace("_s", ", ms") for key in rows[0]), title=title, box=None)
+    for row in rows:
+        table.add_row(*(_cell(key, value) for key, value in row.items()))
+    Console(width=120).print(table)
+
+
+def _cell(key: str, value: Any) -> str:
+    if isinstance(value, float):
+        return f"{1e3 * value:.2f}" if key.endswith("_s") else f"{value:.3f}"
+    return str(value)

@@ -1,0 +1,45 @@
+"""What coexec costs where it can gain nothing: one device, against ONNX Runtime itself.
+
+Both run the same model on the same core in turns. Goal: a median ratio of at most 1.03.
+"""
+
+import os
+import statistics
+
+from common import arguments, in_turns, ratio, show, source, two_cores
+
+from coexec.execute import Executor
+from coexec.frontend.load import random_inputs
+from coexec.pipeline import Pipeline
+
+
+def main() -> None:
+    args = arguments(__doc__ or "", ["inception_v3", "squeezenet"])
+    device = two_cores()[0]
+    os.sched_setaffinity(0, {int(device.removeprefix("cpu:"))})  # both, fairly
+    rows = []
+    for name in args.models:
+        work = Pipeline(source(name), [device], cache=args.cache)
+        feeds = random_inputs(work.model.graph)
+        rival = work.onnx_runtime(threads=1)
+        with Executor(work.compiled_for("single", {}), work.devices) as executor:
+            times = in_turns(
+                {
+                    "coexec": lambda run=executor.run: run(feeds),
+                    "onnxruntime": lambda run=rival.run: run(None, feeds),
+                },
+                args.rounds,
+            )
+        rows.append(
+            {
+                "model": name,
+                "coexec_s": statistics.median(times["coexec"]),
+                "onnxruntime_s": statistics.median(times["onnxruntime"]),
+                "ratio": ratio(times["coexec"], times["onnxruntime"]),
+            }
+        )
+    show(f"one device, {device}, in turns with ONNX Runtime on the same core", rows, args.json)
+
+
+if __name__ == "__main__":
+    main()
