@@ -42,8 +42,13 @@ def main() -> None:
     for planner in ("hope_greedy", "single"):
         errors = [abs(row["error"]) for row in rows if row["planner"] == planner]
         rows.append(
-            {"model": "median", "planner": planner, "simulated_s": "", "measured_s": "",
-             "error": statistics.median(errors)}  # fmt: skip
+            {
+                "model": "median",
+                "planner": planner,
+                "simulated_s": "",
+                "measured_s": "",
+                "error": statistics.median(errors),
+            }  # fmt: skip
         )
     show("simulated against measured makespan, " + " + ".join(devices), rows, args.json)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.receptive import needed_inputs
+from coexec.ir.region import Region
 from coexec.plan import Plan
 from coexec.schedule import Part, Schedule, Segment, Transfer
 
@@ -67,7 +68,7 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
     wiring = _Wiring({p: [] for p in plan.device_of}, {p: [] for p in plan.device_of})
     for piece in plan.device_of:
         for name, region in needed_inputs(graph, graph.task[piece.task], piece.region).items():
-            if not region.size:
+            if not region.size and graph.tensors[name].whole.size:
                 continue
             producer = graph.producer.get(name)
             if producer is None:
@@ -77,7 +78,7 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
                 # Only the main output is split; side outputs come whole from an unsplit piece.
                 main = name == producer.outputs[0]
                 common = region.overlap(source.region) if main else region
-                if common.size:
+                if common.size or not region.size:
                     edge = _Edge(source, piece, (name, common))
                     wiring.incoming[piece].append(edge)
                     wiring.outgoing[source].append(edge)
@@ -189,15 +190,16 @@ def _transfers(
 ) -> Iterable[Transfer]:
     """Each part that crosses devices, once for each device that reads it."""
     segment_of = {piece: s.index for s in segments for piece in s.pieces}
-    moved: set[tuple[Part, str]] = set()
+    moved: dict[tuple[str, str], list[Region]] = {}
     for segment in segments:
         for piece in segment.pieces:
             for edge in wiring.incoming[piece]:
                 if edge.source is None or plan.device_of[edge.source] == segment.device:
                     continue
-                if (edge.part, segment.device) not in moved:
-                    moved.add((edge.part, segment.device))
-                    name, region = edge.part
+                name, region = edge.part
+                there = moved.setdefault((name, segment.device), [])
+                if not any(other.contains(region) for other in there):
+                    there.append(region)
                     size_bytes = region.size * graph.tensors[name].item_bytes
                     source = segment_of[edge.source]
                     yield Transfer(name, region, size_bytes, source, segment.index)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from coexec.compiled import CompiledPlan
-from coexec.devices.base import Device, Program
+from coexec.devices.base import Bound, Device, Program
 from coexec.errors import CoexecError, DeviceError, ExecutionError
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
@@ -122,7 +122,8 @@ class Executor:
         whole = {t.name for t in compiled.outputs} - compiled.parts.keys()
         self._returned = [t for _, m in self._parts() for t in m.outputs if t.name in whole]
         self._static = self._allocate()
-        self._bound = [self._bind_once(s) for s in compiled.segments]
+        self._bindings: dict[int, Bound] = {}
+        self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._turn = threading.Lock()
         used = list(dict.fromkeys(s.device for s in compiled.segments))
         # The caller's own thread serves the device that ends last, which saves two hand-overs.
@@ -223,32 +224,35 @@ class Executor:
                 static[name] = flat.view(tensor.dtype).reshape(tensor.shape)
         return static
 
-    def _bind_once(self, segment: Segment) -> Callable[[], None] | None:
-        """The segment with its tensors, unless some of them change with each run."""
+    def _bound(self, segment: Segment, run: "_Run") -> Bound | None:
+        """The segment with its tensors; those that change with each run are set anew."""
         program, module = self._programs[segment.index], self._compiled.modules[segment.index]
         if program is None:
-            return _nothing
-        memory = self._devices[segment.device].spec.memory
-        fixed = all(
-            t.name in self._static and self._device_of(t.name).spec.memory == memory
-            for t in (*module.inputs, *module.outputs)
-        )
-        if not fixed:
             return None
-        return program.bind(
-            {t.name: self._static[t.name] for t in module.inputs},
-            {t.name: self._static[t.name] for t in module.outputs},
-        )
-
-    def _bind(self, segment: Segment, run: "_Run") -> Callable[[], None]:
-        program, module = self._programs[segment.index], self._compiled.modules[segment.index]
-        assert program is not None
         device = self._devices[segment.device]
-        inputs = {t.name: self._input(t.name, device, run) for t in module.inputs}
-        outputs = {
-            t.name: self._static.get(t.name, run.tensors.get(t.name)) for t in module.outputs
-        }
-        return program.bind(inputs, outputs)
+        bound = self._bindings.get(segment.index)
+        if bound is None:
+            inputs = {t.name: self._input(t.name, device, run) for t in module.inputs}
+            outputs = {t.name: self._tensor(t.name, run) for t in module.outputs}
+            bound = self._bindings[segment.index] = program.bind(inputs, outputs)
+            self._changing[segment.index] = (
+                tuple(n for n in inputs if not self._stays(n, device)),
+                tuple(n for n in outputs if n not in self._static),
+            )
+        else:
+            changing_inputs, changing_outputs = self._changing[segment.index]
+            for name in changing_inputs:
+                bound.set_input(name, self._input(name, device, run))
+            for name in changing_outputs:
+                bound.set_output(name, run.tensors[name])
+        return bound
+
+    def _tensor(self, value: str, run: "_Run") -> Any:
+        return self._static[value] if value in self._static else run.tensors[value]
+
+    def _stays(self, value: str, device: Device) -> bool:
+        """Whether ``device`` finds a value in the same tensor in every run."""
+        return value in self._static and self._device_of(value).spec.memory == device.spec.memory
 
     def _input(self, value: str, device: Device, run: "_Run") -> Any:
         """A value in the memory of ``device``; moved there once, kept for later readers."""
@@ -256,7 +260,7 @@ class Executor:
         if value not in self._home:
             return run.moved(value, memory, lambda: device.upload(run.feeds[value]))
         source = self._device_of(value)
-        tensor = self._static.get(value, run.tensors.get(value))
+        tensor = self._tensor(value, run)
         if source.spec.memory == memory:
             return tensor
         return run.moved(value, memory, lambda: device.upload(source.download(tensor)))
@@ -306,7 +310,9 @@ class Executor:
         try:
             if run.error is None:
                 run.recorder.begin(node)
-                (self._bound[node] or self._bind(segment, run))()
+                bound = self._bound(segment, run)
+                if bound is not None:
+                    bound.run()
                 run.recorder.end(node)
         except KeyboardInterrupt as interrupt:
             run.fail(interrupt)

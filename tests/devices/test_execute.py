@@ -80,10 +80,14 @@ class Elsewhere(ReferenceDevice):
 
         class Unwrapping:
             def bind(self, inputs: Any, outputs: Any) -> Any:
-                return program.bind(
+                bound = program.bind(
                     {n: t["data"] for n, t in inputs.items()},
                     {n: t["data"] for n, t in outputs.items()},
                 )
+                set_input, set_output = bound.set_input, bound.set_output
+                bound.set_input = lambda name, tensor: set_input(name, tensor["data"])
+                bound.set_output = lambda name, tensor: set_output(name, tensor["data"])
+                return bound
 
         return Unwrapping()
 
@@ -118,7 +122,8 @@ class Failing(ReferenceDevice):
 
         class Program:
             def bind(self, inputs: Any, results: Any) -> Any:
-                run = program.bind(inputs, results)
+                bound = program.bind(inputs, results)
+                run = bound.run
 
                 def once() -> None:
                     if "b1.out" in outputs and device.fail:
@@ -126,7 +131,8 @@ class Failing(ReferenceDevice):
                         raise RuntimeError("out of magic")
                     run()
 
-                return once
+                bound.run = once
+                return bound
 
         return Program()
 

@@ -4,7 +4,7 @@ A device knows nothing of plans, regions or graphs: it compiles small ONNX model
 tensors in its own memory.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,18 +13,31 @@ from coexec import hardware
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
-__all__ = ["Device", "Program"]
+__all__ = ["Bound", "Device", "Program"]
+
+
+class Bound(Protocol):
+    """A program with the device tensors that it reads and writes."""
+
+    def run(self) -> None:
+        """Compute. Returns when the outputs are complete, or are certain to be before anything
+        that the same device is given next."""
+        ...
+
+    def set_input(self, name: str, tensor: Any) -> None:
+        """Read another tensor from the next run on."""
+        ...
+
+    def set_output(self, name: str, tensor: Any) -> None:
+        """Write another tensor from the next run on."""
+        ...
 
 
 class Program(Protocol):
     """A compiled model."""
 
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], None]:
-        """A function that reads and writes these device tensors, each time it is called.
-
-        It returns when the outputs are complete, or are certain to be before anything that the
-        same device is given next.
-        """
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        """The program with these device tensors, to be run any number of times."""
         ...
 
 

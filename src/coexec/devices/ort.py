@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class CpuCluster:
 
     def __init__(self, spec: hardware.Device) -> None:
         self.spec = spec
+        self._cores = set(spec.cores)
 
     def why_not(self, task: Task) -> str | None:
         return None
@@ -63,7 +64,10 @@ class CpuCluster:
             yield
             return
         before = os.sched_getaffinity(0)  # 0 is the calling thread
-        os.sched_setaffinity(0, self.spec.cores)
+        if before == self._cores:
+            yield
+            return
+        os.sched_setaffinity(0, self._cores)
         try:
             yield
         finally:
@@ -92,27 +96,37 @@ class OrtProgram:
                               f"run that part elsewhere with another plan") from error  # fmt: skip
         self._weights = values  # the session borrows their memory
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        binding = self._session.io_binding()
-        held = []
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_Bound":
+        bound = _Bound(self._session, self._device)
         for tensor in self._module.inputs:
-            value = ort.OrtValue.ortvalue_from_numpy(inputs[tensor.name])
-            binding.bind_ortvalue_input(tensor.name, value)
-            held.append(value)
+            bound.set_input(tensor.name, inputs[tensor.name])
         for tensor in self._module.outputs:
-            value = ort.OrtValue.ortvalue_from_numpy(outputs[tensor.name])
-            binding.bind_ortvalue_output(tensor.name, value)
-            held.append(value)
-        session, device = self._session, self._device
+            bound.set_output(tensor.name, outputs[tensor.name])
+        return bound
 
-        def run() -> None:
-            try:
-                session.run_with_iobinding(binding)
-            except Exception as error:
-                raise ExecutionError(f"{device}: {_first_line(error)}") from error
 
-        run.held = held  # type: ignore[attr-defined]
-        return run
+class _Bound:
+    """ONNX Runtime's IO binding on memory of the caller: nothing is copied."""
+
+    def __init__(self, session: ort.InferenceSession, device: str) -> None:
+        self._session = session
+        self._device = device
+        self._binding = session.io_binding()
+        self._held: dict[str, ort.OrtValue] = {}
+
+    def set_input(self, name: str, tensor: Array) -> None:
+        value = self._held[name] = ort.OrtValue.ortvalue_from_numpy(tensor)
+        self._binding.bind_ortvalue_input(name, value)
+
+    def set_output(self, name: str, tensor: Array) -> None:
+        value = self._held[name] = ort.OrtValue.ortvalue_from_numpy(tensor)
+        self._binding.bind_ortvalue_output(name, value)
+
+    def run(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise ExecutionError(f"{self._device}: {_first_line(error)}") from error
 
 
 def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:

@@ -1,6 +1,6 @@
 """The slow device that defines what is right: the ONNX project's own reference evaluator."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,33 @@ class _ReferenceProgram:
                 )
                 proto.graph.initializer[i].CopyFrom(value)
         self._evaluator = ReferenceEvaluator(proto)
-        self._module = module
         self._device = device
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                feeds = {t.name: inputs[t.name] for t in self._module.inputs}
-                results = self._evaluator.run(None, feeds)
-            except Exception as error:
-                raise ExecutionError(f"{self._device}: {error}") from error
-            for tensor, result in zip(self._module.outputs, results, strict=True):
-                outputs[tensor.name][...] = result
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_Bound":
+        return _Bound(self._evaluator, self._device, dict(inputs), dict(outputs))
 
-        return run
+
+class _Bound:
+    def __init__(
+        self,
+        evaluator: ReferenceEvaluator,
+        device: str,
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+    ) -> None:
+        self._evaluator, self._device = evaluator, device
+        self._inputs, self._outputs = inputs, outputs
+
+    def set_input(self, name: str, tensor: Array) -> None:
+        self._inputs[name] = tensor
+
+    def set_output(self, name: str, tensor: Array) -> None:
+        self._outputs[name] = tensor
+
+    def run(self) -> None:
+        try:
+            results = self._evaluator.run(list(self._outputs), self._inputs)
+        except Exception as error:
+            raise ExecutionError(f"{self._device}: {error}") from error
+        for tensor, result in zip(self._outputs.values(), results, strict=True):
+            tensor[...] = result

@@ -40,6 +40,7 @@ def build_graph(model: ir.Model, name: str) -> Graph:
     used = {name for task in tasks for name in (*task.inputs, *task.weights, *task.outputs)}
     inputs = tuple(v.name for v in model.graph.inputs if v.name)
     used.update(inputs)
+    used.update(v.name for v in model.graph.outputs if v.name)
     used.update(name for task in tasks for op in task.operators for name in op.outputs)
     return Graph(
         name=name,
@@ -164,7 +165,8 @@ def _captured(node: ir.Node) -> list[str]:
             own |= {id(v) for inner in body for v in inner.outputs}
             reads = [v for inner in body for v in inner.inputs if v is not None]
             names += [v.name for v in [*reads, *body.outputs] if id(v) not in own and v.name]
-            names += [name for inner in body for name in _captured(inner)]
+            made = {v.name for inner in body for v in inner.outputs} | {v.name for v in body.inputs}
+            names += [n for inner in body for n in _captured(inner) if n not in made]
     return names
 
 
