@@ -13,7 +13,10 @@ from rich.table import Table
 
 from coexec.devices.detect import usable_cores
 
-__all__ = ["arguments", "in_turns", "ratio", "show", "two_cores"]
+__all__ = ["arguments", "in_turns", "ratio", "show", "source", "two_cores"]
+
+REST_S = 0.03
+"""Before each run: the threads of a rival that spins for work leave the cores to the next."""
 
 
 def arguments(about: str, models: Sequence[str]) -> argparse.Namespace:
@@ -40,7 +43,9 @@ def two_cores() -> list[str]:
     return [f"cpu:{core}" for core in cores[:2]]
 
 
-def in_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def in_turns(
+    rivals: Mapping[str, Callable[[], Any]], rounds: int, rest_s: float = 0.0
+) -> dict[str, list[float]]:
     """Seconds of each rival, ``rounds`` times, one after the other: noise meets all alike.
 
     The order turns with each round, because who runs behind whom decides what is in the caches.
@@ -53,6 +58,7 @@ def in_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, 
     for number in range(rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
+            time.sleep(rest_s)
             start_s = time.perf_counter()
             rivals[name]()
             times[name].append(time.perf_counter() - start_s)

@@ -5,6 +5,7 @@ Both run the same model on the same core in turns. Goal: a median ratio of at mo
 
 import os
 import statistics
+from functools import partial
 
 from common import arguments, in_turns, ratio, show, source, two_cores
 
@@ -25,8 +26,8 @@ def main() -> None:
         with Executor(work.compiled_for("single", {}), work.devices) as executor:
             times = in_turns(
                 {
-                    "coexec": lambda run=executor.run: run(feeds),
-                    "onnxruntime": lambda run=rival.run: run(None, feeds),
+                    "coexec": partial(executor.run, feeds),
+                    "onnxruntime": partial(rival.run, None, feeds),
                 },
                 args.rounds,
             )

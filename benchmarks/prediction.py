@@ -6,8 +6,9 @@ of at most 10 % over the zoo.
 """
 
 import statistics
+from functools import partial
 
-from common import arguments, in_turns, show, source, two_cores
+from common import REST_S, arguments, in_turns, show, source, two_cores
 
 from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
@@ -28,7 +29,7 @@ def main() -> None:
             plan = make_plan(planner, {}, work.model.graph, cost, system)
             predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
             with Executor(work.compiled(plan), work.devices) as executor:
-                times = in_turns({"run": lambda run=executor.run: run(feeds)}, args.rounds)
+                times = in_turns({"run": partial(executor.run, feeds)}, args.rounds, REST_S)
             measured_s = statistics.median(times["run"])
             rows.append(
                 {
@@ -48,7 +49,7 @@ def main() -> None:
                 "simulated_s": "",
                 "measured_s": "",
                 "error": statistics.median(errors),
-            }  # fmt: skip
+            }
         )
     show("simulated against measured makespan, " + " + ".join(devices), rows, args.json)
 

@@ -5,8 +5,9 @@ in parallel cannot give more than about 1.5.
 """
 
 import statistics
+from functools import partial
 
-from common import arguments, in_turns, ratio, show, source, two_cores
+from common import REST_S, arguments, in_turns, ratio, show, source, two_cores
 
 from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
@@ -27,12 +28,9 @@ def main() -> None:
             for p, planner in [(both, "hope_greedy"), *((p, "single") for p in alone)]
         ]
         labels = ["plan", *devices]
-        runs = {
-            label: (lambda run=e.run: run(feeds))
-            for label, e in zip(labels, executors, strict=True)
-        }
+        runs = {label: partial(e.run, feeds) for label, e in zip(labels, executors, strict=True)}
         times = in_turns(
-            runs | {"onnxruntime 2": lambda run=rival.run: run(None, feeds)}, args.rounds
+            runs | {"onnxruntime 2": partial(rival.run, None, feeds)}, args.rounds, REST_S
         )
         for executor in executors:
             executor.close()

@@ -124,6 +124,7 @@ class Executor:
         self._static = self._allocate()
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._progress = Progress(compiled.segments)
         self._turn = threading.Lock()
         used = list(dict.fromkeys(s.device for s in compiled.segments))
         # The caller's own thread serves the device that ends last, which saves two hand-overs.
@@ -153,7 +154,7 @@ class Executor:
             ExecutionError: a device failed; the message names the tasks.
         """
         with self._turn:
-            run = _Run(self._compiled.segments, feeds, recorder or _NO_RECORDER)
+            run = _Run(self._progress.again(), feeds, recorder or _NO_RECORDER)
             for tensor in self._returned:
                 run.tensors[tensor.name] = self._device_of(tensor.name).allocate(tensor)
             if self._callers is not None:
@@ -331,15 +332,13 @@ class Executor:
 class _Run:
     """One inference under way."""
 
-    def __init__(
-        self, segments: Sequence[Segment], feeds: Mapping[str, Array], recorder: Recorder
-    ) -> None:
+    def __init__(self, progress: Progress, feeds: Mapping[str, Array], recorder: Recorder) -> None:
         self.feeds = feeds
         self.recorder = recorder
         self.tensors: dict[str, Any] = {}
         self.error: BaseException | None = None
         self.when_done: Callable[[], None] = _nothing
-        self._progress = Progress(segments)
+        self._progress = progress
         self._under_way = 0
         self._lock = threading.Lock()
         self._moved: dict[tuple[str, str], Any] = {}

@@ -143,7 +143,9 @@ class Profiler:
 
     def _launch_s(self, device: Device) -> float:
         """Seconds that a program takes which has next to nothing to compute."""
-        return self._cached(device.spec.key, "launch", lambda: self._chain([device, device])[0])
+        return self._cached(
+            device.spec.key, "launch", lambda: self._chain([device, device], _RELU)[0]
+        )
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
@@ -152,7 +154,9 @@ class Profiler:
 
     def _link(self, source: Device, target: Device) -> Link:
         key = f"{source.spec.key} -> {target.spec.key}"
-        latency_s = self._cached(key, "handover", lambda: self._chain([source, target])[1])
+        latency_s = self._cached(
+            key, "handover", lambda: self._chain([source, target], _PRODUCT)[1]
+        )
         bandwidth = float("inf")
         if source.spec.memory != target.spec.memory:
             bandwidth = 1 / self._cached(key, "copy, a byte", lambda: _copy_s(source, target))
@@ -165,13 +169,13 @@ class Profiler:
             self._store.write(key, {signature: known[signature]})
         return known[signature].seconds
 
-    def _chain(self, pair: Sequence[Device]) -> tuple[Measurement, Measurement]:
-        """Tiny segments, turn by turn on two devices: their duration, and the gap in between."""
+    def _chain(self, pair: Sequence[Device], op_type: str) -> tuple[Measurement, Measurement]:
+        """Small segments, turn by turn on two devices: their duration, and the gap in between."""
         names = [d.spec.name for d in pair]
         segments = tuple(
             Segment(i, names[i % 2], (), (), (), (i - 1,) if i else ()) for i in range(40)
         )
-        modules = tuple(_tiny(i) for i in range(len(segments)))
+        modules = tuple(_small(i, op_type) for i in range(len(segments)))
         tensor = modules[0].inputs[0]
         compiled = CompiledPlan((tensor,), modules[-1].outputs, {}, {}, segments, (), modules)
         spans_s: list[float] = []
@@ -213,12 +217,20 @@ def _copy_s(source: Device, target: Device) -> Measurement:
     return Measurement(max(large - small, 1e-12) / (sizes[1] - sizes[0]), 0.0, 8)
 
 
-def _tiny(number: int) -> Module:
-    before, after = f"v{number}", f"v{number + 1}"
-    tensors = [Tensor(n, (16,), "float32") for n in (before, after)]
-    infos = [onnx.helper.make_tensor_value_info(t.name, 1, t.shape) for t in tensors]
-    node = onnx.helper.make_node("Relu", [before], [after])
-    graph = onnx.helper.make_graph([node], "tiny", infos[:1], infos[1:])
+_RELU, _PRODUCT = "Relu", "MatMul"
+
+
+def _small(number: int, op_type: str) -> Module:
+    """A step of a chain: next to no work, or enough for the other device to fall asleep.
+
+    Waking a thread that has slept for a while takes longer than one that has just gone to sleep.
+    """
+    shape = (16, 1) if op_type == _RELU else (384, 384)
+    before, after = (Tensor(f"v{n}", shape, "float32") for n in (number, number + 1))
+    infos = [onnx.helper.make_tensor_value_info(t.name, 1, t.shape) for t in (before, after)]
+    inputs = [before.name] if op_type == _RELU else [before.name, before.name]
+    node = onnx.helper.make_node(op_type, inputs, [after.name])
+    graph = onnx.helper.make_graph([node], "small", infos[:1], infos[1:])
     opset = [onnx.helper.make_opsetid("", 17)]
     model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
-    return Module(model.SerializeToString(), {}, (tensors[0],), (tensors[1],))
+    return Module(model.SerializeToString(), {}, (before,), (after,))

@@ -131,6 +131,14 @@ class Progress:
                 self._waiting.append(len(before))
                 for i in before:
                     self._followers[i].append(node)
+        self._fresh = self._waiting.copy()
+
+    def again(self) -> "Progress":
+        """The same from the beginning, without working out once more who waits for whom."""
+        other = Progress(())
+        other._waiting, other._followers = self._fresh.copy(), self._followers
+        other._fresh = self._fresh
+        return other
 
     def ready(self) -> list[int]:
         """The nodes that may start before anything has ended."""

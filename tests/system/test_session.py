@@ -71,7 +71,7 @@ def test_wrong_feeds(session: coexec.InferenceSession, feeds: dict, message: str
 
 
 def test_wrong_names(session: coexec.InferenceSession) -> None:
-    with pytest.raises(InputError, match="no output 'z'.*'y'"):
+    with pytest.raises(InputError, match=r"no output 'z'.*'y'"):
         session.run(["z"], {"x": np.zeros((1, 3, 20, 20), np.float32)})
     with pytest.raises(UsageError, match="CPUExecutionProvider"):
         coexec.InferenceSession(branches(), providers=["CUDAExecutionProvider"])

@@ -41,6 +41,9 @@ from coexec.session import InferenceSession
 from coexec.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 
+_REST_S = 0.03
+"""Before each run: the threads of a rival that spins for work leave the cores to the next."""
+
 
 @dataclass
 class Row:
@@ -110,6 +113,7 @@ def command(
         row.run()
     for _ in range(repeats):
         for row in rows:
+            time.sleep(_REST_S)
             start_s = time.perf_counter()
             row.run()
             row.samples_s.append(time.perf_counter() - start_s)

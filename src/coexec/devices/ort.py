@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +59,30 @@ class CpuCluster:
     def download(self, tensor: Any) -> Array:
         return np.asarray(tensor)
 
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        if not hasattr(os, "sched_setaffinity"):  # only Linux binds threads to cores
-            yield
-            return
-        before = os.sched_getaffinity(0)  # 0 is the calling thread
-        if before == self._cores:
-            yield
-            return
-        os.sched_setaffinity(0, self._cores)
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, before)
+    def entered(self) -> AbstractContextManager[None]:
+        return _Bind(self._cores)
 
     def close(self) -> None:
         pass
+
+
+class _Bind(AbstractContextManager[None]):
+    """Binds the calling thread to cores, and gives it back those it had. Only Linux can."""
+
+    def __init__(self, cores: set[int]) -> None:
+        self._cores = cores
+        self._before: set[int] | None = None
+
+    def __enter__(self) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            before = os.sched_getaffinity(0)  # 0 is the calling thread
+            if before != self._cores:
+                os.sched_setaffinity(0, self._cores)
+                self._before = before
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            os.sched_setaffinity(0, self._before)
 
 
 class OrtProgram:
@@ -154,7 +162,7 @@ def aligned_empty(tensor: Tensor) -> Array:
     if tensor.dtype == "string":
         return np.empty(tensor.shape, object)
     raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % _ALIGNMENT
+    offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
     flat = raw[offset : offset + tensor.size_bytes]
     return flat.view(tensor.dtype).reshape(tensor.shape)
 
