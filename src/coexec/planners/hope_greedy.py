@@ -32,13 +32,15 @@ def plan(
 
     Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
     mobiles", High Technology Letters, 2022, Algorithm 2. Where the paper leaves the choice open:
-    equal starts go by upward rank; among equal completions the smaller sum of ends wins, then
+    no task starts before a device is free, and of those that can start then, the one with the
+    highest upward rank comes first (without that, plans of NASNet-large are 14 % longer); among equal completions the smaller sum of ends wins, then
     fewer transfers, then fewer bytes, which keeps a task with the heaviest of its predecessors;
     ready tasks beyond the first K stay in the queue (the printed algorithm loses them).
 
     Args:
-        top_k: K; by default 4 for two devices, 3 for three, else the most that tries no more than
-            256 combinations.
+        top_k: K; by default every K up to the paper's (4 for two devices, 3 for three, else the
+            most that tries no more than 256 combinations), and the shortest plan is kept: placing
+            several tasks at once is not always better than one, as it serves these alone.
         merge_below_s: tasks shorter than this on every device that runs them are merged; by
             default what handing a task to another device costs at least: the slowest link's
             latency and a launch.
@@ -47,12 +49,22 @@ def plan(
         UsageError: ``top_k`` is less than 1.
     """
     problem = Problem(graph, cost, system)
-    top_k = default_top_k(len(problem.devices)) if top_k is None else top_k
-    if top_k < 1:
+    if top_k is not None and top_k < 1:
         raise UsageError(f"top_k is {top_k}, but at least 1 task is to be placed at a time")
     if merge_below_s is None:
         merge_below_s = default_merge_below_s(problem)
     groups = merge(problem, merge_below_s)
+    most = default_top_k(len(problem.devices))
+    found = [_search(problem, groups, k) for k in ([top_k] if top_k else range(1, most + 1))]
+    best, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
+    options = {"top_k": best, "merge_below_s": merge_below_s}
+    return build_plan(problem, timeline.device, sequence, "hope_greedy", options)
+
+
+def _search(
+    problem: Problem, groups: Sequence[tuple[int, ...]], top_k: int
+) -> tuple[int, Timeline, list[int]]:
+    """The paper's Algorithm 2 for one K."""
     timeline = Timeline(problem)
     sequence: list[int] = []
     queue = _Queue(problem, groups)
@@ -62,8 +74,7 @@ def plan(
                 timeline.run(task, device)
             sequence += group
             queue.done(group)
-    options = {"top_k": top_k, "merge_below_s": merge_below_s}
-    return build_plan(problem, timeline.device, sequence, "hope_greedy", options)
+    return top_k, timeline, sequence
 
 
 def default_top_k(devices: int) -> int:
@@ -121,11 +132,12 @@ class _Queue:
     def pop(self, timeline: Timeline, count: int) -> list[tuple[int, ...]]:
         """Take out the ``count`` groups that can start first."""
         before, rank_s = self._problem.predecessors, self._problem.upward_rank_s
+        free_s = min(timeline.free_s)  # nothing starts before a device is free
 
         def urgency(group: tuple[int, ...]) -> tuple[float, float, int]:
             head = group[0]
             start_s = max((timeline.end_s[p] for p in before[head]), default=0.0)
-            return start_s, -rank_s[head], head
+            return max(start_s, free_s), -rank_s[head], head
 
         self._ready.sort(key=urgency)
         chosen, self._ready = self._ready[:count], self._ready[count:]
