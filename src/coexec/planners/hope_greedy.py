@@ -33,9 +33,10 @@ def plan(
     Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
     mobiles", High Technology Letters, 2022, Algorithm 2. Where the paper leaves the choice open:
     no task starts before a device is free, and of those that can start then, the one with the
-    highest upward rank comes first (without that, plans of NASNet-large are 14 % longer); among equal completions the smaller sum of ends wins, then
-    fewer transfers, then fewer bytes, which keeps a task with the heaviest of its predecessors;
-    ready tasks beyond the first K stay in the queue (the printed algorithm loses them).
+    highest upward rank comes first (otherwise plans of NASNet-large are a tenth longer); among
+    equal completions the smaller sum of ends wins, then fewer transfers, then fewer bytes, which
+    keeps a task with the heaviest of its predecessors; ready tasks beyond the first K stay in the
+    queue (the printed algorithm loses them).
 
     Args:
         top_k: K; by default every K up to the paper's (4 for two devices, 3 for three, else the
