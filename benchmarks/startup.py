@@ -1,0 +1,70 @@
+"""How long a session takes to start when its profile and plan are cached, against ONNX Runtime.
+
+Each start is a process of its own, in turns; imports count. Goal: at most 0.5 s more than ONNX
+Runtime needs for the same model.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+from common import arguments, show, two_cores
+
+from coexec import InferenceSession, zoo
+
+_OURS = """
+import sys, time
+start = time.perf_counter()
+import coexec
+coexec.InferenceSession(sys.argv[1], devices=sys.argv[2], cache=sys.argv[3] or None)
+print(time.perf_counter() - start)
+"""
+_THEIRS = """
+import sys, time
+start = time.perf_counter()
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 2
+onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print(time.perf_counter() - start)
+"""
+
+
+def _start_s(program: str, *words: str) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+def main() -> None:
+    args = arguments(__doc__ or "", ["inception_v3", "squeezenet"])
+    devices = ",".join(two_cores())
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.models:
+            path = name
+            if name in zoo.MODELS:
+                path = str(Path(folder) / f"{name}.onnx")
+                ir.save(zoo.build(name), path)
+            InferenceSession(path, devices=devices, cache=args.cache).close()
+            ours, theirs = [], []
+            for _ in range(min(args.rounds, 7)):
+                ours.append(_start_s(_OURS, path, devices, args.cache or ""))
+                theirs.append(_start_s(_THEIRS, path))
+            rows.append(
+                {
+                    "model": Path(name).stem,
+                    "coexec_s": statistics.median(ours),
+                    "onnxruntime_s": statistics.median(theirs),
+                    "more_s": statistics.median(ours) - statistics.median(theirs),
+                }
+            )
+    show(f"start from the cache, {devices}, imports included", rows, args.json)
+
+
+if __name__ == "__main__":
+    main()
