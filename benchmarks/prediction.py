@@ -8,7 +8,7 @@ of at most 10 % over the zoo.
 import statistics
 from functools import partial
 
-from common import REST_S, arguments, in_turns, show, source, two_cores
+from common import arguments, in_turns, show, source, two_cores
 
 from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
@@ -29,7 +29,7 @@ def main() -> None:
             plan = make_plan(planner, {}, work.model.graph, cost, system)
             predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
             with Executor(work.compiled(plan), work.devices) as executor:
-                times = in_turns({"run": partial(executor.run, feeds)}, args.rounds, REST_S)
+                times = in_turns({"run": partial(executor.run, feeds)}, args.rounds)
             measured_s = statistics.median(times["run"])
             rows.append(
                 {

@@ -1,10 +1,9 @@
 """Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,80 +13,10 @@ from coexec.errors import CoexecError, DeviceError, ExecutionError
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.memory.reuse import Lifetime, share
+from coexec.record import NoRecorder, Recorder
 from coexec.schedule import Progress, Segment, ended_before
-from coexec.simulate import VirtualClock, flows
-from coexec.trace import Span, Trace
 
-__all__ = ["Executor", "RealRecorder", "Recorder", "VirtualRecorder"]
-
-
-class Recorder(Protocol):
-    """Notes when nodes of one run start and end, told by the threads that run them."""
-
-    def begin(self, node: int) -> None: ...
-
-    def end(self, node: int) -> None: ...
-
-    def trace(self) -> Trace: ...
-
-
-class _NoRecorder:
-    def begin(self, node: int) -> None:
-        pass
-
-    def end(self, node: int) -> None:
-        pass
-
-    def trace(self) -> Trace:
-        return Trace((), ())
-
-
-_NO_RECORDER = _NoRecorder()
-
-
-class RealRecorder:
-    """Wall-clock seconds since it was made."""
-
-    def __init__(self, compiled: CompiledPlan, devices: Sequence[str]) -> None:
-        self._compiled = compiled
-        self._devices = tuple(devices)
-        self._origin_s = time.perf_counter()
-        self._start_s: dict[int, float] = {}
-        self._end_s: dict[int, float] = {}
-
-    def begin(self, node: int) -> None:
-        self._start_s[node] = time.perf_counter()
-
-    def end(self, node: int) -> None:
-        self._end_s[node] = time.perf_counter()
-
-    def trace(self) -> Trace:
-        spans = []
-        for node, end_s in sorted(self._end_s.items(), key=lambda item: self._start_s[item[0]]):
-            segment = self._compiled.segments[node]
-            start_s = self._start_s[node] - self._origin_s
-            tasks = tuple(piece.task for piece in segment.pieces)
-            spans.append(Span(segment.name, segment.device, start_s, end_s - self._origin_s,
-                              "compute", tasks, node))  # fmt: skip
-        return Trace(self._devices, tuple(spans), tuple(flows(self._compiled.transfers)))
-
-
-class VirtualRecorder:
-    """Virtual seconds: what the simulator would say, whatever the threads do."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-
-    def begin(self, node: int) -> None:
-        pass
-
-    def end(self, node: int) -> None:
-        with self._lock:
-            self._clock.run(node)
-
-    def trace(self) -> Trace:
-        return self._clock.trace(requests=1)
+__all__ = ["Executor"]
 
 
 _Queue = SimpleQueue["tuple[_Run, int] | None"]
@@ -154,7 +83,7 @@ class Executor:
             ExecutionError: a device failed; the message names the tasks.
         """
         with self._turn:
-            run = _Run(self._progress.again(), feeds, recorder or _NO_RECORDER)
+            run = _Run(self._progress.again(), feeds, recorder or NoRecorder())
             for tensor in self._returned:
                 run.tensors[tensor.name] = self._device_of(tensor.name).allocate(tensor)
             if self._callers is not None:

@@ -19,11 +19,12 @@ from coexec.costs.table import CostTable
 from coexec.derive import stepwise
 from coexec.devices.base import Device
 from coexec.errors import InfeasibleError
-from coexec.execute import Executor, RealRecorder
+from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Module
 from coexec.hardware import Link, System
 from coexec.ir.graph import Graph, Task, Tensor
+from coexec.record import RealRecorder
 from coexec.schedule import Segment
 from coexec.store import Measurement, ProfileStore
 

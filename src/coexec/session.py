@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from coexec.errors import InputError, UsageError
-from coexec.execute import Executor, RealRecorder
+from coexec.execute import Executor
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.pipeline import Pipeline
+from coexec.record import RealRecorder
 from coexec.trace import Trace
 
 __all__ = ["InferenceSession", "NodeArg"]

@@ -18,12 +18,13 @@ from coexec.devices.null import NullDevice
 from coexec.devices.reference import ReferenceDevice
 from coexec.devices.registry import open_devices
 from coexec.errors import ExecutionError, StoreError
-from coexec.execute import Executor, RealRecorder, VirtualRecorder
+from coexec.execute import Executor
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.model import Model
 from coexec.hardware import Device, Link, System
 from coexec.planners import PLANNERS
+from coexec.record import RealRecorder, VirtualRecorder
 from coexec.schedule import Schedule
 from coexec.simulate import VirtualClock, simulate
 

@@ -23,20 +23,23 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
+    differences,
     out,
     pipeline,
     planner_options,
     print_json,
     progress_bar,
+    refuse_difference,
     write_file,
 )
 from coexec.cli.gantt import draw
-from coexec.errors import ExecutionError, UsageError
-from coexec.execute import Executor, RealRecorder
-from coexec.frontend.check import TOLERANCE, worst_difference
+from coexec.errors import UsageError
+from coexec.execute import Executor
+from coexec.frontend.check import TOLERANCE
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline, make_plan
+from coexec.record import RealRecorder
 from coexec.session import InferenceSession
 from coexec.simulate import simulate
 from coexec.units import format_bytes, format_seconds
@@ -121,7 +124,7 @@ def command(
     found = executors[-1].run(feeds, recorder)
     for executor in executors:
         executor.close()
-    worst = _difference(work, feeds, found) if check else None
+    worst = max(differences(work, feeds, found).values()) if check else None
     for row in rows:
         row.peak_bytes = _peak_bytes(work, row.name, planner, options)
     if trace is not None:
@@ -131,10 +134,7 @@ def command(
                     "difference": worst})  # fmt: skip
     else:
         _print(work, rows, recorder if gantt else None, trace, worst)
-    if worst is not None and worst > TOLERANCE:
-        raise ExecutionError(f"the outputs differ from ONNX Runtime's by {worst:.2g} of the "
-                             f"largest value, {TOLERANCE:.0e} is allowed; please report this "
-                             f"with the model")  # fmt: skip
+    refuse_difference(worst or 0.0)
 
 
 def _ours(
@@ -157,11 +157,6 @@ def _rival(work: Pipeline, feeds: Mapping[str, Array]) -> Row:
     row = Row(f"ORT, {threads} threads", None, lambda: session.run(None, dict(feeds)))
     row.init_s = time.perf_counter() - start_s
     return row
-
-
-def _difference(work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]) -> float:
-    expected = work.reference(feeds)
-    return max(worst_difference(found[name], expected[name]) for name in found)
 
 
 def _peak_bytes(work: Pipeline, name: str, planner: str, options: Mapping[str, Any]) -> int:

@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.devices.registry import split_names
-from coexec.errors import PlanError, UsageError
+from coexec.errors import ExecutionError, PlanError, UsageError
+from coexec.frontend.check import TOLERANCE, worst_difference
+from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
 
@@ -120,6 +122,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value
+
+
+def differences(
+    work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]
+) -> dict[str, float]:
+    """Of each output from ONNX Runtime's on the model as given, relative to its largest value."""
+    expected = work.reference(feeds)
+    return {name: worst_difference(found[name], expected[name]) for name in found}
+
+
+def refuse_difference(worst: float) -> None:
+    """End with an error if outputs are not what they should be."""
+    if worst > TOLERANCE:
+        raise ExecutionError(
+            f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
+            f"{TOLERANCE:.0e} is allowed; please report this with the model"
+        )
 
 
 @contextmanager

@@ -18,21 +18,23 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    differences,
     out,
     pipeline,
     planner_options,
     print_json,
     progress_bar,
     read_plan,
+    refuse_difference,
     write_file,
 )
 from coexec.cli.gantt import draw
-from coexec.errors import ExecutionError, InputError
-from coexec.execute import Executor, RealRecorder
-from coexec.frontend.check import TOLERANCE, worst_difference
+from coexec.errors import InputError
+from coexec.execute import Executor
+from coexec.frontend.check import TOLERANCE
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
-from coexec.pipeline import Pipeline
+from coexec.record import RealRecorder
 from coexec.session import check_feeds
 from coexec.units import format_seconds
 
@@ -82,21 +84,17 @@ def command(
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **found)
         write_file(output, buffer.getvalue())
-    differences = _check(work, feeds, found) if check else {}
+    unlike = differences(work, feeds, found) if check else {}
     if json:
-        print_json({"latency_s": ran.makespan_s, "differences": differences,
+        print_json({"latency_s": ran.makespan_s, "differences": unlike,
                     "busy_s": {d: ran.busy_s(d) for d in work.names}})  # fmt: skip
     else:
         print(draw(ran))
         out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
         for name, array in found.items():
-            note = f", differs by {differences[name]:.1e}" if check else ""
+            note = f", differs by {unlike[name]:.1e}" if check else ""
             out.print(f"{name} {list(array.shape)} {array.dtype}{note}")
-    worst = max(differences.values(), default=0.0)
-    if worst > TOLERANCE:
-        raise ExecutionError(f"the outputs differ from ONNX Runtime's by {worst:.2g} of the "
-                             f"largest value, {TOLERANCE:.0e} is allowed; please report this "
-                             f"with the model")  # fmt: skip
+    refuse_difference(max(unlike.values(), default=0.0))
     if check and not json:
         out.print(f"check: equal to ONNX Runtime within {TOLERANCE:.0e} of the largest value")
 
@@ -108,11 +106,3 @@ def _read_inputs(path: Path) -> Mapping[str, Array]:
     except Exception as error:
         raise InputError(f"cannot read the inputs {str(path)!r}: {error}; write them with "
                          f"numpy.savez(path, INPUT=array)") from None  # fmt: skip
-
-
-def _check(
-    work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]
-) -> dict[str, float]:
-    """Differences from ONNX Runtime on the model as given, relative to the largest value."""
-    expected = work.reference(feeds)
-    return {name: worst_difference(found[name], expected[name]) for name in found}
