@@ -120,6 +120,8 @@ def command(
             start_s = time.perf_counter()
             row.run()
             row.samples_s.append(time.perf_counter() - start_s)
+    time.sleep(_REST_S)
+    executors[-1].run(feeds)
     recorder = RealRecorder(compiled, work.names)
     found = executors[-1].run(feeds, recorder)
     for executor in executors:
