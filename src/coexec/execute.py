@@ -59,13 +59,15 @@ class Executor:
         # The caller's own thread serves the device that ends last, which saves two hand-overs.
         self._callers = compiled.segments[-1].device if used else None
         self._queues: dict[str, _Queue] = {name: SimpleQueue() for name in used}
-        self._threads = [
-            threading.Thread(target=self._serve, args=(name,), name=f"coexec {name}", daemon=True)
-            for name in used
-            if name != self._callers
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._closed = False
+        self._threads: list[tuple[threading.Thread, _Queue]] = []
+        for name in used:
+            if name != self._callers:
+                thread = threading.Thread(
+                    target=self._serve, args=(name,), name=f"coexec {name}", daemon=True
+                )
+                self._threads.append((thread, self._queues[name]))
+                thread.start()
 
     def run(
         self, feeds: Mapping[str, Array], recorder: "Recorder | None" = None
@@ -83,6 +85,8 @@ class Executor:
             ExecutionError: a device failed; the message names the tasks.
         """
         with self._turn:
+            if self._closed:
+                raise ExecutionError("the session is closed; make a new one")
             run = _Run(self._progress.again(), feeds, recorder or NoRecorder())
             for tensor in self._returned:
                 run.tensors[tensor.name] = self._device_of(tensor.name).allocate(tensor)
@@ -100,9 +104,9 @@ class Executor:
     def close(self) -> None:
         """End the threads. The devices stay open."""
         with self._turn:
-            for queue in self._queues.values():
+            self._closed = True
+            for thread, queue in self._threads:
                 queue.put(None)
-            for thread in self._threads:
                 thread.join()
             self._threads = []
 
@@ -164,11 +168,12 @@ class Executor:
         if bound is None:
             inputs = {t.name: self._input(t.name, device, run) for t in module.inputs}
             outputs = {t.name: self._tensor(t.name, run) for t in module.outputs}
-            bound = self._bindings[segment.index] = program.bind(inputs, outputs)
+            bound = program.bind(inputs, outputs)
             self._changing[segment.index] = (
                 tuple(n for n in inputs if not self._stays(n, device)),
                 tuple(n for n in outputs if n not in self._static),
             )
+            self._bindings[segment.index] = bound
         else:
             changing_inputs, changing_outputs = self._changing[segment.index]
             for name in changing_inputs:

@@ -207,3 +207,18 @@ def test_compiled_plans_survive_the_disk(cache: Cache, tmp_path: Any) -> None:
     (folder / "modules.bin").write_bytes(b"")
     with pytest.raises(StoreError, match="damaged"):
         load_compiled(folder)
+
+
+def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    before = threading.active_count()
+    schedule = split(MODEL, [d.spec.name for d in devices])
+    executor = Executor(Compiler(MODEL, cache).compile(schedule, devices), devices)
+    executor.run(random_inputs(MODEL.graph))
+    executor.close()
+    executor.close()
+    assert threading.active_count() == before
+    with pytest.raises(ExecutionError, match="closed"):
+        executor.run(random_inputs(MODEL.graph))
