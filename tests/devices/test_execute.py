@@ -222,3 +222,39 @@ def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
     assert threading.active_count() == before
     with pytest.raises(ExecutionError, match="closed"):
         executor.run(random_inputs(MODEL.graph))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "reference"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> None:
+    from test_devices import names_of
+
+    from coexec.ir.graph import Piece
+    from coexec.ir.receptive import splittable_axes
+    from coexec.plan import Plan, Provenance, verify_plan
+
+    devices = open_devices(names_of(kind))
+    names = [d.spec.name for d in devices]
+    graph = MODEL.graph
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        whole = graph.output_of(task).whole
+        if axis in splittable_axes(graph, task) and whole.shape[axis] > 4:
+            middle = whole.shape[axis] // 2 - 1
+            halves = [whole.with_axis(axis, 0, middle)]
+            halves.append(whole.with_axis(axis, middle, whole.stop[axis]))
+            for name, half in zip(names, halves, strict=False):
+                order[name].append(Piece(task.name, half))
+        else:
+            order[names[0]].append(Piece(task.name, whole))
+    assert sum(map(len, order.values())) > len(graph.tasks) + 5
+    plan = Plan(graph.fingerprint, {n: tuple(p) for n, p in order.items()}, Provenance("test"))
+    verify_plan(plan, graph, System(tuple(d.spec for d in devices)))
+    feeds = random_inputs(graph)
+    compiled = Compiler(MODEL, cache).compile(derive(plan, graph), devices)
+    expected = plain_session(branches(width=4)).run(["y", "joined"], feeds)
+    with Executor(compiled, devices) as executor:
+        for _ in range(2):
+            found = executor.run(feeds)
+            for name, array in zip(["y", "joined"], expected, strict=True):
+                assert worst_difference(found[name], array) < 1e-5
