@@ -69,15 +69,17 @@ class Cache:
             fill(draft)
             try:
                 draft.rename(target)
-            except OSError:
+            except OSError as error:
                 if not target.is_dir():
-                    raise
+                    raise self._unusable(error) from None
             return target
-        except OSError as error:
-            raise self._unusable(error) from None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
     def drop(self, kind: str, key: str) -> None:
         """Forget what is stored under ``key``, for example because it is damaged."""
-        shutil.rmtree(self.root / kind / key, ignore_errors=True)
+        target = self.root / kind / key
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            target.unlink(missing_ok=True)

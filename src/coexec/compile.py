@@ -7,7 +7,6 @@ from pathlib import Path
 from coexec.cache import Cache
 from coexec.compiled import CompiledPlan
 from coexec.devices.base import Device
-from coexec.errors import StoreError
 from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
 from coexec.frontend.model import Model
@@ -92,25 +91,25 @@ class Compiler:
         borders = [tensor_part(name, region, graph) for name, region in own]
         if not everything:
             source = extract(self.model, pieces, own, self._foreign(schedule, names))
+
+        def fill(draft: Path) -> None:
+            device.lower(source, borders, draft)
+
         folder = self._cache.find("lowered", key)
-        path = None if folder is None else folder / "lowered.onnx"
-        if path is None:
-
-            def fill(draft: Path) -> None:
-                device.lower(source, borders, draft)
-
+        lowered = None if folder is None else self._read(folder, borders, device)
+        if lowered is None:  # not there, or damaged: derived data is made anew
+            self._cache.drop("lowered", key)
             folder = self._cache.add("lowered", key, fill)
-            path = folder / "lowered.onnx"
-        if path.exists():
-            try:
-                lowered = read_lowered(path, borders, device.layout_ops)
-            except Exception as error:
-                raise StoreError(f"the lowered model in {str(folder)!r} is damaged ({error}); "
-                                 f"delete the folder, it is made again") from None  # fmt: skip
-        else:
-            lowered = as_it_is(source, borders)
+            lowered = self._read(folder, borders, device) or as_it_is(source, borders)
         self._lowered[key] = lowered
         return lowered
+
+    def _read(self, folder: Path, borders: Sequence[str], device: Device) -> Lowered | None:
+        """What `Device.lower` left in ``folder``, if it left something sound."""
+        try:
+            return read_lowered(folder / "lowered.onnx", borders, device.layout_ops)
+        except Exception:
+            return None
 
     def _foreign(self, schedule: Schedule, names: Sequence[str]) -> list[Part]:
         """The parts that these devices read and do not make, as they are made elsewhere."""

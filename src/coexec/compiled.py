@@ -3,8 +3,9 @@
 Starting from the folder needs neither ONNX nor the optimizer: weights are mapped, not read.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from coexec.schedule import Part, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,18 @@ def save_compiled(compiled: CompiledPlan, folder: Path, extra: Mapping[str, Any]
         "modules": rows,
     }
     (folder / "compiled.json").write_text(json.dumps(data))
+    (folder / "digest").write_text(_digest(folder, compiled.modules))
+
+
+def _digest(folder: Path, modules: Sequence[Module]) -> str:
+    """Of the small files' content, and of the size and time of the large ones they refer to."""
+    digest = hashlib.sha256()
+    for name in ("compiled.json", "modules.bin", "constants.npz"):
+        digest.update((folder / name).read_bytes())
+    for file in sorted({file for m in modules for file, _ in m.stored.values()}):
+        stat = Path(file).stat()
+        digest.update(repr((file, stat.st_size, stat.st_mtime_ns)).encode())
+    return digest.hexdigest()
 
 
 def _module_row(module: Module, offset: int) -> dict[str, Any]:
@@ -105,8 +118,10 @@ def load_compiled(folder: Path) -> tuple[CompiledPlan, dict[str, Any]]:
                   for row in data["transfers"]),
             modules,
         )  # fmt: skip
+        if (folder / "digest").read_text() != _digest(folder, modules):
+            raise ValueError("it, or a weight file, was changed")
         return compiled, data["extra"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # whatever a damaged file leads to
         raise StoreError(f"the compiled plan in {folder} is damaged ({error}); delete the folder, "
                          f"it is made again") from None  # fmt: skip
 

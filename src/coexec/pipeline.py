@@ -6,6 +6,7 @@ Session and command line both go through here.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -88,7 +89,9 @@ class Pipeline:
 
         folder = self.cache.find("models", self.digest)
         if folder is not None:
-            return restore(folder, self.digest)
+            with suppress(StoreError):  # damaged: made anew
+                return restore(folder, self.digest)
+        self.cache.drop("models", self.digest)
         model = replace(
             load(self._resolved(), shapes=self.shapes, name=self._name(), check=True),
             digest=self.digest,
@@ -149,6 +152,7 @@ class Pipeline:
 
     def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
         """A verified plan. One device needs no profile."""
+        _check_planner(planner, options or {})
         graph = self.model.graph
         if len(self.devices) == 1 and not options:
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
@@ -196,21 +200,37 @@ def make_plan(
     Raises:
         UsageError: no such planner, or an option that it does not have.
     """
+    from coexec.planners import PLANNERS
+
+    _check_planner(planner, options)
+    plan = PLANNERS[planner](graph, cost, system, **options)
+    verify_plan(plan, graph, system)
+    return plan
+
+
+def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
     import inspect
 
     from coexec.planners import PLANNERS
 
     if planner not in PLANNERS:
         raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
-    known = [
-        name
+    known = {
+        name: str(parameter.annotation)
         for name, parameter in inspect.signature(PLANNERS[planner]).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    for name in options:
+    }
+    for name, value in options.items():
         if name not in known:
             raise UsageError(f"planner {planner} has no option {name!r}; it has "
                              f"{', '.join(known) or 'none'}")  # fmt: skip
-    plan = PLANNERS[planner](graph, cost, system, **options)
-    verify_plan(plan, graph, system)
-    return plan
+        wanted = known[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = {
+            "int": isinstance(value, int) and number,
+            "float": number,
+            "str": isinstance(value, str),
+        }
+        if not any(ok for kind, ok in fits.items() if kind in wanted):
+            raise UsageError(f"option {name} of planner {planner} is {value!r}; it wants "
+                             f"{wanted.replace(' | None', '')}")  # fmt: skip

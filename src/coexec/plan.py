@@ -73,19 +73,29 @@ class Plan:
                                 f"{_FORMAT}; make it again with coexec plan")  # fmt: skip
             order = {
                 str(d): tuple(
-                    Piece(str(row["task"]), Region(tuple(row["start"]), tuple(row["stop"])))
-                    for row in rows
+                    Piece(str(row["task"]), _region(row["start"], row["stop"])) for row in rows
                 )
                 for d, rows in data["order"].items()
             }
+            if not any(order.values()):
+                raise ValueError("no device computes anything")
             return cls(str(data["model"]), order, Provenance(**data["provenance"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, PlanError):
                 raise
             raise PlanError(
                 f"this is not a plan: {type(error).__name__}: {error}; make one with "
                 f"coexec plan MODEL --output plan.json"
             ) from None
+
+
+def _region(start: Any, stop: Any) -> Region:
+    for numbers in (start, stop):
+        if not isinstance(numbers, list) or any(type(n) is not int for n in numbers):
+            raise TypeError(f"{numbers!r} is not a list of whole numbers")
+    if len(start) != len(stop):
+        raise ValueError(f"{start} and {stop} have different lengths")
+    return Region(tuple(start), tuple(stop))
 
 
 def _piece_row(piece: Piece) -> dict[str, Any]:

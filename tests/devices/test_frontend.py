@@ -7,9 +7,12 @@ from onnx import helper
 from small_models import branches, from_nodes, tensor_info
 
 from coexec.cache import Cache
+from coexec.devices.detect import usable_cores
 from coexec.errors import ModelError, StoreError, UsageError
 from coexec.frontend.load import load, restore, save
 from coexec.ir.text import format_graph
+
+TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
 
 
 def test_groups_convolution_activation_and_residual() -> None:
@@ -147,3 +150,27 @@ def test_wrong_shapes_are_refused() -> None:
         load(branches(), shapes={"x": (1, 4, 20, 20)})
     with pytest.raises(UsageError, match="'z'"):
         load(branches(), shapes={"z": (1,)})
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Identity", ["x"], ["y"]),
+        helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Concat", ["x"], ["y"], axis=0),
+        helper.make_node("Dropout", ["x"], ["y"]),
+    ],
+    ids=lambda node: str(node.op_type),
+)
+def test_an_output_that_is_an_input_unchanged(node: onnx.NodeProto, cache: Cache) -> None:
+    import coexec
+
+    proto = from_nodes(
+        [node, helper.make_node("Relu", ["x"], ["z"])],
+        [tensor_info("x", [3, 4])],
+        [tensor_info("y", [3, 4]), tensor_info("z", [3, 4])],
+    )
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    with coexec.InferenceSession(proto, devices=TWO, cache=cache.root) as session:
+        y, z = session.run(None, {"x": x})
+    assert np.array_equal(y, x) and np.array_equal(z, np.maximum(x, 0))

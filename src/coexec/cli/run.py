@@ -62,7 +62,7 @@ def command(
     """
     given = None if plan is None else read_plan(plan)
     if given is not None and devices is None:
-        devices = ",".join(given.order)
+        devices = ",".join(given.used)
     with progress_bar(json) as tell:
         work = pipeline(model, devices, shape, cache, fresh, tell)
         if given is None:

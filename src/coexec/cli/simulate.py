@@ -44,7 +44,7 @@ def command(
         raise UsageError(f"--requests {requests}: simulate at least 1")
     given = None if plan is None else read_plan(plan)
     if given is not None and devices is None:
-        devices = ",".join(given.order)
+        devices = ",".join(given.used)
     with progress_bar(json) as tell:
         work = pipeline(model, devices, shape, cache, False, tell)
         cost, system = work.measured

@@ -81,6 +81,14 @@ def restore(folder: Path, digest: str) -> Model:
     try:
         model = ir.load(folder / "model.onnx")
         name = json.loads((folder / "name.json").read_text())
+        if not model.graph.outputs:
+            raise ValueError("it has no outputs")
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                end = (tensor.offset or 0) + tensor.nbytes
+                if Path(tensor.path).stat().st_size < end:
+                    raise ValueError(f"{tensor.path} is cut off")
         return Model(model, build_graph(model, name), digest)
     except Exception as error:
         raise StoreError(f"the cached model in {str(folder)!r} is damaged ({error}); delete the "

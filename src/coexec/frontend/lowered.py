@@ -75,13 +75,23 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
     weights = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
+    for tensor in weights.values():
+        if isinstance(tensor, ir.ExternalTensor):
+            end = (tensor.offset or 0) + tensor.nbytes
+            if Path(tensor.path).stat().st_size < end:
+                raise ValueError(f"{tensor.path} is cut off: weight {tensor.name!r} ends at {end}")
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
     stands_for: dict[str, str] = {}
     for name in borders:
         value = BORDER + name
-        while value in maker and _is_layout(nodes[maker[value]], layout_ops):
-            value = nodes[maker[value]].input[0]
+        if value not in maker:
+            raise ValueError(f"it lacks {value!r}")
+        while _is_layout(nodes[maker[value]], layout_ops):
+            source = nodes[maker[value]].input[0]
+            if source not in maker:  # an input of the model is nobody's result, even unchanged
+                break
+            value = source
         stands_for.setdefault(value, name)
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, layout_ops) and node.input[0] in stands_for:
