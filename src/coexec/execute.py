@@ -141,11 +141,8 @@ class Executor:
         static: dict[str, Any] = {}
         self._buffer_bytes = 0
         for memory, names in groups.items():
-            # Other memories lay tensors out themselves; strings are objects, not bytes.
-            own = [n for n in names if memory != "host" or made[n][1].dtype == "string"]
-            static |= {n: self._device_of(n).allocate(made[n][1]) for n in own}
-            names = [n for n in names if n not in static]
-            if not names:
+            if memory != "host":  # such devices lay their tensors out themselves
+                static |= {n: self._device_of(n).allocate(made[n][1]) for n in names}
                 continue
             lives = [Lifetime(made[n][1].size_bytes, made[n][0], tuple(readers[n])) for n in names]
             buffer_of, sizes = share(lives, ended)

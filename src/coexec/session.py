@@ -1,5 +1,6 @@
 """`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from coexec.trace import Trace
 
 __all__ = ["InferenceSession", "NodeArg"]
 
-_TYPES = {"float32": "float", "float64": "double", "string": "string", "bool": "bool"}
+_TYPES = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class InferenceSession:
             CoexecError: the subclass says whose fault it is, the message what to do.
         """
         del sess_options, provider_options
+        if not hasattr(path_or_bytes, "graph") and not isinstance(
+            path_or_bytes, str | bytes | os.PathLike
+        ):
+            raise UsageError(f"the model is a {type(path_or_bytes).__name__}; give a path, "
+                             f"bytes, onnx.ModelProto or onnx_ir.Model")  # fmt: skip
         names = [p if isinstance(p, str) else p[0] for p in providers or ()]
         if names and "CPUExecutionProvider" not in names:
             raise UsageError(f"providers={names} leaves out 'CPUExecutionProvider'; coexec takes "
@@ -77,6 +83,9 @@ class InferenceSession:
             from coexec.devices.registry import split_names
 
             devices = split_names(devices)
+        if devices is not None and (not devices or any(not isinstance(d, str) for d in devices)):
+            raise UsageError(f"devices={devices!r} names no devices; write for example "
+                             f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
         self._pipeline = Pipeline(path_or_bytes, devices, shapes=shapes, cache=cache)
         self._compiled = self._pipeline.compiled_for(planner, dict(planner_options or {}))
         self._executor = Executor(self._compiled, self._pipeline.devices)
@@ -109,6 +118,8 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         recorder: RealRecorder | None,
     ) -> list[Array]:
+        if isinstance(output_names, str):
+            raise InputError(f"output_names is the string {output_names!r}; give a list of names")
         wanted = self._outputs if output_names is None else list(output_names)
         for name in wanted:
             if name not in self._outputs:
@@ -159,6 +170,9 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
     Raises:
         InputError: naming the input, with what is wanted and what was given.
     """
+    if not isinstance(feeds, Mapping):
+        raise InputError(f"the feeds are a {type(feeds).__name__}; give a dict from input names "
+                         f"to arrays")  # fmt: skip
     listed = ", ".join(f"{t.name!r} {list(t.shape)} {t.dtype}" for t in inputs.values())
     missing, unknown = inputs.keys() - feeds.keys(), feeds.keys() - inputs.keys()
     if missing or unknown:
@@ -167,10 +181,11 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
         raise InputError(f"{what}; the model takes {listed}")
     found: dict[str, Array] = {}
     for name, tensor in inputs.items():
-        array = np.asarray(feeds[name])
-        if tensor.dtype == "string":
-            array = array.astype(object)
-        elif array.dtype != tensor.dtype:
+        try:
+            array = np.asarray(feeds[name])
+        except ValueError as error:
+            raise InputError(f"input {name!r} is not an array: {error}") from None
+        if array.dtype != tensor.dtype:
             raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
                              f"{tensor.dtype}; use .astype({tensor.dtype!r})")  # fmt: skip
         if array.shape != tensor.shape:

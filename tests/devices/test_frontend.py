@@ -174,3 +174,17 @@ def test_an_output_that_is_an_input_unchanged(node: onnx.NodeProto, cache: Cache
     with coexec.InferenceSession(proto, devices=TWO, cache=cache.root) as session:
         y, z = session.run(None, {"x": x})
     assert np.array_equal(y, x) and np.array_equal(z, np.maximum(x, 0))
+
+
+def test_graphs_that_contradict_themselves() -> None:
+    x, y = tensor_info("x", [3]), tensor_info("y", [3])
+    relu = helper.make_node("Relu", ["x"], ["y"], "r")
+    for proto, message in (
+        (from_nodes([helper.make_node("Relu", ["z"], ["y"], "r")], [x], [y]), "reads 'z'"),
+        (from_nodes([relu], [x], [y, y]), "lists the output 'y' twice"),
+        (from_nodes([relu], [x], [y, tensor_info("q", [3])]), "output 'q', which nothing"),
+        (from_nodes([relu], [x], [y, x]), "'x' is also an output"),
+        (from_nodes([relu], [tensor_info("x", [3], 8)], [tensor_info("y", [3], 8)]), "STRING"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load(proto)

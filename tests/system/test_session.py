@@ -126,3 +126,51 @@ def test_real_exports(name: str, tmp_path: Path) -> None:
         )
         for a, b in zip(session.run(None, feeds), rival.run(None, feeds), strict=True):
             assert worst_difference(a, b) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"path_or_bytes": None}, "the model is a NoneType"),
+        ({"path_or_bytes": "zoo:lstm", "devices": []}, "names no devices"),
+        ({"path_or_bytes": "zoo:lstm", "devices": [1]}, "names no devices"),
+        ({"path_or_bytes": "zoo:lstm", "devices": DEVICES[0], "planner": "nope"}, "no planner"),
+    ],
+)
+def test_wrong_arguments(words: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        coexec.InferenceSession(**words, cache=tmp_path)
+
+
+def test_feeds_that_are_no_arrays(session: coexec.InferenceSession) -> None:
+    for feeds, message in (
+        (None, "give a dict"),
+        ({"x": [[1], [1, 2]]}, "is not an array"),
+    ):
+        with pytest.raises(InputError, match=message):
+            session.run(None, feeds)
+    with pytest.raises(InputError, match="give a list"):
+        session.run("y", {"x": np.zeros((1, 3, 20, 20), np.float32)})
+
+
+@pytest.mark.parametrize("kind", ["models/*/model.bin", "lowered/*/lowered.bin",
+                                  "lowered/*/lowered.onnx", "plans/*/constants.npz",
+                                  "models/*/model.onnx"])  # fmt: skip
+@pytest.mark.parametrize("damage", ["empty", "cut", "gone", "random"])
+def test_damaged_caches_never_give_wrong_results(kind: str, damage: str, tmp_path: Path) -> None:
+    feeds = {"x": np.ones((1, 3, 20, 20), np.float32)}
+    words = {"devices": DEVICES, "cache": tmp_path}
+    with coexec.InferenceSession(branches(), **words) as session:
+        expected = session.run(None, feeds)
+    for file in tmp_path.glob(kind):
+        content = file.read_bytes()
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes({"empty": b"", "cut": content[:-20], "random": b"\x07" * 50}[damage])
+    if not kind.startswith("plans"):
+        for file in tmp_path.glob("plans/*/compiled.json"):
+            file.write_text("{}")
+    with coexec.InferenceSession(branches(), **words) as session:
+        for a, b in zip(session.run(None, feeds), expected, strict=True):
+            assert np.array_equal(a, b)

@@ -24,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.TyperException as error:
         _say(getattr(error, "format_message", error.__str__)())
         return 2
+    except MemoryError as error:
+        _say(f"there is not enough memory: {error}; use smaller shapes or fewer devices")
+        return 2
     except CoexecError as error:
         if "--debug" in arguments:
             raise

@@ -15,6 +15,7 @@ from coexec.cli.common import (
     print_json,
     progress_bar,
 )
+from coexec.errors import UsageError
 from coexec.units import format_seconds
 
 
@@ -29,6 +30,8 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Measure every task on every device, or read what was measured before."""
+    if top < 0:
+        raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress_bar(json) as tell:
         work = pipeline(model, devices, shape, cache, fresh, tell)
         cost, system = work.measured

@@ -44,7 +44,7 @@ class NullDevice:
         pass
 
     def allocate(self, tensor: Tensor) -> Array:
-        return np.zeros(tensor.shape, object if tensor.dtype == "string" else tensor.dtype)
+        return np.zeros(tensor.shape, tensor.dtype)
 
     def upload(self, array: Array) -> Array:
         return array

@@ -159,8 +159,6 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
 
 def aligned_empty(tensor: Tensor) -> Array:
     """Uninitialised memory for ``tensor`` that starts at a cache line."""
-    if tensor.dtype == "string":
-        return np.empty(tensor.shape, object)
     raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
     offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
     flat = raw[offset : offset + tensor.size_bytes]

@@ -71,8 +71,14 @@ def _tensor(value: ir.Value, *, constant: bool) -> Tensor:
     if shape is None or not shape.is_static():
         raise ModelError(
             f"the shape of {at} is not known before the model runs (found "
-            f"{'none' if shape is None else shape}); coexec plans with fixed shapes: give the "
-            f"inputs' with --shape NAME=1,3,224,224, or export the model with fixed shapes"
+            f"{'none' if shape is None else shape}), though those of the inputs are; coexec plans "
+            f"with fixed shapes: export the model without operators whose result's shape depends "
+            f"on values"
+        )
+    if dtype in (ir.DataType.STRING, ir.DataType.BFLOAT16) and not constant:
+        raise ModelError(
+            f"{at} has the type {dtype.name}, which tensors between devices cannot have; "
+            f"coexec runs numbers and booleans of numpy's types: leave that part to ONNX Runtime"
         )
     if dtype is None:
         raise ModelError(f"the type of {at} is unknown; export the model with type information")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from coexec.errors import StoreError
+from coexec.errors import ModelError, StoreError
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
@@ -43,10 +43,14 @@ def load(
     model = read(source)
     fix_shapes(model, shapes)
     given = model.clone() if check else None
-    simplify(model)
-    graph = build_graph(model, name or model.graph.name or "model")
-    if given is not None:
-        check_same(given, model, random_inputs(graph))
+    try:
+        simplify(model)
+        graph = build_graph(model, name or model.graph.name or "model")
+        if given is not None:
+            check_same(given, model, random_inputs(graph))
+    except MemoryError as error:
+        raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
+                         f"smaller shapes") from None  # fmt: skip
     return Model(model, graph, digest_of(source, shapes))
 
 
@@ -56,10 +60,9 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name in graph.inputs:
         tensor = graph.tensors[name]
-        if tensor.dtype == "string":
-            found[name] = np.full(tensor.shape, "", object)
-        elif np.issubdtype(np.dtype(tensor.dtype), np.floating):
-            found[name] = rng.standard_normal(tensor.shape).astype(tensor.dtype)
+        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
+            numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
+            found[name] = numbers.astype(tensor.dtype, copy=False)
         else:
             found[name] = rng.integers(0, 2, tensor.shape).astype(tensor.dtype)
     return found

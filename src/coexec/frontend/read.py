@@ -73,11 +73,35 @@ def _deserialize(proto: onnx.ModelProto, what: str, size: int) -> ir.Model:
             f"nodes, {len(proto.graph.output)} outputs and {len(proto.opset_import)} opset "
             f"imports, and needs at least one of each; export or download it again"
         )
+    _check_names(proto.graph, what)
     try:
         return ir.from_proto(proto)
     except Exception as error:
         raise ModelError(f"{what} ({size} bytes) is not a valid ONNX model: {error}; export or "
                          f"download it again") from None  # fmt: skip
+
+
+def _check_names(graph: onnx.GraphProto, what: str) -> None:
+    """Every value is made once and before it is read; outputs are named once."""
+    known = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    known.update(v.name for v in graph.input)
+    if "" in known:
+        raise ModelError(f"{what} has an input or weight without a name; export it again")
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in known:
+                raise ModelError(
+                    f"{what}: {node.op_type} node {node.name!r} reads {name!r}, which is no input "
+                    f"or weight and which no earlier node computes; export the model again"
+                )
+        known.update(node.output)
+    listed = [v.name for v in graph.output]
+    for name in listed:
+        if name not in known or not name:
+            raise ModelError(f"{what} has the output {name!r}, which nothing computes; export it "
+                             f"again")  # fmt: skip
+        if listed.count(name) > 1:
+            raise ModelError(f"{what} lists the output {name!r} twice; export it with each once")
 
 
 def _tensors(graph: ir.Graph) -> Iterable[ir.TensorProtocol]:

@@ -60,6 +60,8 @@ def simplify(model: ir.Model) -> None:
         ModelError: the optimizer or shape inference refuses the model.
     """
     _drop_default_inputs(model)
+    _separate_outputs(model)
+    names = _interface(model)
     try:
         passes.InlinePass()(model)
         # Folding first: the optimizer tries every rewrite at every node, and what folds away is
@@ -72,6 +74,23 @@ def simplify(model: ir.Model) -> None:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ModelError(f"the model cannot be simplified: {first}; check it with "
                          f"onnx.checker.check_model(path, full_check=True)") from error  # fmt: skip
+    if _interface(model) != names:
+        raise ModelError(
+            f"simplification renamed inputs or outputs, {names} to {_interface(model)}; this is a "
+            f"bug, please report it with the model"
+        )
+
+
+def _interface(model: ir.Model) -> list[list[str | None]]:
+    return [[v.name for v in values] for values in (model.graph.inputs, model.graph.outputs)]
+
+
+def _separate_outputs(model: ir.Model) -> None:
+    """An input that is also an output would be renamed; it is refused, as nobody exports that."""
+    for value in model.graph.outputs:
+        if value.is_graph_input():
+            raise ModelError(f"the input {value.name!r} is also an output of the model; take it "
+                             f"out of the outputs, or put an Identity in between")  # fmt: skip
 
 
 def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:
