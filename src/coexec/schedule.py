@@ -135,7 +135,7 @@ class Progress:
 
     def again(self) -> "Progress":
         """The same from the beginning, without working out once more who waits for whom."""
-        other = Progress(())
+        other = Progress.__new__(Progress)
         other._waiting, other._followers = self._fresh.copy(), self._followers
         other._fresh = self._fresh
         return other

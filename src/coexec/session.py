@@ -192,7 +192,8 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
             raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
                              f"{list(tensor.shape)}; for other shapes load the model with "
                              f"shapes={{{name!r}: ...}}")  # fmt: skip
-        found[name] = np.ascontiguousarray(array).reshape(tensor.shape)
+        # ascontiguousarray gives scalars an axis; an array that fits is passed on as it is
+        found[name] = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return found
 
 
