@@ -19,6 +19,8 @@ from coexec.schedule import Progress, Segment, ended_before
 __all__ = ["Executor"]
 
 
+_SMALL_BYTES = 2**15
+
 _Queue = SimpleQueue["tuple[_Run, int] | None"]
 
 
@@ -49,7 +51,14 @@ class Executor:
         ]
         self._home = {t.name: s.device for s, m in self._parts() for t in m.outputs}
         whole = {t.name for t in compiled.outputs} - compiled.parts.keys()
-        self._returned = [t for _, m in self._parts() for t in m.outputs if t.name in whole]
+        # Large outputs are written where the caller gets them. For small ones, making and binding
+        # new memory in each run takes longer than a copy.
+        self._returned = [
+            t
+            for _, module in self._parts()
+            for t in module.outputs
+            if t.name in whole and t.size_bytes >= _SMALL_BYTES
+        ]
         self._static = self._allocate()
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -125,10 +134,11 @@ class Executor:
     def _allocate(self) -> dict[str, Any]:
         """Device tensors for all values that segments hand on; those never alive together share."""
         returned = {t.name for t in self._returned}
-        stitched = {value for parts in self._compiled.parts.values() for value, _ in parts}
+        kept = {value for parts in self._compiled.parts.values() for value, _ in parts}
+        kept.update(t.name for t in self._compiled.outputs)
         made = {t.name: (s.index, t) for s, m in self._parts() for t in m.outputs}
         end = [len(self._compiled.segments)]  # the caller: nothing has ended before it
-        readers = {name: list(end) if name in stitched else [] for name in made}
+        readers = {name: list(end) if name in kept else [] for name in made}
         for segment, module in self._parts():
             for tensor in module.inputs:
                 if tensor.name in readers:
@@ -203,6 +213,9 @@ class Executor:
             for value, region in self._compiled.parts[tensor.name]:
                 whole[region.slices] = self._device_of(value).download(self._static[value])
             return whole
+        if tensor.name in self._static:
+            static = self._device_of(tensor.name).download(self._static[tensor.name])
+            return static.copy()
         if tensor.name in self._home:
             return self._device_of(tensor.name).download(run.tensors[tensor.name])
         if tensor.name in run.feeds:
