@@ -25,6 +25,7 @@ __all__ = [
     "PlanError",
     "StoreError",
     "UsageError",
+    "first_line",
 ]
 
 
@@ -62,3 +63,8 @@ class StoreError(CoexecError, OSError):
 
 class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
+
+
+def first_line(error: Exception) -> str:
+    """What another library says, without its stack of details; its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -18,8 +18,8 @@ from coexec.schedule import Progress, Segment, ended_before
 
 __all__ = ["Executor"]
 
-
 _SMALL_BYTES = 2**15
+"""Of outputs: below, a copy is quicker than new memory in each run."""
 
 _Queue = SimpleQueue["tuple[_Run, int] | None"]
 
@@ -105,11 +105,6 @@ class Executor:
                 raise run.error
             return {t.name: self._output(t, run) for t in self._compiled.outputs}
 
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the buffers in which segments hand tensors to each other."""
-        return self._buffer_bytes
-
     def close(self) -> None:
         """End the threads. The devices stay open."""
         with self._turn:
@@ -149,14 +144,12 @@ class Executor:
                 groups.setdefault(self._device_of(name).spec.memory, []).append(name)
         ended = ended_before(self._compiled.segments)
         static: dict[str, Any] = {}
-        self._buffer_bytes = 0
         for memory, names in groups.items():
             if memory != "host":  # such devices lay their tensors out themselves
                 static |= {n: self._device_of(n).allocate(made[n][1]) for n in names}
                 continue
             lives = [Lifetime(made[n][1].size_bytes, made[n][0], tuple(readers[n])) for n in names]
             buffer_of, sizes = share(lives, ended)
-            self._buffer_bytes += sum(sizes)
             allocate = self._device_of(names[0]).allocate
             buffers = [allocate(Tensor("", (size,), "uint8")) for size in sizes]
             for name, buffer in zip(names, buffer_of, strict=True):

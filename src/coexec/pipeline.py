@@ -67,6 +67,11 @@ class Pipeline:
         self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._fresh, self._effort, self._progress = fresh, effort, progress
 
+    @cached_property
+    def _described(self) -> System:
+        """The devices without measured links: what plans are checked against and cached by."""
+        return System(tuple(d.spec for d in self.devices))
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(d.spec.name for d in self.devices)
@@ -164,7 +169,7 @@ class Pipeline:
         """What follows from a plan, after making sure that it is one for this model."""
         from coexec.derive import derive
 
-        verify_plan(plan, self.model.graph, System(tuple(d.spec for d in self.devices)))
+        verify_plan(plan, self.model.graph, self._described)
         return derive(plan, self.model.graph)
 
     def compiled(self, plan: Plan) -> CompiledPlan:
@@ -173,8 +178,7 @@ class Pipeline:
 
     def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
         """The compiled plan of a planner, from the cache if it is there and sound."""
-        system = System(tuple(d.spec for d in self.devices)).fingerprint
-        text = repr((self.digest, system, planner, sorted(options.items())))
+        text = repr((self.digest, self._described.fingerprint, planner, sorted(options.items())))
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
         folder = self.cache.find("plans", key)
         if folder is not None and not self._fresh:

@@ -82,8 +82,15 @@ def planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan in a file."""
+def given_plan(path: Path | None, devices: str | None) -> tuple[Plan | None, str | None]:
+    """The plan of --plan, if there is one, and the devices: its own, if none are named."""
+    if path is None:
+        return None, devices
+    plan = _read_plan(path)
+    return plan, devices if devices is not None else ",".join(plan.used)
+
+
+def _read_plan(path: Path) -> Plan:
     try:
         return Plan.from_json(path.read_text())
     except (OSError, UnicodeDecodeError) as error:

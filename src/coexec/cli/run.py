@@ -19,12 +19,12 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     differences,
+    given_plan,
     out,
     pipeline,
     planner_options,
     print_json,
     progress_bar,
-    read_plan,
     refuse_difference,
     write_file,
 )
@@ -60,9 +60,7 @@ def command(
     --inputs and --output name .npz files; without --inputs, random numbers are used. --check
     compares the outputs with ONNX Runtime's on the model as it was given.
     """
-    given = None if plan is None else read_plan(plan)
-    if given is not None and devices is None:
-        devices = ",".join(given.used)
+    given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         work = pipeline(model, devices, shape, cache, fresh, tell)
         if given is None:

@@ -11,12 +11,12 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    given_plan,
     out,
     pipeline,
     planner_options,
     print_json,
     progress_bar,
-    read_plan,
     write_file,
 )
 from coexec.cli.gantt import draw
@@ -42,9 +42,7 @@ def command(
     """Simulate a plan, given with --plan or made now, and draw it."""
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
-    given = None if plan is None else read_plan(plan)
-    if given is not None and devices is None:
-        devices = ",".join(given.used)
+    given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         work = pipeline(model, devices, shape, cache, False, tell)
         cost, system = work.measured

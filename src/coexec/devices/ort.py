@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from coexec import hardware
-from coexec.errors import DeviceError, ExecutionError
+from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
@@ -19,9 +19,6 @@ __all__ = ["CpuCluster", "OrtProgram", "aligned_empty", "session_options"]
 
 _ALIGNMENT = 64
 """Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
-
-_TINY_BYTES = 2**15
-"""Below, finding an aligned address takes longer than it saves."""
 
 
 class CpuCluster:
@@ -103,7 +100,7 @@ class OrtProgram:
             )
         except Exception as error:
             names = ", ".join(t.name for t in module.outputs)
-            raise DeviceError(f"{device} cannot compile what makes {names}: {_first_line(error)}; "
+            raise DeviceError(f"{device} cannot compile what makes {names}: {first_line(error)}; "
                               f"run that part elsewhere with another plan") from error  # fmt: skip
         self._weights = values  # the session borrows their memory
 
@@ -142,7 +139,7 @@ class _Bound:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise ExecutionError(f"{self._device}: {_first_line(error)}") from error
+            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
 
 
 def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:
@@ -166,9 +163,7 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
 
 
 def aligned_empty(tensor: Tensor) -> Array:
-    """Uninitialised memory for ``tensor`` that starts at a cache line, unless it is tiny."""
-    if tensor.size_bytes < _TINY_BYTES:
-        return np.empty(tensor.shape, tensor.dtype)
+    """Uninitialised memory for ``tensor`` that starts at a cache line."""
     raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
     offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
     flat = raw[offset : offset + tensor.size_bytes]
@@ -188,8 +183,3 @@ def _share_allocator() -> bool:
             ort.create_and_register_allocator(info, None)
         _shared.append(True)
     return _shared[0]
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

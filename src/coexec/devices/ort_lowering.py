@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coexec.errors import ModelError
+from coexec.errors import ModelError, first_line
 from coexec.frontend.lowered import BORDER
 
 __all__ = ["lower"]
@@ -49,9 +49,10 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     try:
         ort.InferenceSession(str(marked), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"ONNX Runtime does not accept the model: {reason}; check it with "
-                         f"onnx.checker.check_model(path, full_check=True)") from error  # fmt: skip
+        raise ModelError(
+            f"ONNX Runtime does not accept the model: {first_line(error)}; check it with "
+            f"onnx.checker.check_model(path, full_check=True)"
+        ) from error
     for leftover in (plain, marked, folder / "plain.bin"):
         leftover.unlink(missing_ok=True)
     _record_shapes(lowered)

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coexec.errors import ModelError
+from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array
 
 __all__ = ["TOLERANCE", "check_same", "plain_session", "worst_difference"]
@@ -58,8 +58,7 @@ def plain_session(model: onnx.ModelProto, threads: int = 0) -> ort.InferenceSess
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"ONNX Runtime does not run the model: {reason}; check it with "
+        raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}; check it with "
                          f"onnx.checker.check_model(path, full_check=True)") from None  # fmt: skip
 
 

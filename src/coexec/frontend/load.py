@@ -11,7 +11,7 @@ from coexec.errors import ModelError, StoreError
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
-from coexec.frontend.model import Model
+from coexec.frontend.model import Model, require_whole
 from coexec.frontend.module import Array
 from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import fix_shapes, simplify
@@ -86,12 +86,7 @@ def restore(folder: Path, digest: str) -> Model:
         name = json.loads((folder / "name.json").read_text())
         if not model.graph.outputs:
             raise ValueError("it has no outputs")
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                end = (tensor.offset or 0) + tensor.nbytes
-                if Path(tensor.path).stat().st_size < end:
-                    raise ValueError(f"{tensor.path} is cut off")
+        require_whole(v.const_value for v in model.graph.initializers.values())
         return Model(model, build_graph(model, name), digest)
     except Exception as error:
         raise StoreError(f"the cached model in {str(folder)!r} is damaged ({error}); delete the "

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coexec.frontend.model import require_whole
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Tensor
 
@@ -75,11 +76,7 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
     weights = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
-    for tensor in weights.values():
-        if isinstance(tensor, ir.ExternalTensor):
-            end = (tensor.offset or 0) + tensor.nbytes
-            if Path(tensor.path).stat().st_size < end:
-                raise ValueError(f"{tensor.path} is cut off: weight {tensor.name!r} ends at {end}")
+    require_whole(weights.values())
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
     stands_for: dict[str, str] = {}

@@ -1,14 +1,15 @@
 """A loaded model: the ONNX operators and weights, and the graph of tasks made from them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import onnx_ir as ir
 
 from coexec.ir.graph import Graph
 
-__all__ = ["Model"]
+__all__ = ["Model", "require_whole"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,3 +36,15 @@ class Model:
     def nodes(self) -> Mapping[str, ir.Node]:
         """The node that computes a value, by the value's name."""
         return {v.name: node for node in self.source.graph for v in node.outputs if v.name}
+
+
+def require_whole(weights: Iterable[ir.TensorProtocol | None]) -> None:
+    """Raise ValueError if a weight's file ends before it does; OSError if there is none.
+
+    Weights are mapped when first used: without this, a damaged file shows in the middle of a run.
+    """
+    for tensor in weights:
+        if isinstance(tensor, ir.ExternalTensor):
+            end = (tensor.offset or 0) + tensor.nbytes
+            if Path(tensor.path).stat().st_size < end:
+                raise ValueError(f"{tensor.path} is cut off: weight {tensor.name!r} ends at {end}")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from coexec.ir.graph import Tensor
@@ -33,7 +32,3 @@ class Module:
     """Types of its operators, as the engine runs them."""
     stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """By weight, the file that it is mapped from and its offset there."""
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(int(np.asarray(w).nbytes) for w in self.weights.values())

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import onnxscript.optimizer
 
-from coexec.errors import ModelError, UsageError
+from coexec.errors import ModelError, UsageError, first_line
 
 __all__ = ["fix_shapes", "simplify"]
 
@@ -71,8 +71,7 @@ def simplify(model: ir.Model) -> None:
         passes.NameFixPass()(model)
         model.graph.sort()
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise ModelError(f"the model cannot be simplified: {first}; check it with "
+        raise ModelError(f"the model cannot be simplified: {first_line(error)}; check it with "
                          f"onnx.checker.check_model(path, full_check=True)") from error  # fmt: skip
     if _interface(model) != names:
         raise ModelError(
