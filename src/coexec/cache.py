@@ -49,6 +49,15 @@ class Cache:
         """The file of the profile store."""
         return self.root / "profiles.sqlite"
 
+    def folder(self, kind: str) -> Path:
+        """A folder for files of one kind, made if it is missing."""
+        path = self.root / kind
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._unusable(error) from None
+        return path
+
     def find(self, kind: str, key: str) -> Path | None:
         """The folder stored under ``key``, if there is one."""
         folder = self.root / kind / key

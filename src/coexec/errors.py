@@ -13,10 +13,13 @@
 A message says what is wrong, where, with the numbers, and what to do about it. The command
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
 exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
+
+`DegradedWarning` is a warning: a session carries on with less than it was asked for.
 """
 
 __all__ = [
     "CoexecError",
+    "DegradedWarning",
     "DeviceError",
     "ExecutionError",
     "InfeasibleError",
@@ -63,6 +66,10 @@ class StoreError(CoexecError, OSError):
 
 class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
+
+
+class DegradedWarning(RuntimeWarning):
+    """A session carries on with less than it was asked for: a device has failed."""
 
 
 def first_line(error: Exception) -> str:

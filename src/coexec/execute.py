@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coexec.compiled import CompiledPlan
-from coexec.devices.base import Bound, Device, Program
+from coexec.devices.base import Bound, Device, Program, Timed
 from coexec.errors import CoexecError, DeviceError, ExecutionError
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
@@ -55,13 +55,18 @@ class Executor:
         # new memory in each run takes longer than a copy.
         self._returned = [
             t
-            for _, module in self._parts()
+            for segment, module in self._parts()
             for t in module.outputs
-            if t.name in whole and t.size_bytes >= _SMALL_BYTES
+            if t.name in whole
+            and t.size_bytes >= _SMALL_BYTES
+            and self._devices[segment.device].spec.memory == "host"
         ]
         self._static = self._allocate()
+        self._landed: dict[tuple[str, str], Any] = {}
+        """By value and memory: the device tensor that it moves into in each run."""
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._timed = [d for d in devices if isinstance(d, Timed)]
         self._progress = Progress(compiled.segments)
         self._turn = threading.Lock()
         used = list(dict.fromkeys(s.device for s in compiled.segments))
@@ -99,11 +104,18 @@ class Executor:
             run = _Run(self._progress.again(), feeds, recorder or NoRecorder())
             for tensor in self._returned:
                 run.tensors[tensor.name] = self._device_of(tensor.name).allocate(tensor)
-            if self._callers is not None:
-                self._work(run, self._callers)
-            if run.error is not None:
-                raise run.error
-            return {t.name: self._output(t, run) for t in self._compiled.outputs}
+            timed = self._timed if run.recorder.wants_details() else []
+            for device in timed:
+                device.start_timing()
+            try:
+                if self._callers is not None:
+                    self._work(run, self._callers)
+                if run.error is not None:
+                    raise run.error
+                return {t.name: self._output(t, run) for t in self._compiled.outputs}
+            finally:
+                for device in timed:
+                    run.recorder.add(device.stop_timing())
 
     def close(self) -> None:
         """End the threads. The devices stay open."""
@@ -193,12 +205,17 @@ class Executor:
         """A value in the memory of ``device``; moved there once, kept for later readers."""
         memory = device.spec.memory
         if value not in self._home:
-            return run.moved(value, memory, lambda: device.upload(run.feeds[value]))
+            return run.moved(value, memory, lambda: self._land(value, device, run.feeds[value]))
         source = self._device_of(value)
         tensor = self._tensor(value, run)
         if source.spec.memory == memory:
             return tensor
-        return run.moved(value, memory, lambda: device.upload(source.download(tensor)))
+        return run.moved(value, memory, lambda: self._land(value, device, source.download(tensor)))
+
+    def _land(self, value: str, device: Device, array: Array) -> Any:
+        key = (value, device.spec.memory)
+        self._landed[key] = device.upload(array, self._landed.get(key))
+        return self._landed[key]
 
     def _output(self, tensor: Tensor, run: "_Run") -> Array:
         if tensor.name in self._compiled.parts:

@@ -32,12 +32,16 @@ class Device:
     """The processor's own name."""
     engine: str = ""
     """What runs the kernels, with its version: "onnxruntime 1.31.1"."""
+    precision: str = "fp32"
+    """How tensors are stored: "fp32" or "fp16"."""
 
     @property
     def key(self) -> str:
         """Equal for two devices on which a task takes equally long: keys the profile store."""
         hertz = "" if self.max_frequency_hz is None else f" {self.max_frequency_hz / 1e9:.2f} GHz"
-        return f"{self.kind} x{max(1, len(self.cores))} {self.processor}{hertz}, {self.engine}"
+        stored = "" if self.precision == "fp32" else f", {self.precision}"
+        count = max(1, len(self.cores))
+        return f"{self.kind} x{count} {self.processor}{hertz}, {self.engine}{stored}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from coexec.cache import Cache
 from coexec.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.costs.table import CostTable
 from coexec.devices.base import Device
-from coexec.devices.registry import default_names, open_devices
-from coexec.errors import StoreError, UsageError
+from coexec.devices.registry import default_names, gpu_options, open_devices
+from coexec.errors import InfeasibleError, StoreError, UsageError
 from coexec.frontend.module import Array
 from coexec.hardware import System
 from coexec.plan import Plan, Provenance, verify_plan
@@ -48,6 +48,7 @@ class Pipeline:
         fresh: bool = False,
         effort: "Effort | None" = None,
         progress: "Progress | None" = None,
+        gpu: Mapping[str, str] | None = None,
     ) -> None:
         """Open the devices; nothing else yet.
 
@@ -57,12 +58,14 @@ class Pipeline:
             shapes: fixed shapes of inputs that the model leaves dynamic.
             cache: where to keep what takes long; by default the user's cache folder.
             fresh: measure anew what the store already holds.
+            gpu: how GPU devices work, see `coexec.devices.base.Options`.
 
         Raises:
             DeviceError, StoreError: a device or the cache cannot be used.
         """
         self.cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self.devices: tuple[Device, ...] = open_devices(devices or default_names())
+        options = gpu_options(gpu or {}, self.cache.folder("kernels"))
+        self.devices: tuple[Device, ...] = open_devices(devices or default_names(), options)
         self.source = source
         self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._fresh, self._effort, self._progress = fresh, effort, progress
@@ -160,10 +163,25 @@ class Pipeline:
         _check_planner(planner, options or {})
         graph = self.model.graph
         if len(self.devices) == 1 and not options:
+            self._refuse_partial(self.devices[0])
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
             return Plan(graph.fingerprint, {self.names[0]: pieces}, Provenance("single"))
         cost, system = self.measured
         return make_plan(planner, options or {}, graph, cost, system)
+
+    def _refuse_partial(self, device: Device) -> None:
+        """Raise InfeasibleError unless ``device`` runs the whole model."""
+        graph = self.model.graph
+        reasons = {t.name: device.why_not(t, graph.tensors) for t in graph.tasks}
+        refused = {task: reason for task, reason in reasons.items() if reason is not None}
+        if refused:
+            task, reason = next(iter(refused.items()))
+            name = device.spec.name
+            raise InfeasibleError(
+                f"{name} does not run {len(refused)} of the {len(reasons)} tasks, such as "
+                f"{task!r}: {reason}; add a CPU device, for example --devices {name},cpu:0. "
+                f"coexec inspect MODEL --device {name} lists all"
+            )
 
     def schedule(self, plan: Plan) -> Schedule:
         """What follows from a plan, after making sure that it is one for this model."""

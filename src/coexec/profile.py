@@ -27,6 +27,7 @@ from coexec.ir.graph import Graph, Task, Tensor
 from coexec.record import RealRecorder
 from coexec.schedule import Segment
 from coexec.store import Measurement, ProfileStore
+from coexec.trace import Detail, Trace
 
 __all__ = ["Effort", "Profiler", "Progress"]
 
@@ -73,7 +74,7 @@ class Profiler:
             InfeasibleError: a task that no device can run.
         """
         graph = compiler.model.graph
-        home = {task.name: self._first_that_runs(task) for task in graph.tasks}
+        home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
         tasks_s: dict[str, Mapping[str, float]] = {}
         by_key: dict[str, Mapping[str, float]] = {}
         for device in self._devices:
@@ -83,10 +84,10 @@ class Profiler:
             tasks_s[device.spec.name] = by_key[key]
         return CostTable(tasks_s, {d.spec.name: self._launch_s(d) for d in self._devices})
 
-    def _first_that_runs(self, task: Task) -> str:
+    def _first_that_runs(self, task: Task, graph: Graph) -> str:
         reasons = []
         for device in self._devices:
-            reason = device.why_not(task)
+            reason = device.why_not(task, graph.tensors)
             if reason is None:
                 return device.spec.name
             reasons.append(f"{device.spec.name}: {reason}")
@@ -97,7 +98,7 @@ class Profiler:
         self, compiler: Compiler, device: Device, home: Mapping[str, str]
     ) -> Mapping[str, float]:
         graph = compiler.model.graph
-        can = {t.name: device.why_not(t) is None for t in graph.tasks}
+        can = {t.name: device.why_not(t, graph.tensors) is None for t in graph.tasks}
         device_of = {n: device.spec.name if runs else home[n] for n, runs in can.items()}
         compiled = compiler.compile(stepwise(graph, device_of), self._devices)
         signatures = [
@@ -133,8 +134,7 @@ class Profiler:
             ):
                 recorder = RealRecorder(compiled, [d.spec.name for d in self._devices])
                 executor.run(feeds, recorder)
-                spans = {s.segment: s.duration_s for s in recorder.trace().spans}
-                rows.append([spans[i] for i in range(len(signatures))])
+                rows.append(_task_seconds(recorder.trace(), graph))
                 self._progress(what, len(rows), effort.most)
         self._progress(what, effort.most, effort.most)
         samples: dict[str, list[float]] = {}
@@ -190,6 +190,35 @@ class Profiler:
                 spans_s += [s.duration_s for s in spans[1:]]
                 gaps_s += [b.start_s - a.end_s for a, b in pairwise(spans)]
         return _measurement(spans_s), _measurement([max(g, 0.0) for g in gaps_s])
+
+
+def _task_seconds(trace: Trace, graph: Graph) -> list[float]:
+    """Seconds of each task in a run with one segment for each.
+
+    A device with a clock of its own tells how long its kernels took, which is free of the noise of
+    waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
+    What a segment needs besides its kernels is the launch: the median over all tasks.
+    """
+    spans = {s.segment: s for s in trace.spans}
+    maker = {n: t.name for t in graph.tasks for op in t.operators for n in op.outputs}
+    kernels: dict[str, list[Detail]] = {}
+    for detail in trace.details:
+        if detail.kind == "kernel" and detail.result in maker and detail.name != "reorder":
+            kernels.setdefault(maker[detail.result], []).append(detail)
+    steps = [b.queued_s - a.queued_s for d in kernels.values() for a, b in pairwise(d)]
+    enqueue_s = statistics.median(steps) if steps else 0.0
+    busy = {task: sum(max(k.duration_s, enqueue_s) for k in done) for task, done in kernels.items()}
+    timed = {spans[i].device for i, t in enumerate(graph.tasks) if t.name in busy}
+    extra = [
+        spans[i].duration_s - busy.get(t.name, 0.0)
+        for i, t in enumerate(graph.tasks)
+        if spans[i].device in timed
+    ]
+    launch_s = max(0.0, statistics.median(extra)) if extra else 0.0
+    return [
+        busy.get(t.name, 0.0) + launch_s if spans[i].device in timed else spans[i].duration_s
+        for i, t in enumerate(graph.tasks)
+    ]
 
 
 def _stable(rows: Sequence[Sequence[float]], effort: Effort) -> bool:

@@ -3,11 +3,12 @@
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from coexec.compiled import CompiledPlan
 from coexec.simulate import VirtualClock, flows
-from coexec.trace import Span, Trace
+from coexec.trace import Detail, Span, Trace
 
 __all__ = ["NoRecorder", "RealRecorder", "Recorder", "VirtualRecorder"]
 
@@ -19,6 +20,12 @@ class Recorder(Protocol):
 
     def end(self, node: int) -> None: ...
 
+    def wants_details(self) -> bool:
+        """Whether devices with clocks of their own shall keep times, which costs a little."""
+        ...
+
+    def add(self, details: Sequence[Detail]) -> None: ...
+
     def trace(self) -> Trace: ...
 
 
@@ -29,6 +36,12 @@ class NoRecorder:
         pass
 
     def end(self, node: int) -> None:
+        pass
+
+    def wants_details(self) -> bool:
+        return False
+
+    def add(self, details: Sequence[Detail]) -> None:
         pass
 
     def trace(self) -> Trace:
@@ -44,12 +57,19 @@ class RealRecorder:
         self._origin_s = time.perf_counter()
         self._start_s: dict[int, float] = {}
         self._end_s: dict[int, float] = {}
+        self._details: list[Detail] = []
 
     def begin(self, node: int) -> None:
         self._start_s[node] = time.perf_counter()
 
     def end(self, node: int) -> None:
         self._end_s[node] = time.perf_counter()
+
+    def wants_details(self) -> bool:
+        return True
+
+    def add(self, details: Sequence[Detail]) -> None:
+        self._details += details
 
     def trace(self) -> Trace:
         spans = []
@@ -59,7 +79,8 @@ class RealRecorder:
             tasks = tuple(piece.task for piece in segment.pieces)
             spans.append(Span(segment.name, segment.device, start_s, end_s - self._origin_s,
                               "compute", tasks, node))  # fmt: skip
-        return Trace(self._devices, tuple(spans), tuple(flows(self._compiled.transfers)))
+        details = tuple(_moved(d, self._origin_s) for d in self._details)
+        return Trace(self._devices, tuple(spans), tuple(flows(self._compiled.transfers)), details)
 
 
 class VirtualRecorder:
@@ -76,5 +97,21 @@ class VirtualRecorder:
         with self._lock:
             self._clock.run(node)
 
+    def wants_details(self) -> bool:
+        return False
+
+    def add(self, details: Sequence[Detail]) -> None:
+        pass
+
     def trace(self) -> Trace:
         return self._clock.trace(requests=1)
+
+
+def _moved(detail: Detail, origin_s: float) -> Detail:
+    return replace(
+        detail,
+        queued_s=detail.queued_s - origin_s,
+        submitted_s=detail.submitted_s - origin_s,
+        start_s=detail.start_s - origin_s,
+        end_s=detail.end_s - origin_s,
+    )

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from coexec.compiled import CompiledPlan
 from coexec.errors import InputError, UsageError
-from coexec.execute import Executor
+from coexec.failover import Failover
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.pipeline import Pipeline
@@ -52,6 +53,8 @@ class InferenceSession:
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         cache: Path | str | None = None,
+        gpu: Mapping[str, str] | None = None,
+        background: bool = False,
     ) -> None:
         """Load, profile, plan and compile ``path_or_bytes``, or start it from the cache.
 
@@ -65,6 +68,9 @@ class InferenceSession:
             planner_options: keyword options of the planner.
             shapes: fixed shapes of inputs that the model leaves dynamic.
             cache: folder for profiles and plans; by default the user's cache folder.
+            gpu: how GPU devices work: ``{"precision": "fp16", "waiting": "active",
+                "tuning": "exhaustive"}``, see `coexec.devices.base.Options`.
+            background: answer from the CPU while kernels for a GPU still compile.
 
         Raises:
             CoexecError: the subclass says whose fault it is, the message what to do.
@@ -86,9 +92,12 @@ class InferenceSession:
         if devices is not None and (not devices or any(not isinstance(d, str) for d in devices)):
             raise UsageError(f"devices={devices!r} names no devices; write for example "
                              f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
-        self._pipeline = Pipeline(path_or_bytes, devices, shapes=shapes, cache=cache)
-        self._compiled = self._pipeline.compiled_for(planner, dict(planner_options or {}))
-        self._executor = Executor(self._compiled, self._pipeline.devices)
+        self._pipeline = Pipeline(path_or_bytes, devices, shapes=shapes, cache=cache, gpu=gpu)
+        self._executor = Failover(
+            self._pipeline,
+            lambda: self._pipeline.compiled_for(planner, dict(planner_options or {})),
+            background,
+        )
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
         self._closing = threading.Lock()
@@ -139,6 +148,16 @@ class InferenceSession:
     def dtype_of(self, name: str) -> str:
         """numpy's name of an input's dtype."""
         return self._inputs[name].dtype
+
+    @property
+    def degraded(self) -> str | None:
+        """Why the CPU runs the model in place of the plan: a device failed, or its kernels are
+        still being compiled. None if all is as it was asked for."""
+        return self._executor.reason
+
+    @property
+    def _compiled(self) -> CompiledPlan:
+        return self._executor.compiled
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """None: weights are constants here."""

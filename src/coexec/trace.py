@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Flow", "Span", "Trace"]
+__all__ = ["Detail", "Flow", "Span", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,27 @@ class Span:
     tasks: tuple[str, ...] = ()
     segment: int = -1
     request: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What a device with a clock of its own did inside of a span: a kernel, or a copy."""
+
+    name: str
+    device: str
+    kind: Literal["copy", "kernel"]
+    queued_s: float
+    """When it was given to the driver."""
+    submitted_s: float
+    """When the driver gave it to the device."""
+    start_s: float
+    end_s: float
+    result: str = ""
+    """The tensor that it works on."""
 
     @property
     def duration_s(self) -> float:
@@ -45,6 +66,7 @@ class Trace:
     devices: tuple[str, ...]
     spans: tuple[Span, ...]
     flows: tuple[Flow, ...] = ()
+    details: tuple[Detail, ...] = ()
 
     @property
     def makespan_s(self) -> float:
@@ -61,12 +83,14 @@ class Trace:
 
     def to_chrome(self) -> str:
         """Chrome's trace event format: opens in ui.perfetto.dev, flow arrows for transfers."""
-        rows = {device: i for i, device in enumerate(self.devices)}
+        names = [*self.devices, *dict.fromkeys(f"{d.device} {d.kind}s" for d in self.details)]
+        rows = {name: i for i, name in enumerate(names)}
         events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": device}}
-            for device, i in rows.items()
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": name}}
+            for name, i in rows.items()
         ]
         events += [_complete_event(span, rows) for span in self.spans]
+        events += [_detail_event(detail, rows) for detail in self.details]
         events += self._flow_events(rows)
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
@@ -100,4 +124,21 @@ def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
         "ts": span.start_s * 1e6,
         "dur": span.duration_s * 1e6,
         "args": {"tasks": list(span.tasks), "segment": span.segment, "request": span.request},
+    }
+
+
+def _detail_event(detail: Detail, rows: Mapping[str, int]) -> dict[str, Any]:
+    waited = {
+        "queued_us": 1e6 * (detail.submitted_s - detail.queued_s),
+        "submitted_us": 1e6 * (detail.start_s - detail.submitted_s),
+    }
+    return {
+        "ph": "X",
+        "name": detail.name,
+        "cat": detail.kind,
+        "pid": 0,
+        "tid": rows[f"{detail.device} {detail.kind}s"],
+        "ts": detail.start_s * 1e6,
+        "dur": detail.duration_s * 1e6,
+        "args": {"result": detail.result} | waited,
     }

@@ -23,6 +23,8 @@ COMPUTING = [kind for kind in KINDS if kind != "null"]
 def names_of(kind: str) -> list[str]:
     if kind == "cpu":
         return [f"cpu:{core}" for core in usable_cores()[:2]]
+    if kind == "gpu":
+        return [f"gpu:0@{usable_cores()[-1]}"]
     return [f"{kind}:0", f"{kind}:1"]
 
 
@@ -102,7 +104,7 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tpu:0", "unknown device 'tpu:0'.*cpu, null, reference"),
+        ("tpu:0", "unknown device 'tpu:0'.*cpu, gpu, null, reference"),
         ("cpu:", "names no cores"),
         ("cpu:x", "names no cores"),
         ("cpu:3-1", "not a range"),

@@ -70,8 +70,11 @@ class Elsewhere(ReferenceDevice):
     def allocate(self, tensor: Any) -> Any:
         return {"data": super().allocate(tensor)}
 
-    def upload(self, array: Any) -> Any:
-        return {"data": array.copy()}
+    def upload(self, array: Any, into: Any = None) -> Any:
+        if into is None:
+            return {"data": array.copy()}
+        into["data"][...] = array
+        return into
 
     def download(self, tensor: Any) -> Any:
         return tensor["data"].copy()

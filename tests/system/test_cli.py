@@ -179,3 +179,17 @@ def test_debug_shows_the_traceback(folder: Path) -> None:
         [*words, "inspect", "none.onnx", "--debug"], capture_output=True, text=True, check=False
     )
     assert "Traceback" in done.stderr and "does not exist" in done.stderr
+
+
+def test_inspect_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "model.onnx")
+    assert call(folder, "inspect", model, "--memory") == 0
+    table = capfd.readouterr().out
+    for word in ("min_cost_flow", "offsets_by_size", "bound", "KiB", "smallest"):
+        assert word in table
+    assert call(folder, "inspect", model, "--memory", "--json") == 0
+    memory = json.loads(capfd.readouterr().out)["memory"]
+    for row in memory["strategies"]:
+        bound = memory["bound_bytes"][row["family"]]
+        assert row["of_bound"] == row["total_bytes"] / bound >= 1
+    assert {r["family"] for r in memory["strategies"] if r["smallest"]} == {"objects", "offsets"}

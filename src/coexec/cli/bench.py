@@ -17,6 +17,7 @@ from coexec.cli.common import (
     DebugOpt,
     DevicesOpt,
     FreshOpt,
+    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -80,6 +81,7 @@ def command(
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
+    gpu: GpuOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -93,7 +95,7 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     options = planner_options(option)
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell)
+        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
         cost, system = work.measured
     feeds = random_inputs(work.model.graph)
     rows, executors = [], []

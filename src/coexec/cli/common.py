@@ -31,6 +31,10 @@ OptionOpt = Annotated[
 ShapeOpt = Annotated[
     list[str] | None, typer.Option("--shape", help="INPUT=1,3,224,224 fixes a dynamic shape.")
 ]
+GpuOpt = Annotated[
+    list[str] | None,
+    typer.Option("--gpu", help="precision=fp16, waiting=active, tuning=exhaustive; repeatable."),
+]
 CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
 FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -49,13 +53,25 @@ def pipeline(
     cache: Path | None = None,
     fresh: bool = False,
     progress: Any = None,
+    gpu: Sequence[str] | None = None,
 ) -> Pipeline:
     """The pipeline that the common options describe."""
     names = None if devices is None else split_names(devices)
     if names == []:
         raise UsageError("--devices is empty; name at least one, for example cpu:0")
     shapes = dict(_shape(text) for text in shape or ())
-    return Pipeline(model, names, shapes=shapes, cache=cache, fresh=fresh, progress=progress)
+    return Pipeline(
+        model, names, shapes=shapes, cache=cache, fresh=fresh, progress=progress, gpu=_pairs(gpu)
+    )
+
+
+def _pairs(texts: Sequence[str] | None) -> dict[str, str]:
+    """``["waiting=active"]`` as ``{"waiting": "active"}``."""
+    pairs = [text.partition("=") for text in texts or ()]
+    for name, equals, value in pairs:
+        if not equals:
+            raise UsageError(f"--gpu {name + value!r} is not of the form NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

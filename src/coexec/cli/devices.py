@@ -1,19 +1,23 @@
 """`coexec devices`: the processors of this machine, as device names."""
 
 from dataclasses import asdict
+from typing import Any
 
 from rich.table import Table
 
 from coexec.cli.common import DebugOpt, JsonOpt, out, print_json
 from coexec.devices.registry import default_names, describe
+from coexec.errors import DeviceError
 from coexec.units import format_bytes
 
 
 def command(json: JsonOpt = False, debug: DebugOpt = False) -> None:
-    """List this machine's processors. cpu:0-3 may be used in parts: cpu:0-1,cpu:2-3."""
+    """List this machine's processors and OpenCL devices. cpu:0-3 may be used in parts:
+    cpu:0-1,cpu:2-3."""
     found = [describe(name) for name in default_names()]
+    gpus, why = _gpus()
     if json:
-        print_json({"devices": [asdict(d) for d in found]})
+        print_json({"devices": [asdict(d) for d in found], "opencl": gpus, "no_opencl": why})
         return
     table = Table("device", "cores", "max. frequency", "memory", "processor", "engine", box=None)
     for d in found:
@@ -21,3 +25,40 @@ def command(json: JsonOpt = False, debug: DebugOpt = False) -> None:
         memory = format_bytes(d.memory_bytes) if d.memory_bytes else "not told"
         table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor, d.engine)
     out.print(table)
+    if why is not None:
+        out.print(f"no OpenCL devices: {why}")
+        return
+    table = Table("OpenCL", "units", "memory", "unified", "fp16 arithmetic", "processor", "driver",
+                  box=None)  # fmt: skip
+    for row in gpus:
+        table.add_row(row["name"], str(row["compute_units"]), format_bytes(row["memory_bytes"]),
+                      *("yes" if row[k] else "no" for k in ("unified", "fp16")),
+                      row["processor"], row["driver"])  # fmt: skip
+    out.print(table)
+    if any(row["pocl"] for row in gpus):
+        out.print("PoCL computes on CPU cores: bind it to those that no CPU device has, as in "
+                  "--devices cpu:0,gpu:0@1")  # fmt: skip
+
+
+def _gpus() -> tuple[list[dict[str, Any]], str | None]:
+    """The OpenCL devices of this machine, or why there are none."""
+    from coexec.devices.opencl.platforms import devices
+
+    try:
+        found = devices()
+    except DeviceError as error:
+        return [], str(error)
+    rows = [
+        {
+            "name": f"gpu:{number}",
+            "compute_units": device.handle.max_compute_units,
+            "memory_bytes": device.memory_bytes,
+            "unified": device.unified,
+            "fp16": device.half,
+            "processor": device.name,
+            "driver": device.driver,
+            "pocl": device.pocl,
+        }
+        for number, device in enumerate(found)
+    ]
+    return rows, None if rows else "no driver is installed; pip install 'coexec[gpu]' brings PoCL"

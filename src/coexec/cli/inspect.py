@@ -1,9 +1,11 @@
 """`coexec inspect`: what a model is made of."""
 
 from collections import Counter
+from typing import Any
 
 from rich.table import Table
 
+from coexec.cli import support
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -14,9 +16,12 @@ from coexec.cli.common import (
     pipeline,
     print_json,
 )
+from coexec.errors import UsageError
 from coexec.ir.graph import Graph
 from coexec.ir.text import format_graph
 from coexec.ir.width import critical_path, width
+from coexec.memory.strategies import BOUNDS, FAMILIES, assign_all
+from coexec.memory.usage import records_of
 from coexec.units import format_bytes, format_count
 
 
@@ -24,20 +29,34 @@ def command(
     model: ModelArg,
     shape: ShapeOpt = None,
     tasks: bool = False,
+    memory: bool = False,
+    device: str | None = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task."""
-    graph = pipeline(model, None, shape, cache).model.graph
+    """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
+    intermediate tensors take on one device, by strategy, --device what a device runs and what not.
+    """
+    work = pipeline(model, device, shape, cache)
+    graph = work.model.graph
     facts = _facts(graph)
+    if device is not None and len(work.devices) != 1:
+        raise UsageError(f"--device {device!r} names {len(work.devices)} devices; name one")
+    supported = support.facts(graph, work.devices[0]) if device is not None else None
     if json:
-        print_json(
-            facts | {"operators": _kinds(graph)} | {"task_list": [t.name for t in graph.tasks]}
-        )
+        lists = {"operators": _kinds(graph), "task_list": [t.name for t in graph.tasks]}
+        extra = {"memory": _memory(graph)} if memory else {}
+        print_json(facts | lists | extra | ({"device": supported} if supported else {}))
+        return
+    if supported is not None:
+        support.show(graph, supported)
         return
     if tasks:
         print(format_graph(graph))
+        return
+    if memory:
+        _print_memory(_memory(graph))
         return
     path = facts["critical_path_macs"]
     table = Table(box=None, show_header=False)
@@ -82,3 +101,28 @@ def _kinds(graph: Graph) -> dict[str, tuple[int, int]]:
     for task in graph.tasks:
         macs[task.kind] += task.macs
     return {kind: (count, macs[kind]) for kind, count in counts.most_common()}
+
+
+def _memory(graph: Graph) -> dict[str, Any]:
+    records = list(records_of(graph).values())
+    bounds = {family: bound(records) for family, bound in BOUNDS.items()}
+    rows = []
+    for family in FAMILIES:
+        totals = {name: a.total_bytes for name, a in assign_all(records, [family]).items()}
+        least = min(totals.values())
+        for name, total in totals.items():
+            ratio = total / bounds[family] if bounds[family] else 1.0
+            rows.append({"strategy": name, "family": family, "total_bytes": total,
+                         "of_bound": ratio, "smallest": total == least})  # fmt: skip
+    return {"tensors": len(records), "bound_bytes": bounds, "strategies": rows}
+
+
+def _print_memory(memory: dict[str, Any]) -> None:
+    table = Table("strategy", "shares", "total", "of the bound", "", box=None)
+    for row in sorted(memory["strategies"], key=lambda row: (row["family"], row["total_bytes"])):
+        mark = "smallest" if row["smallest"] else ""
+        total, ratio = format_bytes(row["total_bytes"]), f"{row['of_bound']:.3f}"
+        table.add_row(row["strategy"], row["family"], total, ratio, mark)
+    for family, size_bytes in memory["bound_bytes"].items():
+        table.add_row("bound", family, format_bytes(size_bytes))
+    out.print(table)

@@ -8,6 +8,7 @@ from coexec.cli.common import (
     DebugOpt,
     DevicesOpt,
     FreshOpt,
+    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -33,13 +34,14 @@ def command(
     output: Path | None = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
+    gpu: GpuOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell)
+        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
         cost, system = work.measured
     graph = work.model.graph
     plan = make_plan(planner, planner_options(option), graph, cost, system)

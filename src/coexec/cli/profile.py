@@ -7,6 +7,7 @@ from coexec.cli.common import (
     DebugOpt,
     DevicesOpt,
     FreshOpt,
+    GpuOpt,
     JsonOpt,
     ModelArg,
     ShapeOpt,
@@ -24,6 +25,7 @@ def command(
     devices: DevicesOpt = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
+    gpu: GpuOpt = None,
     top: int = 20,
     cache: CacheOpt = None,
     json: JsonOpt = False,
@@ -33,7 +35,7 @@ def command(
     if top < 0:
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell)
+        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
         cost, system = work.measured
     graph = work.model.graph
     if json:

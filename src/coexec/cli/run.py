@@ -11,6 +11,7 @@ from coexec.cli.common import (
     DebugOpt,
     DevicesOpt,
     FreshOpt,
+    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -51,6 +52,7 @@ def command(
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
+    gpu: GpuOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -62,7 +64,7 @@ def command(
     """
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell)
+        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
         if given is None:
             compiled = work.compiled_for(planner, planner_options(option))
         else:

@@ -6,14 +6,30 @@ tensors in its own memory.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from coexec import hardware
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
+from coexec.trace import Detail
 
-__all__ = ["Bound", "Device", "Program"]
+__all__ = ["Bound", "Device", "Options", "Program", "Timed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How devices are opened, where the kind of device leaves a choice."""
+
+    precision: str = "fp32"
+    """"fp16" stores tensors and weights in 16 bits and computes in 32."""
+    waiting: str = "passive"
+    """A thread that waits sleeps ("passive"), or looks again and again ("active")."""
+    tuning: str = "fast"
+    """Of work groups: "none", "fast" (by rule) or "exhaustive" (measured and remembered)."""
+    binaries: Path | None = None
+    """Folder for compiled kernels; None: nothing is kept."""
 
 
 class Bound(Protocol):
@@ -47,8 +63,10 @@ class Device(Protocol):
     spec: hardware.Device
     layout_ops: LayoutOps
 
-    def why_not(self, task: Task) -> str | None:
-        """None if the device can run ``task``, else the reason, as a user reads it."""
+    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
+        """None if the device can run ``task``, else the reason, as a user reads it.
+
+        ``tensors`` are the graph's, by name: what a kernel can do depends on shapes and types."""
         ...
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
@@ -72,12 +90,14 @@ class Device(Protocol):
         """An uninitialised device tensor; a numpy array where ``spec.memory`` is "host"."""
         ...
 
-    def upload(self, array: Array) -> Any:
-        """The device tensor that holds ``array``; the array itself in host memory."""
+    def upload(self, array: Array, into: Any = None) -> Any:
+        """The device tensor that holds ``array``; the array itself in host memory.
+
+        Elsewhere it is ``into`` if that is given, a tensor of equal shape and dtype."""
         ...
 
     def download(self, tensor: Any) -> Array:
-        """The values of a device tensor, once computed."""
+        """The values of a device tensor, once computed; valid until the next download of it."""
         ...
 
     def entered(self) -> AbstractContextManager[None]:
@@ -86,4 +106,17 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Give everything back. Programs of a closed device must not run."""
+        ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A device with a clock of its own, which can tell kernels, copies and waiting apart."""
+
+    def start_timing(self) -> None:
+        """Keep the times of all that follows."""
+        ...
+
+    def stop_timing(self) -> Sequence[Detail]:
+        """What was kept, in seconds of `time.perf_counter`. To be called when nothing runs."""
         ...

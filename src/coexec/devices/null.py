@@ -22,7 +22,7 @@ class NullDevice:
     def __init__(self, spec: hardware.Device) -> None:
         self.spec = spec
 
-    def why_not(self, task: Task) -> str | None:
+    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         return None
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
@@ -46,7 +46,7 @@ class NullDevice:
     def allocate(self, tensor: Tensor) -> Array:
         return np.zeros(tensor.shape, tensor.dtype)
 
-    def upload(self, array: Array) -> Array:
+    def upload(self, array: Array, into: Array | None = None) -> Array:
         return array
 
     def download(self, tensor: Any) -> Array:

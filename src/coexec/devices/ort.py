@@ -1,7 +1,6 @@
 """CPU clusters through ONNX Runtime: `cpu:0-3` is four pinned threads of one session."""
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from coexec import hardware
+from coexec.devices.threads import BindThread
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
@@ -36,7 +36,7 @@ class CpuCluster:
         self.spec = spec
         self._cores = set(spec.cores)
 
-    def why_not(self, task: Task) -> str | None:
+    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         return None
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
@@ -53,36 +53,17 @@ class CpuCluster:
     def allocate(self, tensor: Tensor) -> Array:
         return aligned_empty(tensor)
 
-    def upload(self, array: Array) -> Array:
+    def upload(self, array: Array, into: Array | None = None) -> Array:
         return array
 
     def download(self, tensor: Any) -> Array:
         return np.asarray(tensor)
 
     def entered(self) -> AbstractContextManager[None]:
-        return _Bind(self._cores)
+        return BindThread(self._cores)
 
     def close(self) -> None:
         pass
-
-
-class _Bind(AbstractContextManager[None]):
-    """Binds the calling thread to cores, and gives it back those it had. Only Linux can."""
-
-    def __init__(self, cores: set[int]) -> None:
-        self._cores = cores
-        self._before: set[int] | None = None
-
-    def __enter__(self) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            before = os.sched_getaffinity(0)  # 0 is the calling thread
-            if before != self._cores:
-                os.sched_setaffinity(0, self._cores)
-                self._before = before
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            os.sched_setaffinity(0, self._before)
 
 
 class OrtProgram:

@@ -2,6 +2,8 @@
 
 cpu:0-3       cores 0, 1, 2 and 3 as one cluster
 cpu:0,2       cores 0 and 2
+gpu:0         the first OpenCL device
+gpu:0@1       the same if it is PoCL, which computes on CPU cores: on core 1
 null:0        computes nothing; for tests
 reference:0   slow, exact; for tests
 """
@@ -12,41 +14,82 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 
 from coexec import hardware
 from coexec.devices import detect
-from coexec.devices.base import Device
-from coexec.errors import DeviceError
+from coexec.devices.base import Device, Options
+from coexec.errors import DeviceError, UsageError
 
-__all__ = ["KINDS", "default_names", "describe", "open_device", "open_devices", "split_names"]
+__all__ = [
+    "KINDS",
+    "default_names",
+    "describe",
+    "gpu_options",
+    "open_device",
+    "open_devices",
+    "split_names",
+    "whole_cpu",
+]
 
 
-def _cpu(spec: hardware.Device) -> Device:
+def _cpu(spec: hardware.Device, options: "Options") -> Device:
     from coexec.devices.ort import CpuCluster
 
     return CpuCluster(spec)
 
 
-def _null(spec: hardware.Device) -> Device:
+def _gpu(spec: hardware.Device, options: "Options") -> Device:
+    from coexec.devices.opencl.device import OpenClDevice
+    from coexec.devices.opencl.platforms import devices
+
+    return OpenClDevice(spec, devices()[_number(spec.name)], options)
+
+
+def _null(spec: hardware.Device, options: "Options") -> Device:
     from coexec.devices.null import NullDevice
 
     return NullDevice(spec)
 
 
-def _reference(spec: hardware.Device) -> Device:
+def _reference(spec: hardware.Device, options: "Options") -> Device:
     from coexec.devices.reference import ReferenceDevice
 
     return ReferenceDevice(spec)
 
 
-KINDS: Mapping[str, tuple[str | None, Callable[[hardware.Device], Device]]] = {
+KINDS: Mapping[str, tuple[str | None, Callable[[hardware.Device, Options], Device]]] = {
     "cpu": ("onnxruntime", _cpu),
+    "gpu": ("pyopencl", _gpu),
     "null": (None, _null),
     "reference": ("onnx", _reference),
 }
 """By kind: the distribution of its engine, and what opens it."""
 
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "precision": ("fp32", "fp16"),
+    "waiting": ("passive", "active"),
+    "tuning": ("fast", "none", "exhaustive"),
+}
+
+
+def gpu_options(texts: Mapping[str, str], binaries: Path | None = None) -> Options:
+    """The options that ``texts`` name, the others at their defaults.
+
+    Raises:
+        UsageError: an option or a value that does not exist.
+    """
+    for name, value in texts.items():
+        if name not in _CHOICES:
+            raise UsageError(f"GPU devices have no option {name!r}; they have "
+                             f"{', '.join(_CHOICES)}")  # fmt: skip
+        if value not in _CHOICES[name]:
+            raise UsageError(f"{name}={value!r}: it is one of {', '.join(_CHOICES[name])}")
+    chosen = {name: choices[0] for name, choices in _CHOICES.items()} | dict(texts)
+    return Options(chosen["precision"], chosen["waiting"], chosen["tuning"], binaries)
 
 
 def split_names(text: str) -> list[str]:
@@ -60,6 +103,11 @@ def default_names() -> list[str]:
     return [_cpu_name(cores) for cores, _ in detect.clusters()]
 
 
+def whole_cpu() -> str:
+    """All usable cores of this machine as one device."""
+    return _cpu_name(detect.usable_cores())
+
+
 def _cpu_name(cores: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for core in cores:
@@ -70,7 +118,7 @@ def _cpu_name(cores: Sequence[int]) -> str:
     return "cpu:" + ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def describe(name: str) -> hardware.Device:
+def describe(name: str, options: Options | None = None) -> hardware.Device:
     """The device that ``name`` means on this machine.
 
     Raises:
@@ -80,6 +128,8 @@ def describe(name: str) -> hardware.Device:
     if kind not in KINDS:
         raise DeviceError(f"unknown device {name!r}: its kind {kind!r} is none of "
                           f"{', '.join(KINDS)}; coexec devices lists this machine's")  # fmt: skip
+    if kind == "gpu":
+        return _describe_gpu(name, rest, options or Options())
     distribution, _ = KINDS[kind]
     engine = f"{distribution} {_version(distribution)}" if distribution else kind
     spec = hardware.Device(name, kind, memory_bytes=detect.memory_bytes(), engine=engine)
@@ -94,6 +144,37 @@ def describe(name: str) -> hardware.Device:
         processor=_processor(),
         max_frequency_hz=min(known) if known else None,
     )
+
+
+def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
+    from coexec.devices.opencl.platforms import devices, start
+
+    _, at, cores_text = rest.partition("@")
+    cores = _parse_cores(name, cores_text) if at else ()
+    start(cores)
+    found = devices()
+    if _number(name) >= len(found):
+        listed = ", ".join(f"gpu:{i} ({f.name})" for i, f in enumerate(found)) or "none"
+        raise DeviceError(f"device {name!r} does not exist; this machine's OpenCL devices: "
+                          f"{listed}. Without a GPU, pip install 'coexec[gpu]' brings PoCL, "
+                          f"which runs on CPU cores")  # fmt: skip
+    chosen = found[_number(name)]
+    if at and not chosen.pocl:
+        raise DeviceError(f"device {name!r}: {chosen.name} has no CPU cores to choose; "
+                          f"write gpu:{_number(name)}")  # fmt: skip
+    if chosen.pocl and not at:
+        cores = detect.usable_cores()
+    return hardware.Device(
+        name, "gpu", cores, f"{name} memory", chosen.memory_bytes, None, chosen.name,
+        f"coexec OpenCL {_version('coexec')}, {chosen.driver}", options.precision,
+    )  # fmt: skip
+
+
+def _number(name: str) -> int:
+    text = name.partition(":")[2].partition("@")[0]
+    if not text.isdecimal():
+        raise DeviceError(f"device {name!r} has no number; write for example gpu:0 or gpu:0@1")
+    return int(text)
 
 
 def _parse_cores(name: str, text: str) -> tuple[int, ...]:
@@ -135,16 +216,16 @@ def _processor() -> str:
     return detect.processor_name()
 
 
-def open_device(spec: hardware.Device) -> Device:
+def open_device(spec: hardware.Device, options: Options | None = None) -> Device:
     """The device that ``spec`` describes."""
-    return KINDS[spec.kind][1](spec)
+    return KINDS[spec.kind][1](spec, options or Options())
 
 
-def open_devices(names: Iterable[str]) -> tuple[Device, ...]:
+def open_devices(names: Iterable[str], options: Options | None = None) -> tuple[Device, ...]:
     """Open devices that may be used together.
 
     Raises:
         DeviceError: a name is wrong, or two devices share a core.
     """
-    system = hardware.System(tuple(describe(name) for name in names))
-    return tuple(open_device(spec) for spec in system.devices)
+    system = hardware.System(tuple(describe(name, options) for name in names))
+    return tuple(open_device(spec, options) for spec in system.devices)

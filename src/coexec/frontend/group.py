@@ -16,7 +16,7 @@ from coexec.errors import ModelError
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
 
-__all__ = ["build_graph"]
+__all__ = ["build_graph", "operator_of"]
 
 _HEADS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset(
@@ -139,7 +139,7 @@ def _only_read(value: ir.Value) -> bool:
 
 
 def _task(group: list[ir.Node], tensors: Mapping[str, Tensor]) -> Task:
-    operators = tuple(_operator(node) for node in group)
+    operators = tuple(operator_of(node) for node in group)
     inside = {name for op in operators for name in op.outputs}
     read = {n: None for op in operators for n in op.inputs if n and n not in inside}
     read |= {n: None for node in group for n in _captured(node)}
@@ -176,7 +176,9 @@ def _captured(node: ir.Node) -> list[str]:
     return names
 
 
-def _operator(node: ir.Node) -> Operator:
+def operator_of(node: ir.Node) -> Operator:
+    """``node`` as the shape rules and kernels see it. Its graph tells the operator set."""
+    versions = {} if node.graph is None else node.graph.opset_imports
     return Operator(
         op_type=node.op_type,
         inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
@@ -188,6 +190,7 @@ def _operator(node: ir.Node) -> Operator:
             if (values := _small_constant(v)) is not None
         },
         domain=node.domain,
+        version=versions.get(node.domain, 0),
     )
 
 

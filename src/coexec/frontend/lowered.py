@@ -40,6 +40,8 @@ class Lowered:
     """By value that may cross a border: the part of a tensor that it is, in some layout."""
     maker: Mapping[str, int] = field(default_factory=dict)
     """By value: the node that computes it."""
+    annotated: bool = False
+    """Whether modules tell the types of what they compute inside: some engines infer them."""
 
     def carrier(self, name: str) -> str:
         """The value that the engine itself would pass on for the part ``name``."""
@@ -67,7 +69,9 @@ def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
     values = [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]
     infos = (ir.serde.serialize_value(v) for v in values if v.name and v.shape is not None)
     tensors = {info.name: _tensor(info) for info in infos}
-    return Lowered(header, nodes, weights, tensors, {n: n for n in borders}, _makers(nodes))
+    return Lowered(
+        header, nodes, weights, tensors, {n: n for n in borders}, _makers(nodes), annotated=True
+    )
 
 
 def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> Lowered:
@@ -197,6 +201,9 @@ def _module(
         model.graph.input.append(_info(low.tensors[name]))
     for name in outputs:
         model.graph.output.append(_info(low.tensors[name]))
+    if low.annotated:
+        made = (name for i in indices for name in low.nodes[i].output if name in low.tensors)
+        model.graph.value_info.extend(_info(low.tensors[name]) for name in made)
     used = {n: None for i in indices for n in _reads(low.nodes[i]) if n in low.weights}
     external: dict[str, Array] = {}
     stored: dict[str, tuple[str, int]] = {}

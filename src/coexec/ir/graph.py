@@ -61,6 +61,8 @@ class Operator:
     attributes: Mapping[str, Scalars]
     constants: Mapping[int, tuple[int, ...] | tuple[float, ...]]
     domain: str = ""
+    version: int = 0
+    """Of the operator set: the defaults of some attributes changed; 0 if nobody needs it."""
 
     def ints(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
         """The integer list ``name`` of the attributes, or ``default``."""
@@ -70,6 +72,10 @@ class Operator:
     def int(self, name: str, default: int) -> int:
         """The integer ``name`` of the attributes, or ``default``."""
         return int(self.attributes.get(name, default))  # type: ignore[arg-type]
+
+    def number(self, name: str, default: float) -> float:
+        """The float ``name`` of the attributes, or ``default``."""
+        return float(self.attributes.get(name, default))  # type: ignore[arg-type]
 
     def text(self, name: str, default: str) -> str:
         """The string ``name`` of the attributes, or ``default``."""

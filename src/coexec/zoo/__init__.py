@@ -14,13 +14,34 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from coexec.errors import ModelError
-from coexec.zoo import inception_v3, lstm, mobilenet_v1, resnet34, squeezenet, vgg16
+from coexec.zoo import (
+    deeplab_v3,
+    inception_v3,
+    inception_v4,
+    lstm,
+    mobilenet_v1,
+    mobilenet_v2,
+    mobilenet_v3,
+    nasnet_large,
+    pnasnet_large,
+    pnasnet_mobile,
+    resnet34,
+    squeezenet,
+    vgg16,
+)
 
 MODELS: Mapping[str, Callable[[], ir.Model]] = MappingProxyType(
     {
+        "deeplab_v3": deeplab_v3.build,
         "inception_v3": inception_v3.build,
+        "inception_v4": inception_v4.build,
         "lstm": lstm.build,
         "mobilenet_v1": mobilenet_v1.build,
+        "mobilenet_v2": mobilenet_v2.build,
+        "mobilenet_v3": mobilenet_v3.build,
+        "nasnet_large": nasnet_large.build,
+        "pnasnet_large": pnasnet_large.build,
+        "pnasnet_mobile": pnasnet_mobile.build,
         "resnet34": resnet34.build,
         "squeezenet": squeezenet.build,
         "vgg16": vgg16.build,

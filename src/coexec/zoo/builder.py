@@ -7,7 +7,6 @@ shape. Weights are made from their names when first read: building a graph costs
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,17 +15,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir import tape
 
+from coexec.zoo.weights import BIAS_STD, CENTRING, filter_std, random_tensor
+
 OPSET = 17
 IR_VERSION = 8
-BIAS_STD = 0.1
-CENTRING = 0.5
-"""The part of its mean that a filter behind a ReLU loses.
-
-ReLU outputs are positive. Plain random filters pass on what they have in common and average the
-rest away: after fifty layers all inputs give nearly the same output, and no test sees a wrong
-kernel. Filters of mean zero make rounding errors grow until no comparison holds. Half of the mean
-keeps both in bounds.
-"""
 
 Pair = int | tuple[int, int]
 """One number for height and width, or (height, width)."""
@@ -37,8 +29,7 @@ class Builder:
 
     `input` is the only input, "x". Layer names are paths such as "fire2/squeeze1x1/conv"; the
     layer's output tensor has the same name, its weights are "<layer>/weight" and "<layer>/bias".
-    `gain` multiplies the default weight scale, which keeps the variance of what lies before the
-    ReLUs (He et al. 2015, arXiv:1502.01852).
+    `gain` multiplies the default scale of weights (`weights.filter_std`).
     """
 
     def __init__(self, name: str, input_shape: Sequence[int]) -> None:
@@ -56,15 +47,23 @@ class Builder:
         *,
         stride: int = 1,
         pad: Pair = 0,
+        dilation: int = 1,
         group: int = 1,
+        bias: bool = True,
         gain: float = 1.0,
+        centred: bool | None = None,
     ) -> ir.Value:
-        """Conv with bias: [1, C, H, W] -> [1, channels, H', W']; `pad` is symmetric."""
-        window = _window(kernel, stride, pad)
+        """[1, C, H, W] -> [1, channels, H', W']; `pad` is symmetric.
+
+        Filters lose part of their mean if `centred`; by default, if they mix inner channels.
+        """
+        window = _window(kernel, stride, pad, dilation)
         shape = (channels, dims(x)[1] // group, *_pair(kernel))
-        weight, bias = self._weights(name, shape, gain, centred=group == 1 and x is not self.input)
+        if centred is None:
+            centred = group == 1 and x is not self.input
+        weights = self._weights(name, shape, gain, centred=centred, bias=bias)
         out = [1, channels, *_slide(dims(x), window)]
-        return self._layer("Conv", [x, weight, bias], name, out, **window, group=group)
+        return self._layer("Conv", [x, *weights], name, out, **window, group=group)
 
     def relu(self, x: ir.Value, name: str) -> ir.Value:
         """max(x, 0), any shape."""
@@ -75,6 +74,14 @@ class Builder:
         low = self._constant("relu6/min", np.array(0, np.float32))
         high = self._constant("relu6/max", np.array(6, np.float32))
         return self._layer("Clip", [x, low, high], name, dims(x))
+
+    def hard_swish(self, x: ir.Value, name: str) -> ir.Value:
+        """x * min(max(x + 3, 0), 6) / 6, any shape."""
+        return self._layer("HardSwish", [x], name, dims(x))
+
+    def hard_sigmoid(self, x: ir.Value, name: str) -> ir.Value:
+        """min(max(x + 3, 0), 6) / 6, any shape."""
+        return self._layer("HardSigmoid", [x], name, dims(x), alpha=1 / 6)
 
     def conv_relu(
         self, x: ir.Value, name: str, channels: int, kernel: Pair, stride: int = 1, pad: Pair = 0
@@ -99,16 +106,30 @@ class Builder:
         return self._layer("MaxPool", [x], name, out, **window, ceil_mode=int(ceil_mode))
 
     def average_pool(
-        self, x: ir.Value, name: str, kernel: int, stride: int, pad: int = 0
+        self,
+        x: ir.Value,
+        name: str,
+        kernel: int,
+        stride: int,
+        pad: int = 0,
+        *,
+        count_include_pad: bool = True,
     ) -> ir.Value:
-        """[1, C, H, W] -> [1, C, H', W']; padding counts as zeros, as PyTorch's default does."""
+        """[1, C, H, W] -> [1, C, H', W']; padding counts as zeros, or does not count."""
         window = _window(kernel, stride, pad)
         out = [*dims(x)[:2], *_slide(dims(x), window)]
-        return self._layer("AveragePool", [x], name, out, **window, count_include_pad=int(pad > 0))
+        count = int(count_include_pad and pad > 0)
+        return self._layer("AveragePool", [x], name, out, **window, count_include_pad=count)
 
     def global_average_pool(self, x: ir.Value, name: str) -> ir.Value:
         """[1, C, H, W] -> [1, C, 1, 1]."""
         return self._layer("GlobalAveragePool", [x], name, [*dims(x)[:2], 1, 1])
+
+    def resize(self, x: ir.Value, name: str, height: int, width: int) -> ir.Value:
+        """[1, C, H, W] -> [1, C, height, width], bilinear."""
+        out = [*dims(x)[:2], height, width]
+        sizes = self._constant(f"{name}/sizes", np.array(out, np.int64))
+        return self._layer("Resize", [x, None, None, sizes], name, out, mode="linear")
 
     def flatten(self, x: ir.Value, name: str) -> ir.Value:
         """[1, ...] -> [1, product of the rest]."""
@@ -124,10 +145,14 @@ class Builder:
         """Sum of two tensors of the same shape."""
         return self._layer("Add", [a, b], name, dims(a))
 
+    def mul(self, gate: ir.Value, x: ir.Value, name: str) -> ir.Value:
+        """[1, C, 1, 1] times [1, C, H, W] -> [1, C, H, W]."""
+        return self._layer("Mul", [gate, x], name, dims(x))
+
     def gemm(self, x: ir.Value, name: str, features: int, *, gain: float = 1.0) -> ir.Value:
         """Fully connected layer: [1, K] -> [1, features]; weight [features, K]."""
-        weight, bias = self._weights(name, (features, dims(x)[1]), gain, centred=True)
-        return self._layer("Gemm", [x, weight, bias], name, [1, features], transB=1)
+        weights = self._weights(name, (features, dims(x)[1]), gain, centred=True)
+        return self._layer("Gemm", [x, *weights], name, [1, features], transB=1)
 
     def lstm(self, x: ir.Value, name: str, hidden: int) -> ir.Value:
         """One forward LSTM: [steps, batch, features] -> [steps, 1, batch, hidden].
@@ -163,26 +188,26 @@ class Builder:
     def _layer(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         name: str,
         shape: Sequence[int],
-        **attributes: int | list[int],
+        **attributes: int | float | str | list[int],
     ) -> ir.Value:
         output = ir.val(name, ir.DataType.FLOAT, shape)
         return self._tape.op(op_type, inputs, attributes, name=name, output=output)
 
     def _weights(
-        self, name: str, shape: Sequence[int], gain: float, *, centred: bool
-    ) -> tuple[ir.Value, ir.Value]:
+        self, name: str, shape: Sequence[int], gain: float, *, centred: bool, bias: bool = True
+    ) -> list[ir.Value]:
         centring = CENTRING if centred else 0
-        # a = relu(unit normal): E[a^2] = 1/2, E[a]^2 = 1/(2 pi); (1 - centring)^2 of that stays
-        passed = 1 - (1 - (1 - centring) ** 2) / math.pi
-        std = gain * math.sqrt(2 / passed / math.prod(shape[1:]))
-        weight = self._weight(f"{name}/weight", shape, std, centring)
-        return weight, self._weight(f"{name}/bias", shape[:1], BIAS_STD)
+        std = gain * filter_std(math.prod(shape[1:]), centring)
+        weights = [self._weight(f"{name}/weight", shape, std, centring)]
+        return [*weights, self._weight(f"{name}/bias", shape[:1], BIAS_STD)] if bias else weights
 
-    def _weight(self, name: str, shape: Sequence[int], std: float, centring: float = 0) -> ir.Value:
-        make = partial(random_tensor, name, tuple(shape), std, centring)
+    def _weight(
+        self, name: str, shape: Sequence[int], std: float, centring: float = 0, mean: float = 0
+    ) -> ir.Value:
+        make = partial(random_tensor, name, tuple(shape), std, centring, mean)
         lazy = ir.LazyTensor(make, ir.DataType.FLOAT, ir.Shape(shape), cache=True, name=name)
         return self._tape.initializer(lazy)
 
@@ -190,21 +215,6 @@ class Builder:
         if name not in self._constants:
             self._constants[name] = self._tape.initializer(ir.tensor(value, name=name))
         return self._constants[name]
-
-
-def random_tensor(
-    name: str, shape: tuple[int, ...], std: float, centring: float
-) -> ir.TensorProtocol:
-    """Uniform float32 numbers of mean zero that depend on nothing but the arguments.
-
-    Each filter (index of the first axis) loses the part `centring` of its own mean.
-    """
-    values = np.random.default_rng(zlib.crc32(name.encode())).random(shape, dtype=np.float32)
-    filters = values.reshape(shape[0], -1)
-    mean = filters.mean(axis=1, keepdims=True, dtype=np.float64)
-    filters -= (0.5 + centring * (mean - 0.5)).astype(np.float32)
-    filters *= np.float32(std * math.sqrt(12))  # numbers uniform in [0, 1) have variance 1/12
-    return ir.tensor(values, name=name)
 
 
 def dims(x: ir.Value) -> tuple[int, ...]:
@@ -217,13 +227,15 @@ def _pair(value: Pair) -> tuple[int, int]:
     return value if isinstance(value, tuple) else (value, value)
 
 
-def _window(kernel: Pair, stride: int, pad: Pair) -> dict[str, list[int]]:
+def _window(kernel: Pair, stride: int, pad: Pair, dilation: int = 1) -> dict[str, list[int]]:
     """The ONNX attributes of a sliding window with equal padding at both ends."""
-    return {
+    window = {
         "kernel_shape": [*_pair(kernel)],
         "strides": [stride, stride],
         "pads": [*_pair(pad), *_pair(pad)],
     }
+    # AveragePool has no dilations before opset 19.
+    return window if dilation == 1 else window | {"dilations": [dilation, dilation]}
 
 
 def _slide(
@@ -232,4 +244,6 @@ def _slide(
     """Height and width of what a window makes of [1, C, H, W]."""
     round_ = math.ceil if ceil_mode else math.floor
     kernel, stride, pad = window["kernel_shape"], window["strides"], window["pads"]
-    return [round_((shape[2 + i] + 2 * pad[i] - kernel[i]) / stride[i]) + 1 for i in range(2)]
+    dilation = window.get("dilations", [1, 1])
+    span = [dilation[i] * (kernel[i] - 1) + 1 for i in range(2)]
+    return [round_((shape[2 + i] + 2 * pad[i] - span[i]) / stride[i]) + 1 for i in range(2)]

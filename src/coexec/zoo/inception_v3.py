@@ -90,9 +90,9 @@ def inception_c(b: Builder, x: ir.Value, name: str) -> ir.Value:
     """Figure 7, at 8x8: the last 3x3 layer of a branch is a 1x3 and a 3x1 layer side by side."""
     branch1x1 = b.conv_relu(x, f"{name}/branch1x1", 320, 1)
     y = chain(b, x, f"{name}/branch3x3", (384, 1))
-    branch3x3 = fork(b, y, f"{name}/branch3x3_2")
+    branch3x3 = fork(b, y, f"{name}/branch3x3_2", 384)
     y = chain(b, x, f"{name}/branch3x3dbl", (448, 1), (384, 3))
-    branch3x3dbl = fork(b, y, f"{name}/branch3x3dbl_3")
+    branch3x3dbl = fork(b, y, f"{name}/branch3x3dbl_3", 384)
     branch_pool = pool_branch(b, x, name, 192)
     return b.concat([branch1x1, *branch3x3, *branch3x3dbl, branch_pool], f"{name}/concat")
 
@@ -104,10 +104,10 @@ def chain(b: Builder, x: ir.Value, name: str, *layers: Layer) -> ir.Value:
     return x
 
 
-def fork(b: Builder, x: ir.Value, name: str) -> list[ir.Value]:
+def fork(b: Builder, x: ir.Value, name: str, channels: int) -> list[ir.Value]:
     """A 1x3 layer "<name>a" and a 3x1 layer "<name>b" of the same input."""
-    row = b.conv_relu(x, f"{name}a", 384, (1, 3), pad=(0, 1))
-    column = b.conv_relu(x, f"{name}b", 384, (3, 1), pad=(1, 0))
+    row = b.conv_relu(x, f"{name}a", channels, (1, 3), pad=(0, 1))
+    column = b.conv_relu(x, f"{name}b", channels, (3, 1), pad=(1, 0))
     return [row, column]
 
 

@@ -13,7 +13,7 @@ from coexec.ir.graph import Operator, Scalars
 from coexec.ir.region import Region
 from coexec.ir.rules.base import OperatorRegion, Rule, Tensors, box, output_shape
 
-__all__ = ["RULES", "Span", "Window", "group_range", "same_pads"]
+__all__ = ["RULES", "Span", "Window", "group_range", "same_pads", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def group_range(first: int, last: int, per_group: int) -> tuple[int, int, int, i
     return low, high, low * per_group, high * per_group
 
 
-def _windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Window] | None:
+def windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Window] | None:
     """One window a spatial axis; None where the padding cannot be told."""
     sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]
     ones = (1,) * len(sizes)
@@ -126,12 +126,12 @@ def _spans(
     op: Operator, tensors: Tensors, kernel: Sequence[int], region: Region
 ) -> tuple[list[Span], dict[str, Scalars | None]]:
     """The spatial axes of ``region`` and the attributes that say the same of a piece."""
-    windows = _windows(op, tensors, kernel)
-    if windows is None:
+    slides = windows(op, tensors, kernel)
+    if slides is None:
         sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]
         whole = [Span(0, size, 0, 0, 0, out) for size, out in zip(sizes, outputs, strict=True)]
         return whole, {}
-    spans = [w.span(region.start[i], region.stop[i]) for i, w in enumerate(windows, 2)]
+    spans = [w.span(region.start[i], region.stop[i]) for i, w in enumerate(slides, 2)]
     changed: dict[str, Scalars | None] = {
         "pads": (*(s.begin for s in spans), *(s.end for s in spans)),
         "auto_pad": None,
@@ -143,7 +143,7 @@ def _spans(
 
 def _conv_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
     rank = len(output_shape(op, tensors))
-    cuttable = _windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is not None
+    cuttable = windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is not None
     return tuple(range(rank)) if cuttable else (0, 1)
 
 
@@ -164,7 +164,7 @@ def _conv(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
 
 
 def _pool_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
-    cuttable = _windows(op, tensors, op.ints("kernel_shape", ())) is not None
+    cuttable = windows(op, tensors, op.ints("kernel_shape", ())) is not None
     return tuple(range(len(output_shape(op, tensors)))) if cuttable else (0, 1)
 
 

@@ -1,0 +1,232 @@
+"""Does the OpenCL engine compute what ONNX says? The ONNX project's own node tests answer.
+
+Each test is loaded as coexec loads any model, and every operator is asked for: a test with one that
+has no kernel is refused, with the engine's reason. All others are compiled, run and compared with
+the results that the test expects, within the tolerance of ONNX's own runner.
+
+The tests feed everything as inputs, weights and parameters too. Models store those, and some
+kernels rely on it: they want to know weights, pads or axes when they are generated. So a test that
+is refused as it is, is asked for again with its operators' further inputs stored in the model.
+First inputs are always fed, so that no test is folded away.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from common import show
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+from coexec.devices.base import Device, Options
+from coexec.devices.registry import open_devices
+from coexec.errors import ModelError, first_line
+from coexec.frontend.group import build_graph
+from coexec.frontend.load import load
+from coexec.frontend.model import Model
+from coexec.frontend.module import Array, Module
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a test."""
+
+    name: str
+    outcome: str
+    """"passed", "refused" or "failed"."""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A test with plain arrays for all inputs and outputs, some of the inputs stored."""
+
+    case: TestCase
+    feeds: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    stored: frozenset[str]
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The test's model with the stored inputs as initializers."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.case.model)
+        fed = [info for info in proto.graph.input if info.name not in self.stored]
+        del proto.graph.input[:]
+        proto.graph.input.extend(fed)
+        arrays = [numpy_helper.from_array(self.feeds[n], n) for n in sorted(self.stored)]
+        proto.graph.initializer.extend(arrays)
+        return proto
+
+
+def check(case: TestCase, device: Device) -> Result:
+    """Ask for the test, run it where it is accepted. Whatever is raised in between is a failure."""
+    try:
+        return _check(case, device)
+    except Exception as error:
+        return Result(case.name, "failed", f"{type(error).__name__}: {first_line(error)}")
+
+
+def _check(case: TestCase, device: Device) -> Result:
+    """As the test is, then with stored parameters."""
+    inputs, outputs = ([_plain(v) for v in values] for values in case.data_sets[0])
+    reason = _not_plain([*inputs, *outputs])
+    if reason is not None:
+        return Result(case.name, "refused", reason)
+    graph = case.model.graph
+    feeds = _by_name(graph.input, inputs)
+    expected = _by_name(graph.output, outputs)
+    for stored in dict.fromkeys((frozenset[str](), _parameters(graph))):
+        question = Question(case, feeds, expected, stored)
+        try:
+            model = _model(question)
+            reason = _refusal(model, device)
+        except ModelError as error:
+            reason = first_line(error)
+            continue
+        if reason is None:
+            return _run(question, model, device)
+    return Result(case.name, "refused", reason or "")
+
+
+def _plain(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _not_plain(values: Iterable[Any]) -> str | None:
+    for value in values:
+        if value is None:
+            return "optional values"
+        if isinstance(value, (list, tuple, dict)):
+            return "sequences and maps"
+        if np.asarray(value).dtype.kind not in "biufc":
+            return f"tensors of {np.asarray(value).dtype.name}, which no numpy type of its own has"
+    return None
+
+
+def _by_name(infos: Sequence[onnx.ValueInfoProto], values: Sequence[Any]) -> dict[str, Array]:
+    named = zip(infos, values, strict=True)
+    return {info.name: np.asarray(value) for info, value in named}
+
+
+def _parameters(graph: onnx.GraphProto) -> frozenset[str]:
+    """The inputs of the test that are no operator's first."""
+    firsts = {node.input[0] for node in graph.node if node.input}
+    return frozenset(info.name for info in graph.input if info.name not in firsts)
+
+
+def _model(question: Question) -> Model:
+    """As `load` gives it; if that leaves no operator, as it stands."""
+    proto = question.proto
+    shapes = {n: a.shape for n, a in question.feeds.items() if n not in question.stored}
+    fixed = {n: s for n, s in shapes.items() if all(s)}
+    model = load(proto, shapes=fixed)
+    if model.graph.tasks:
+        return model
+    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    source = ir.from_proto(inferred)
+    return Model(source, build_graph(source, question.case.name), "")
+
+
+def _refusal(model: Model, device: Device) -> str | None:
+    reasons = (device.why_not(task, model.graph.tensors) for task in model.graph.tasks)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _run(question: Question, model: Model, device: Device) -> Result:
+    name = question.case.name
+    found = _outputs(question, model, device)
+    for key, expected in question.expected.items():
+        difference = _difference(question.case, found[key], expected)
+        if difference is not None:
+            return Result(name, "failed", f"{key}: {difference}")
+    return Result(name, "passed")
+
+
+def _outputs(question: Question, model: Model, device: Device) -> dict[str, Array]:
+    """Run the model as one module, as a plan with one segment would."""
+    graph = model.graph
+    stored = {
+        name: value.const_value.numpy()
+        for name, value in model.source.graph.initializers.items()
+        if name in graph.outputs and value.const_value is not None
+    }
+    inputs = tuple(graph.tensors[n] for n in graph.inputs)
+    outputs = tuple(graph.tensors[n] for n in graph.outputs if n not in stored)
+    module = Module(ir.to_proto(model.source).SerializeToString(), {}, inputs, outputs)
+    program = device.compile(module)
+    there = {t.name: device.upload(question.feeds[t.name]) for t in inputs}
+    back = {t.name: device.allocate(t) for t in outputs}
+    program.bind(there, back).run()
+    return stored | {name: device.download(tensor) for name, tensor in back.items()}
+
+
+def _difference(case: TestCase, found: Array, expected: Array) -> str | None:
+    """How ONNX's runner compares: shape, type, then ``rtol`` and ``atol``."""
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        return f"{found.dtype}{found.shape} instead of {expected.dtype}{expected.shape}"
+    if np.allclose(found, expected, case.rtol, case.atol, equal_nan=True):
+        return None
+    wrong = ~np.isclose(found, expected, case.rtol, case.atol, equal_nan=True)
+    worst = int(np.argmax(np.abs(np.where(wrong, found - 1.0 * expected, 0))))
+    return (f"{int(wrong.sum())} of {wrong.size} differ, as {found.flat[worst]} "
+            f"from {expected.flat[worst]}")  # fmt: skip
+
+
+def _general(reason: str) -> str:
+    """The reason without names of values and numbers of one test, to be counted."""
+    reason = re.sub(r"(?<!\w)'[^']*'", "'…'", reason)
+    return re.sub(r"\bnode \S+|\[[^\]]*\]", "…", reason)
+
+
+def _rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Totals, then reasons by how many tests they concern, then each failure."""
+    totals = Counter(r.outcome for r in results)
+    rows = [{"outcome": k, "tests": totals[k], "what": ""} for k in ("passed", "refused", "failed")]
+    reasons = Counter(_general(r.why) for r in results if r.outcome == "refused")
+    rows += [{"outcome": "refused", "tests": n, "what": w} for w, n in reasons.most_common()]
+    rows += [
+        {"outcome": "failed", "tests": 1, "what": f"{r.name}: {r.why}"}
+        for r in results
+        if r.outcome == "failed"
+    ]
+    return rows
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-k", default="", metavar="TEXT", help="only tests with this in the name")
+    parser.add_argument("--device", default="gpu:0", help="as coexec writes devices")
+    parser.add_argument("--cache", default=None, help="folder for compiled kernels")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = _arguments()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
+        cases = [case for case in load_model_tests(kind="node") if args.k in case.name]
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(binaries=Path(args.cache or folder))
+        (device,) = open_devices([args.device], options)
+        results = [check(case, device) for case in cases]
+        device.close()
+    show(f"ONNX {onnx.__version__} node tests on {args.device}", _rows(results), args.json)
+    if any(result.outcome == "failed" for result in results):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

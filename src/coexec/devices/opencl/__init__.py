@@ -1,0 +1,1 @@
+"""A neural-network engine on OpenCL: kernels generated for one model and one processor."""

@@ -1,0 +1,84 @@
+"""Compiled kernels on disk.
+
+An entry is keyed by its source, the options, the device, its driver and our own format, so a new
+driver compiles anew. It carries a digest of itself: what is cut off or damaged is compiled anew,
+never trusted. Binaries are taken after the kernels exist, because PoCL generates code only then.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from coexec.devices.opencl.platforms import Found
+
+__all__ = ["Binaries"]
+
+_FORMAT = b"coexec kernel 1\n"
+
+
+class Binaries:
+    """The compiled kernels of one device. ``folder`` None: nothing is kept."""
+
+    def __init__(self, found: Found, context: Any, folder: Path | None) -> None:
+        self._found = found
+        self._context = context
+        self._folder = folder
+        self.compiled = 0
+        """How many kernels were compiled and not read."""
+
+    def program(self, source: str, options: str) -> Any:
+        """The built program of a source.
+
+        Raises:
+            pyopencl.Error: it does not compile.
+        """
+        path = self._path(source, options)
+        program = None if path is None else self._read(path)
+        if program is None:
+            import pyopencl
+
+            program = pyopencl.Program(self._context, source).build(options)
+            self.compiled += 1
+            if path is not None:
+                self._write(path, program)
+        return program
+
+    def _path(self, source: str, options: str) -> Path | None:
+        if self._folder is None:
+            return None
+        text = "\0".join([source, options, self._found.name, self._found.driver])
+        return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.bin"
+
+    def _read(self, path: Path) -> Any:
+        import pyopencl
+
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        head, digest, binary = data[: len(_FORMAT)], data[len(_FORMAT) :][:32], (
+            data[len(_FORMAT) + 32 :])  # fmt: skip
+        if head != _FORMAT or hashlib.sha256(binary).digest() != digest:
+            return None
+        try:
+            return pyopencl.Program(self._context, [self._found.handle], [binary]).build()
+        except pyopencl.Error:
+            return None  # the driver does not know it any more
+
+    def _write(self, path: Path, program: Any) -> None:
+        program.all_kernels()
+        binary = program.get_info(_binaries_info())[0]
+        if not binary:
+            return
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft")
+        with os.fdopen(handle, "wb") as file:
+            file.write(_FORMAT + hashlib.sha256(binary).digest() + binary)
+        os.replace(draft, path)
+
+
+def _binaries_info() -> Any:
+    import pyopencl
+
+    return pyopencl.program_info.BINARIES

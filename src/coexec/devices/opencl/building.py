@@ -1,0 +1,87 @@
+"""From a module to launches: read, clean up, place, generate. Pure: OpenCL is not needed for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.kernels import KERNELS
+from coexec.devices.opencl.kernels.base import Chooser, Context, Launch, Value
+from coexec.devices.opencl.network import Network, clean_up, read_network
+from coexec.devices.opencl.placing import Places, place
+from coexec.frontend.module import Module
+
+__all__ = ["Build", "Scratch", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory inside of a program: of what lies between two launches."""
+
+    name: str
+    size_bytes: int
+    first: int
+    """The first launch that touches it."""
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """All that a program is made of, as text and numbers."""
+
+    launches: tuple[Launch, ...]
+    tasks: tuple[str, ...]
+    """For each launch the result that it works on, for messages and traces."""
+    places: Places
+    scratch: tuple[Scratch, ...]
+    externals: Mapping[str, Value]
+    """Inputs and outputs."""
+
+
+def build(module: Module, arch: Architecture, chooser: Chooser | None = None) -> Build:
+    """Generate the kernels of a module.
+
+    ``chooser`` picks among variants of a kernel; without one, rules do.
+
+    Raises:
+        ValueError: an operator without a kernel; `why_not` says so before.
+    """
+    network = clean_up(read_network(module))
+    context = Context(arch, network.tensors, network.constants, chooser=chooser)
+    places, done = place(network, context)
+    launches: list[Launch] = []
+    tasks: list[str] = []
+    for node in network.nodes:
+        if node.outputs and node.output in done:
+            continue
+        kernel = KERNELS.get(node.operator.op_type)
+        if kernel is None:
+            raise ValueError(f"there is no kernel for {node.operator.op_type}")
+        made = kernel.launches(node, context)
+        launches += made
+        tasks += [node.operator.outputs[0]] * len(made)
+    externals = {n: context.value(n) for n in (*network.inputs, *network.outputs)}
+    return Build(
+        tuple(launches), tuple(tasks), places, _scratch(launches, places, network, context),
+        externals,
+    )  # fmt: skip
+
+
+def _scratch(
+    launches: list[Launch], places: Places, network: Network, context: Context
+) -> tuple[Scratch, ...]:
+    """Everything that launches touch and nobody outside does."""
+    external = {*network.inputs, *network.outputs}
+    spans: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for index, launch in enumerate(launches):
+        for value in launch.arguments:
+            if not isinstance(value, Value):
+                continue
+            root = places.of(value.name).root
+            if root in external:
+                continue
+            first, _ = spans.get(root, (index, index))
+            spans[root] = (first, index)
+            items = value.items if value.name not in network.tensors else places.items(root)
+            sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
+    return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in spans.items())

@@ -1,0 +1,121 @@
+"""An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for PoCL on core 1."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyopencl as cl
+
+from coexec import hardware
+from coexec.devices.base import Options
+from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.binaries import Binaries
+from coexec.devices.opencl.building import build
+from coexec.devices.opencl.choices import Choices
+from coexec.devices.opencl.failures import translated
+from coexec.devices.opencl.kernels import why_not
+from coexec.devices.opencl.kernels.base import Chooser, Context, Grid, Launch
+from coexec.devices.opencl.measuring import Measuring
+from coexec.devices.opencl.platforms import Found
+from coexec.devices.opencl.program import OpenClProgram
+from coexec.devices.opencl.tensors import DeviceTensor, Runtime
+from coexec.devices.opencl.tuner import rule
+from coexec.devices.threads import BindThread
+from coexec.errors import DeviceError, ExecutionError, first_line
+from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.ir.graph import Task, Tensor
+from coexec.trace import Detail
+
+__all__ = ["OpenClDevice"]
+
+_OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
+"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
+
+
+class OpenClDevice:
+    """A GPU, or PoCL, with kernels generated for it."""
+
+    layout_ops: LayoutOps = frozenset()
+
+    def __init__(
+        self,
+        spec: hardware.Device,
+        found: Found,
+        options: Options | None = None,
+        arch: Architecture | None = None,
+    ) -> None:
+        """``arch``: generate kernels for another kind of processor than this one, to test them."""
+        options = options or Options()
+        self.spec = spec
+        self.arch = arch or found.architecture(options.precision == "fp16")
+        with translated(spec.name, f"opening {found.name}"):
+            context = cl.Context([found.handle])
+        self.binaries = Binaries(found, context, options.binaries)
+        self._runtime = Runtime(
+            spec.name, found.handle, self.arch, found.unified, self.binaries, context, _OPTIONS,
+            options.waiting == "active",
+        )  # fmt: skip
+        self._tuning = options.tuning
+        self._measuring: Measuring | None = None
+        if options.tuning == "exhaustive":
+            choices = Choices(f"{found.name} {found.driver} {self.arch}", options.binaries)
+            self._measuring = Measuring(self._runtime, choices)
+
+    @property
+    def _chooser(self) -> Chooser | None:
+        return None if self._measuring is None else self._measuring.variant
+
+    def _group_of(self, launch: Launch) -> Grid | None:
+        if launch.group or self._tuning == "none":
+            return launch.group
+        if self._measuring is not None:
+            return self._measuring.group(launch)
+        return rule(launch, self.arch)
+
+    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
+        for op in task.operators:
+            reason = why_not(op, tensors)
+            if reason is not None:
+                return reason
+        return None
+
+    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
+        return None
+
+    def compile(self, module: Module) -> OpenClProgram:
+        try:
+            built = build(module, self.arch, self._chooser)
+        except (ValueError, KeyError) as error:
+            names = ", ".join(t.name for t in module.outputs)
+            raise DeviceError(f"{self.spec.name} cannot compile what makes {names}: "
+                              f"{first_line(error)}; run that part elsewhere with another "
+                              f"plan") from error  # fmt: skip
+        return OpenClProgram(built, self._runtime, self._group_of)
+
+    def allocate(self, tensor: Tensor) -> DeviceTensor:
+        value = Context(self.arch, {tensor.name: tensor}, {}).value(tensor.name)
+        with translated(self.spec.name, f"taking {value.size_bytes} bytes for {tensor.name!r}"):
+            return self._runtime.allocate(value)
+
+    def upload(self, array: Array, into: DeviceTensor | None = None) -> DeviceTensor:
+        target = into or self.allocate(Tensor("", array.shape, array.dtype.name))
+        with translated(self.spec.name, f"receiving {array.nbytes} bytes", ExecutionError):
+            self._runtime.upload(array, target)
+        return target
+
+    def download(self, tensor: DeviceTensor) -> Array:
+        with translated(self.spec.name, f"sending {tensor.value.name!r}", ExecutionError):
+            return self._runtime.download(tensor)
+
+    def entered(self) -> AbstractContextManager[None]:
+        return BindThread(set(self.spec.cores)) if self.spec.cores else nullcontext()
+
+    def start_timing(self) -> None:
+        self._runtime.start_timing()
+
+    def stop_timing(self) -> Sequence[Detail]:
+        return self._runtime.stop_timing()
+
+    def close(self) -> None:
+        self._runtime.finish()

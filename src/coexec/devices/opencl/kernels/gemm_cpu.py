@@ -1,0 +1,89 @@
+"""Matrix products where one thread owns a core with wide vectors: PoCL.
+
+A work item computes up to six rows times up to four vectors of columns in registers. A constant
+right side lies packed as [group of columns][k][column], in the order in which it is read.
+"""
+
+import math
+
+import numpy as np
+
+from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.devices.opencl.kernels.product import Operands, Product
+from coexec.frontend.module import Array
+
+__all__ = ["launches"]
+
+_ROWS = 6
+_VECTORS = 4
+
+
+def launches(node: Node, context: Context, product: Product) -> list[Launch]:
+    width = context.arch.block
+    vectors = min(_VECTORS, ceil_div(product.n, width))
+    columns = vectors * width
+    rows = min(product.m, _ROWS)
+    source = Source("gemm_cpu", context.arch)
+    operands = Operands(source, context, node, product)
+    constant = context.constant(node.operator.inputs[1])
+    packed = constant is not None and constant.ndim == 2
+    if packed:
+        assert constant is not None
+        source.constant("b", _packed(constant, product, columns))
+    else:
+        operands.declare_right()
+    operands.declare_result()
+    vector = context.arch.vector
+    source.lines(f"  const int group = get_global_id(0), first = get_global_id(1) * {rows};")
+    source.lines("\n".join(f"  {line}" for line in operands.batch_lines("get_global_id(2)")))
+    for r in range(rows):
+        source.lines(f"  const int r{r} = min(first + {r}, {product.m - 1});")
+        source.lines("\n".join(f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(vectors)))
+    source.lines(f"  for (int k = 0; k < {product.k}; k++) {{")
+    for g in range(vectors):
+        right = f"LOAD_b((group * {product.k} + k) * {vectors} + {g})"
+        if not packed:
+            right = _gathered(operands, product, columns, g * width, width, vector)
+        source.lines(f"    const {vector} w{g} = {right};")
+    for r in range(rows):
+        source.lines(f"    {{ const float s = {operands.left(f'r{r}', 'k')};")
+        source.lines("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(vectors)))
+        source.lines("    }")
+    source.lines("  }")
+    for r in range(rows):
+        source.lines(_finish(operands, product, r, vectors, width))
+    grid = (ceil_div(product.n, columns), ceil_div(product.m, rows), math.prod(product.batch))
+    return [source.launch(grid, (1, 1, 1))]
+
+
+def _packed(right: Array, product: Product, columns: int) -> Array:
+    full = np.zeros((product.k, ceil_div(product.n, columns) * columns), np.float32)
+    full[:, : product.n] = right.T if product.across_b else right
+    return full.reshape(product.k, -1, columns).transpose(1, 0, 2)
+
+
+def _gathered(
+    operands: Operands, product: Product, columns: int, first: int, width: int, vector: str
+) -> str:
+    """A vector of columns of a right side that lies as in ONNX."""
+    lanes = (
+        operands.right("k", f"min(group * {columns} + {first + lane}, {product.n - 1})")
+        for lane in range(width)
+    )
+    return f"({vector})({', '.join(lanes)})"
+
+
+def _finish(operands: Operands, product: Product, r: int, vectors: int, width: int) -> str:
+    columns = vectors * width
+    lines = [f"if (first + {r} < {product.m}) {{", f"  float out[{columns}];"]
+    for g in range(vectors):
+        lines += [f"  out[{g * width + i}] = a{r}_{g}.s{i:x};" for i in range(width)]
+    lines += [
+        f"  for (int i = 0; i < {columns}; i++) {{",
+        f"    const int row = first + {r}, column = group * {columns} + i;",
+        f"    if (column >= {product.n}) break;",
+        *(f"    {line}" for line in operands.store("out[i]", "row", "column")),
+        "  }",
+        "}",
+    ]
+    return "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,18 @@
+"""What operators are told beside their data: attributes in old opsets, inputs in new ones."""
+
+from coexec.ir.graph import Operator
+
+__all__ = ["numbers"]
+
+Numbers = tuple[int, ...] | tuple[float, ...]
+
+
+def numbers(op: Operator, name: str, position: int) -> Numbers | None:
+    """The attribute ``name``, or the constant input at ``position``.
+
+    Empty if there is neither, None if the input is computed.
+    """
+    given = op.attributes.get(name, op.constants.get(position))
+    if given is None:
+        return None if position < len(op.inputs) and op.inputs[position] else ()
+    return given if isinstance(given, tuple) else (given,)  # type: ignore[return-value]

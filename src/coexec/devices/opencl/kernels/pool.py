@@ -1,0 +1,113 @@
+"""MaxPool, AveragePool and LpPool over any number of axes.
+
+A work item computes a vector of channels of one output pixel, or a scalar in other layouts.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from coexec.devices.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.devices.opencl.kernels.folds import lowest
+from coexec.devices.opencl.kernels.output import Output
+from coexec.devices.opencl.kernels.positions import at
+from coexec.devices.opencl.kernels.reasons import NUMBERS, wrong_type
+from coexec.devices.opencl.kernels.sliding import grid, over_taps, place, taps
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import Window, windows
+
+__all__ = ["launches", "why_not"]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if windows(op, tensors, op.ints("kernel_shape", ())) is None:
+        return f"the padding of {op.op_type} is negative or does not fit its output"
+    return wrong_type(op, tensors, NUMBERS if op.op_type == "MaxPool" else {"float32"})
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    op = node.operator
+    slides = windows(op, context.tensors, op.ints("kernel_shape", ()))
+    assert slides is not None
+    dilations = op.ints("dilations", (1,) * len(slides))
+    x = context.value(op.inputs[0])
+    source = Source("pool", context.arch)
+    source.read("x", x)
+    indices = op.outputs[1] if len(op.outputs) > 1 and op.outputs[1] in context.tensors else ""
+    scalar = x.block != context.value(node.output).block or bool(indices)
+    output = Output(source, context, node, scalar)
+    y = output.value
+    outer = (y.shape[0], y.slices if output.vector else y.shape[1])
+    lines, (n, c) = place(y.shape[2:], outer)
+    spatial = [f"i{axis}" for axis in range(len(slides))]
+    if output.vector:
+        kind, load = context.arch.vector, f"LOAD_x(VEC_x({', '.join([n, c, *spatial])}))"
+    else:
+        kind, load = CTYPES[x.dtype], f"GET_x({at('x', [n, c, *spatial])})"
+    start, step, result = _steps(op, x.dtype, kind, _count(op, slides, dilations))
+    if indices:
+        source.write("indices", context.value(indices))
+        step = f"if (best < 0 || v > acc) {{ acc = v; best = {_index(op, x.shape, n, c)}; }}"
+        lines.append("long best = -1;")
+    lines.append(f"{kind} acc = ({kind})({start});")
+    lines += over_taps(slides, dilations, [f"const {kind} v = {load};", step])
+    where = [n, c, *(f"o{axis}" for axis in range(len(slides)))]
+    if indices:
+        lines.append(f"PUT_indices({at('indices', where)}, best);")
+    lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
+    source.lines("\n".join(f"  {line}" for line in lines))
+    return [source.launch(grid(y.shape[2:], math.prod(outer)))]
+
+
+def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
+    """What ``acc`` is at first, what an element ``v`` does to it, and the result."""
+    if op.op_type == "MaxPool":
+        larger = "fmax" if dtype.startswith("float") else "max"
+        return lowest(dtype), f"acc = {larger}(acc, v);", "acc"
+    if op.op_type == "AveragePool":
+        return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"
+    p = op.int("p", 2)
+    powers = {1: ("fabs(v)", "acc"), 2: ("v * v", "sqrt(acc)")}
+    term, root = powers.get(
+        p, (f"pow(fabs(v), ({kind})({p}.0f))", f"pow(acc, ({kind})({1 / p!r}f))")
+    )
+    return "0.0f", f"acc += {term};", root
+
+
+def _index(op: Operator, shape: Sequence[int], n: str, c: str) -> str:
+    """Where the element (i0, i1, ...) is in the whole input, as MaxPool counts."""
+    axes = list(range(len(shape) - 2))
+    if op.int("storage_order", 0):
+        axes.reverse()
+    text = f"(long)({n}) * {shape[1]} + {c}"
+    for axis in axes:
+        text = f"({text}) * {shape[2 + axis]} + i{axis}"
+    return text
+
+
+def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int]) -> str:
+    """How many elements an average is over, as an expression of o0, o1, ..."""
+    padding = bool(op.int("count_include_pad", 0))
+    factors = [
+        _counted(f"o{axis}", s, d, padding)
+        for axis, (s, d) in enumerate(zip(slides, dilations, strict=True))
+    ]
+    if all(f.isdigit() for f in factors):
+        return f"{math.prod(map(int, factors))}.0f"
+    return f"(float)({' * '.join(factors)})"
+
+
+def _counted(name: str, window: Window, dilation: int, padding: bool) -> str:
+    """Along one axis; where windows reach too far, it depends on the place ``name``."""
+    low, high = (-window.begin, window.size + window.end) if padding else (0, window.size)
+    first = f"({name} * {window.stride} - {window.begin})"
+    count = taps(window, dilation)
+    last = (window.output - 1) * window.stride - window.begin + window.extent
+    if last <= high and -window.begin >= low:
+        return str(count)
+    if dilation == 1:
+        return f"(min({first} + {window.extent}, {high}) - max({first}, {low}))"
+    terms = (
+        f"({first} + {k * dilation} >= {low} && {first} + {k * dilation} < {high})"
+        for k in range(count)
+    )
+    return f"({' + '.join(terms)})"

@@ -1,0 +1,250 @@
+"""Kernels that go along rows of a tensor: reductions, softmax, norms.
+
+A row is all elements that differ in some axes only. A work item goes along one row, or a group of
+work items shares one and joins its parts in local memory (on GPUs, where rows are long). It takes
+
+* "lanes": vectors of channels that belong to rows side by side, as the channel tells rows apart;
+* "across": vectors of channels that belong to one row;
+* "contiguous": neighbours of a row-major row as vectors;
+* "plain": one scalar after the other, in any layout.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coexec.devices.opencl.kernels.base import CTYPES, Launch, Source, Value, ceil_div
+from coexec.devices.opencl.kernels.output import Output
+from coexec.devices.opencl.kernels.positions import at, split, step
+
+__all__ = ["Place", "Rows", "Span", "Unit", "neighbours"]
+
+Place = Callable[[Sequence[str], int], list[str]]
+"""The coordinates in a tensor of those that are counted, and of how many channels a unit holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one step along a row works on; its elements are in the variable ``v``."""
+
+    vector: bool
+    at: str
+    """Its position in memory: of a vector, or of a scalar if rows are row-major."""
+    coordinates: tuple[str, ...]
+    """Of the first element; in vectors of channels the slice stands for the channel."""
+    index: str
+    """Which step of the span this is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a row that one loop goes along."""
+
+    count: int
+    unit: Callable[[str], Unit]
+    """By the name of the loop's variable."""
+    load: str
+    """What makes the elements of the position ``{}``."""
+    ctype: str
+
+
+class Rows:
+    """Rows of the tensor that ``source`` knows as ``x``.
+
+    Lines of the kernel may use ``row`` and, for each axis that tells rows apart, p0, p1, ...
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        x: Value,
+        along: Sequence[int],
+        *,
+        sizes: Sequence[int] | None = None,
+        place: Place | None = None,
+        vectors: bool = True,
+        shared: bool = True,
+    ) -> None:
+        """
+        Args:
+            along: the axes of a row.
+            sizes: of all axes, where these are not those of ``x`` itself; then with ``place``.
+            vectors: whether elements may be taken several at once.
+            shared: whether work items may share a row.
+        """
+        self._source, self._x = source, x
+        self._sizes = tuple(sizes or x.shape)
+        self._along = tuple(along)
+        self._place = place or (lambda coordinates, _: list(coordinates))
+        self.block = source.arch.block
+        self.length = math.prod(self._sizes[a] for a in along)
+        """Elements of a row."""
+        self.kept = tuple(a for a in range(len(self._sizes)) if a not in self._along)
+        self.kind = self._kind() if vectors and x.dtype == "float32" else "plain"
+        if self.kind == "contiguous":
+            source.define(neighbours("x", x.half, self.block))
+        self.vector = self.kind == "lanes"
+        """Whether what is found of a row is a vector, of a row for each lane."""
+        self.ctype = source.arch.vector if self.vector else CTYPES[x.dtype]
+        """Of what is found of a row."""
+        units = self._units()
+        self.rows = math.prod(units[a] for a in self.kept)
+        """Of vectors if rows lie side by side."""
+        self._steps = self.vectors().count + self.rest().count
+        self.sharing = self._sharing() if shared else 1
+        """Work items that share a row."""
+
+    def _kind(self) -> Literal["lanes", "across", "contiguous", "plain"]:
+        if self._x.block:
+            return "across" if 1 in self._along else "lanes"
+        inner = step(self._sizes, self._along) == 1
+        return "contiguous" if inner and self.length >= self.block else "plain"
+
+    def _units(self) -> tuple[int, ...]:
+        """The sizes, with slices for channels where those are taken in vectors."""
+        if self.kind in ("contiguous", "plain"):
+            return self._sizes
+        return self._sizes[0], ceil_div(self._sizes[1], self.block), *self._sizes[2:]
+
+    def _sharing(self) -> int:
+        """Where rows are long, and few or read best by neighbours."""
+        arch = self._source.arch
+        few = self.rows < 64 * arch.compute_units or self.kind == "contiguous"
+        if arch.family == "cpu" or self._steps < 32 or not few:
+            return 1
+        return int(min(arch.max_group, 256, 1 << (self._steps // 2).bit_length()))
+
+    def _start(self) -> list[str]:
+        """Lines that say which row a work item is at."""
+        width, _ = self._grid()
+        units = self._units()
+        if self.sharing > 1:
+            lines = ["const int item = get_local_id(0), row = get_global_id(1);"]
+        else:
+            lines = [f"const int row = get_global_id(1) * {width} + get_global_id(0);"]
+            lines += [f"if (row >= {self.rows}) return;"] if self.rows % width else []
+        texts = split("row", [units[a] for a in self.kept])
+        return [*lines, *(f"const int p{a} = {t};" for a, t in zip(self.kept, texts, strict=True))]
+
+    def launch(self, lines: Sequence[str]) -> Launch:
+        """The finished kernel of these lines."""
+        self._source.lines("\n".join(f"  {line}" for line in (*self._start(), *lines)))
+        if self.sharing > 1:
+            return self._source.launch((self.sharing, self.rows), (self.sharing, 1, 1))
+        return self._source.launch(self._grid())
+
+    def _grid(self) -> tuple[int, int]:
+        """One thread of a CPU computes a whole group, so long rows are groups of their own."""
+        width = self.rows
+        if self._source.arch.family == "cpu":
+            width = min(self.rows, max(1, 4096 // self._steps))
+        return width, ceil_div(self.rows, width)
+
+    def vectors(self, *, filled: bool = True) -> Span:
+        """The vectors of the row; ``filled``: without those that reach past the last channel."""
+        units, vector = self._units(), self._source.arch.vector
+        if self.kind == "plain":
+            return Span(0, self._scalar, "", "")
+        if self.kind == "contiguous":
+            return Span(self.length // self.block, self._neighbours, "NEAR_x({})", vector)
+        if filled and self.kind == "across":
+            units = (units[0], self._sizes[1] // self.block, *units[2:])
+        count = math.prod(units[a] for a in self._along)
+        return Span(count, lambda k: self._channels(k, units), "LOAD_x({})", vector)
+
+    def rest(self) -> Span:
+        """The elements that are in no filled vector, one by one."""
+        if self.kind == "lanes":
+            return self._scalars(0, self._scalar)
+        if self.kind == "across":
+            channels = self._sizes[1]
+            tail = channels % self.block
+            sizes = (self._sizes[0], tail, *self._sizes[2:])
+            count = self.length // channels * tail
+            return self._scalars(count, lambda k: self._scalar(k, sizes, channels - tail))
+        count = self.length % self.block if self.kind == "contiguous" else self.length
+        done = self.length - count
+        return self._scalars(count, lambda k: self._scalar(f"({done} + {k})" if done else k))
+
+    def scalars(self) -> Span:
+        """All elements one by one; not where rows lie side by side."""
+        return self._scalars(self.length, self._scalar)
+
+    def _scalars(self, count: int, unit: Callable[[str], Unit]) -> Span:
+        return Span(count, unit, "GET_x({})", CTYPES[self._x.dtype])
+
+    def _scalar(self, index: str, sizes: tuple[int, ...] = (), channels: int = 0) -> Unit:
+        """The element ``index`` of the row, of axes of ``sizes`` behind the first ``channels``."""
+        coordinates = self._coordinates(index, sizes or self._sizes, channels)
+        where = at("x", self._place(coordinates, 1))
+        apart = step(self._sizes, self._along)
+        if not self._x.block and apart is not None:
+            where = f"{at('x', self._first(1))} + {index} * {apart}"
+        return Unit(False, where, tuple(self._place(coordinates, 1)), index)
+
+    def _neighbours(self, index: str) -> Unit:
+        first = f"({index} * {self.block})"
+        coordinates = self._place(self._coordinates(first, self._sizes), 1)
+        return Unit(True, f"{at('x', self._first(1))} + {first}", tuple(coordinates), index)
+
+    def _channels(self, index: str, units: tuple[int, ...]) -> Unit:
+        coordinates = self._place(self._coordinates(index, units), self.block)
+        where = f"VEC_x({', '.join(coordinates)})"
+        apart = step(units, self._along)
+        if apart is not None and (self.kind == "lanes" or self._along[0] == 1):
+            where = f"VEC_x({', '.join(self._first(self.block))}) + {index} * {apart}"
+        return Unit(True, where, tuple(coordinates), index)
+
+    def _coordinates(self, index: str, sizes: Sequence[int], channels: int = 0) -> list[str]:
+        own = iter(split(index, [sizes[a] for a in self._along]))
+        found = [next(own) if a in self._along else f"p{a}" for a in range(len(sizes))]
+        if channels:
+            found[1] = f"({channels} + {found[1]})"
+        return found
+
+    def _first(self, channels: int) -> list[str]:
+        """Where the row starts."""
+        zero = ["0" if a in self._along else f"p{a}" for a in range(len(self._sizes))]
+        return self._place(zero, channels)
+
+    def loop(self, span: Span, body: Callable[[Unit], Sequence[str]], first: int = 0) -> list[str]:
+        """Lines that go along ``span`` from ``first`` on, with its elements in ``v``."""
+        if span.count <= first:
+            return []
+        unit = span.unit("k")
+        start = "item" if self.sharing > 1 else str(first)
+        return [
+            f"for (int k = {start}; k < {span.count}; k += {self.sharing}) {{",
+            f"  const {span.ctype} v = {span.load.format(unit.at)};",
+            *(f"  {line}" for line in body(unit)),
+            "}",
+        ]
+
+    def each(self, output: Output, make: Callable[[Unit], str]) -> list[str]:
+        """Lines that store what ``make`` says of elements ``v``, in a tensor of equal layout."""
+        if self.kind == "contiguous" and not output.chained:
+            self._source.define(neighbours("y", output.value.half, self.block))
+            found = self.loop(
+                self.vectors(),
+                lambda u: [f"const {self._source.arch.vector} result = {make(u)};",
+                           f"PUTS_y({u.at}, result);"],
+            )  # fmt: skip
+            return found + self.loop(self.rest(), lambda u: output.store(make(u), u.coordinates))
+        span = self.vectors(filled=False) if output.vector else self.scalars()
+        return self.loop(span, lambda u: output.store(make(u), u.coordinates))
+
+
+def neighbours(name: str, half: bool, width: int) -> str:
+    """Macros for ``width`` scalars side by side from any position on.
+
+    Compilers make one unaligned access of them. PoCL 3.0 calls a function for vload and vstore.
+    """
+    if half:
+        return (
+            f"#define NEAR_{name}(i) vload_half{width}(0, {name} + (i))\n"
+            f"#define PUTS_{name}(i, v) vstore_half{width}(v, 0, {name} + (i))"
+        )
+    gets = ", ".join(f"{name}[(i) + {lane}]" for lane in range(width))
+    puts = "; ".join(f"{name}[(i) + {lane}] = (v).s{lane:x}" for lane in range(width))
+    return f"#define NEAR_{name}(i) (float{width})({gets})\n#define PUTS_{name}(i, v) {puts}"

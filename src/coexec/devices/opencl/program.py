@@ -1,0 +1,166 @@
+"""A compiled module: kernels with their constants and memory, and its runs."""
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from coexec.devices.opencl.binaries import Binaries
+from coexec.devices.opencl.building import Build
+from coexec.devices.opencl.failures import translated
+from coexec.devices.opencl.kernels.base import Grid, Launch, Value
+from coexec.devices.opencl.tensors import DeviceTensor, Runtime
+from coexec.devices.opencl.tuner import rounded
+from coexec.errors import ExecutionError
+from coexec.memory.records import Record
+from coexec.memory.strategies import smallest
+
+__all__ = ["OpenClProgram"]
+
+_ALIGNMENT = 256
+"""Bytes: what any device wants a vector or a part of a buffer to start at."""
+
+
+class OpenClProgram:
+    """The launches of a module on one device."""
+
+    def __init__(
+        self, build: Build, runtime: Runtime, group_of: Callable[[Launch], Grid | None]
+    ) -> None:
+        """``group_of``: work items that form a group; None leaves it to the driver."""
+        self._build = build
+        self._runtime = runtime
+        self.group_of = group_of
+        self._programs = self._compile(runtime.binaries, runtime.options)
+        self._offsets, size = self._plan()
+        self.scratch_bytes = size
+        """Of the memory between the launches, as planned and as allocated."""
+        with translated(runtime.name, f"taking memory for {len(build.launches)} kernels"):
+            self._constants = self._upload()
+            flags = cl.mem_flags.READ_WRITE
+            self._arena = cl.Buffer(runtime.context, flags, size) if size else None
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return self._build.launches
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """For each launch, the result that it works on."""
+        return self._build.tasks
+
+    def bind(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> "_Bound":
+        return _Bound(self, {**inputs, **outputs})
+
+    def _compile(self, binaries: Binaries, options: str) -> list[Any]:
+        found: dict[str, Any] = {}
+        for launch, task in zip(self._build.launches, self._build.tasks, strict=True):
+            if launch.source not in found:
+                with translated(
+                    self._runtime.name, f"compiling the kernel {launch.name} of {task!r}"
+                ):
+                    found[launch.source] = binaries.program(launch.source, options)
+        return [found[launch.source] for launch in self._build.launches]
+
+    def _upload(self) -> list[list[Any]]:
+        """Buffers of the constants of each launch; equal arrays have one."""
+        made: dict[int, Any] = {}
+        found: list[list[Any]] = []
+        for launch in self._build.launches:
+            row = []
+            for argument in launch.arguments:
+                if isinstance(argument, np.ndarray):
+                    if id(argument) not in made:
+                        made[id(argument)] = self._runtime.constant(argument)
+                    row.append(made[id(argument)])
+            found.append(row)
+        return found
+
+    def _plan(self) -> tuple[dict[str, int], int]:
+        """Offset in bytes of each scratch tensor in the one buffer that holds them all."""
+        scratch = self._build.scratch
+        if not scratch:
+            return {}, 0
+        records = [
+            Record(-(-s.size_bytes // _ALIGNMENT) * _ALIGNMENT, s.first, s.last) for s in scratch
+        ]
+        _, plan = smallest(records)
+        starts = [0, *accumulate(plan.sizes)]  # objects lie one after the other
+        offsets = {
+            tensor.name: starts[number] + offset
+            for tensor, number, offset in zip(scratch, plan.object_of, plan.offsets, strict=True)
+        }
+        return offsets, plan.total_bytes
+
+    def buffer(self, value: Value, tensors: Mapping[str, DeviceTensor]) -> tuple[Any, int]:
+        """The memory of a tensor, and where it starts there, in scalars."""
+        place = self._build.places.of(value.name)
+        if place.root in tensors:
+            return tensors[place.root].buffer, place.offset
+        size = value.size_bytes // max(value.items, 1)
+        return self._arena, self._offsets[place.root] // size + place.offset
+
+
+class _Bound:
+    def __init__(self, program: OpenClProgram, tensors: dict[str, DeviceTensor]) -> None:
+        self._program = program
+        self._tensors = tensors
+        self._runtime = program._runtime
+        launches = program._build.launches
+        self.calls: list[tuple[Any, Any, Any]] = []
+        """Kernel, grid and group of each launch."""
+        self._uses: dict[str, list[tuple[Any, int, Value]]] = {}
+        for launch, compiled, constants in zip(
+            launches, program._programs, program._constants, strict=True
+        ):
+            kernel = cl.Kernel(compiled, launch.name)
+            self._set_arguments(kernel, launch, constants)
+            group = program.group_of(launch)
+            grid = launch.grid if group is None else rounded(launch.grid, group)
+            self.calls.append((kernel, grid, group))
+
+    def _set_arguments(self, kernel: Any, launch: Launch, constants: list[Any]) -> None:
+        index = 0
+        rest = iter(constants)
+        for argument in launch.arguments:
+            if isinstance(argument, np.ndarray):
+                kernel.set_arg(index, next(rest))
+                index += 1
+                continue
+            root = self._program._build.places.of(argument.name).root
+            self._uses.setdefault(root, []).append((kernel, index, argument))
+            self._set(kernel, index, argument)
+            index += 2
+
+    def _set(self, kernel: Any, index: int, value: Value) -> None:
+        buffer, offset = self._program.buffer(value, self._tensors)
+        kernel.set_arg(index, buffer)
+        kernel.set_arg(index + 1, np.int32(offset))
+
+    def set_input(self, name: str, tensor: DeviceTensor) -> None:
+        if self._tensors.get(name) is tensor:
+            return
+        self._tensors[name] = tensor
+        for kernel, index, value in self._uses.get(name, ()):
+            self._set(kernel, index, value)
+
+    set_output = set_input
+
+    def run(self) -> None:
+        runtime = self._runtime
+        tasks = self._program.tasks
+        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
+        with translated(runtime.name, doing, ExecutionError):
+            if runtime.timer is None:
+                for kernel, grid, group in self.calls:
+                    cl.enqueue_nd_range_kernel(runtime.queue, kernel, grid, group)
+            else:
+                for call, launch, result in zip(
+                    self.calls, self._program.launches, self._program.tasks, strict=True
+                ):
+                    runtime.call(*call, launch.name, result)
+            runtime.finish()

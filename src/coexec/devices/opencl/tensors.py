@@ -1,0 +1,161 @@
+"""Tensors on an OpenCL device, and the way there and back."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.binaries import Binaries
+from coexec.devices.opencl.kernels.base import Value
+from coexec.devices.opencl.kernels.reorder import reorder
+from coexec.devices.opencl.timing import Timer
+from coexec.devices.opencl.tuner import rounded, rule
+from coexec.frontend.module import Array
+from coexec.trace import Detail
+
+__all__ = ["DeviceTensor", "Runtime"]
+
+
+@dataclass(eq=False)
+class DeviceTensor:
+    """A tensor in the device's memory and layout."""
+
+    value: Value
+    buffer: Any
+    staging: "_Staging | None" = None
+
+
+@dataclass(eq=False)
+class _Staging:
+    """The tensor as numpy sees it, and the kernels that bring it there and back."""
+
+    buffer: Any
+    host: Array
+    """Over the buffer itself where memory is unified, else page-locked memory for copies."""
+    up: "tuple[Any, Any, Any] | None"
+    down: "tuple[Any, Any, Any] | None"
+
+
+class Runtime:
+    """Context, queue and waiting of one opened device."""
+
+    def __init__(
+        self, name: str, handle: Any, arch: Architecture, unified: bool, binaries: Binaries,
+        context: Any, options: str, active: bool = False,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.arch = arch
+        self.unified = unified
+        self.context = context
+        self.binaries = binaries
+        self.options = options
+        self.queue = self._plain_queue = cl.CommandQueue(context)
+        self._timed_queue: Any = None
+        self.timer: Timer | None = None
+        self._active = active
+
+    def constant(self, array: Array, writable: bool = False) -> Any:
+        """A buffer with the values of ``array``."""
+        access = cl.mem_flags.READ_WRITE if writable else cl.mem_flags.READ_ONLY
+        flags = access | cl.mem_flags.COPY_HOST_PTR
+        filled = array if array.size else np.zeros(1, array.dtype)
+        return cl.Buffer(self.context, flags, hostbuf=filled)
+
+    def allocate(self, value: Value) -> DeviceTensor:
+        """Uninitialised memory for a tensor."""
+        size = max(value.size_bytes, 1)
+        return DeviceTensor(value, cl.Buffer(self.context, self._host_flags(), size))
+
+    def upload(self, array: Array, tensor: DeviceTensor) -> None:
+        """Copy ``array`` into ``tensor``. Returns once ``array`` has been read."""
+        if not array.size:
+            return  # nothing to read, and nothing that OpenCL would map
+        staging = self._staging(tensor)
+        staging.host[...] = array
+        if not self.unified:
+            self._copy(staging.buffer, staging.host, tensor)
+        self._reorder(staging.up, tensor)
+
+    def download(self, tensor: DeviceTensor) -> Array:
+        """The values of ``tensor``, valid until its next `download`."""
+        staging = self._staging(tensor)
+        self._reorder(staging.down, tensor)
+        if not self.unified:
+            self._copy(staging.host, staging.buffer, tensor)
+        self.finish()
+        return staging.host
+
+    def finish(self) -> None:
+        """Wait for everything given to the device, and raise if something failed."""
+        if self._active:
+            event = cl.enqueue_marker(self.queue)
+            self.queue.flush()
+            while event.command_execution_status > cl.command_execution_status.COMPLETE:
+                time.sleep(0)
+        self.queue.finish()
+
+    def call(self, kernel: Any, grid: Any, group: Any, name: str, result: str) -> None:
+        """Enqueue a kernel."""
+        event = cl.enqueue_nd_range_kernel(self.queue, kernel, grid, group)
+        if self.timer is not None:
+            self.timer.keep(event, name, "kernel", result)
+
+    def _copy(self, target: Any, source: Any, tensor: DeviceTensor) -> None:
+        event = cl.enqueue_copy(self.queue, target, source, is_blocking=False)
+        if self.timer is not None:
+            self.timer.keep(event, "copy", "copy", tensor.value.name)
+
+    def _reorder(self, call: "tuple[Any, Any, Any] | None", tensor: DeviceTensor) -> None:
+        if call is not None:
+            self.call(*call, "reorder", tensor.value.name)
+
+    def start_timing(self) -> None:
+        """From now on events carry times: a queue of its own, as they cost a little."""
+        if self._timed_queue is None:
+            timed = cl.command_queue_properties.PROFILING_ENABLE
+            self._timed_queue = cl.CommandQueue(self.context, properties=timed)
+        self.queue = self._timed_queue
+        self.timer = Timer(self.name, self.queue)
+
+    def stop_timing(self) -> Sequence[Detail]:
+        timer, self.timer, self.queue = self.timer, None, self._plain_queue
+        return [] if timer is None else timer.details()
+
+    def _host_flags(self) -> Any:
+        flags = cl.mem_flags.READ_WRITE
+        return flags | cl.mem_flags.ALLOC_HOST_PTR if self.unified else flags
+
+    def _staging(self, tensor: DeviceTensor) -> _Staging:
+        if tensor.staging is None:
+            value = tensor.value
+            plain = replace(value, block=0, half=False)
+            same = plain.size_bytes == value.size_bytes and value.block in (0, 1) and not value.half
+            buffer = tensor.buffer if same else self.allocate(plain).buffer
+            host = self._host(buffer, plain)
+            up = None if same else self._reordering(plain, value, buffer, tensor.buffer)
+            down = None if same else self._reordering(value, plain, tensor.buffer, buffer)
+            tensor.staging = _Staging(buffer, host, up, down)
+        return tensor.staging
+
+    def _host(self, buffer: Any, value: Value) -> Array:
+        dtype, shape = np.dtype(value.dtype), value.shape
+        access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+        if self.unified:  # stays mapped: on one memory that is only a pointer
+            array, _ = cl.enqueue_map_buffer(self.queue, buffer, access, 0, shape, dtype)
+            return np.asarray(array)
+        pinned = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        locked = cl.Buffer(self.context, pinned, max(value.size_bytes, 1))
+        array, _ = cl.enqueue_map_buffer(self.queue, locked, access, 0, shape, dtype)
+        return np.asarray(array)
+
+    def _reordering(self, source: Value, target: Value, a: Any, b: Any) -> tuple[Any, Any, Any]:
+        launch = reorder(source, target, self.arch)
+        program = self.binaries.program(launch.source, self.options)
+        kernel = cl.Kernel(program, launch.name)
+        kernel.set_args(a, np.int32(0), b, np.int32(0))
+        group = rule(launch, self.arch)
+        return kernel, rounded(launch.grid, group), group

@@ -1,0 +1,15 @@
+"""Shared objects: one for each tensor."""
+
+from collections.abc import Sequence
+
+from coexec.memory.records import Assignment, Record
+
+__all__ = ["assign"]
+
+
+def assign(records: Sequence[Record]) -> Assignment:
+    """Share nothing: what the other strategies are compared with.
+
+    Promises the sum of all sizes. O(n).
+    """
+    return Assignment.shared(range(len(records)), [r.size_bytes for r in records])
