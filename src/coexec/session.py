@@ -149,6 +149,10 @@ class InferenceSession:
         """numpy's name of an input's dtype."""
         return self._inputs[name].dtype
 
+    def wait(self) -> None:
+        """Until kernels that compile in the background are ready."""
+        self._executor.wait()
+
     @property
     def degraded(self) -> str | None:
         """Why the CPU runs the model in place of the plan: a device failed, or its kernels are

@@ -28,6 +28,8 @@ class Options:
     """A thread that waits sleeps ("passive"), or looks again and again ("active")."""
     tuning: str = "fast"
     """Of work groups: "none", "fast" (by rule) or "exhaustive" (measured and remembered)."""
+    storage: str = "auto"
+    """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
     binaries: Path | None = None
     """Folder for compiled kernels; None: nothing is kept."""
 

@@ -73,6 +73,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "precision": ("fp32", "fp16"),
     "waiting": ("passive", "active"),
     "tuning": ("fast", "none", "exhaustive"),
+    "storage": ("auto", "buffer", "image"),
 }
 
 
@@ -89,7 +90,7 @@ def gpu_options(texts: Mapping[str, str], binaries: Path | None = None) -> Optio
         if value not in _CHOICES[name]:
             raise UsageError(f"{name}={value!r}: it is one of {', '.join(_CHOICES[name])}")
     chosen = {name: choices[0] for name, choices in _CHOICES.items()} | dict(texts)
-    return Options(chosen["precision"], chosen["waiting"], chosen["tuning"], binaries)
+    return Options(**chosen, binaries=binaries)
 
 
 def split_names(text: str) -> list[str]:

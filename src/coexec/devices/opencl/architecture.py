@@ -26,6 +26,8 @@ class Architecture:
     """Memory that the work items of a group share."""
     half: bool = False
     """Tensors and weights are stored as 16-bit floats; arithmetic stays in 32 bits."""
+    image_edge: int = 0
+    """The largest width and height of an image; 0: tensors lie in buffers."""
     model: str = ""
     """The processor's own name, for rules that are known for some models only."""
 

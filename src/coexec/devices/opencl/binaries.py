@@ -8,6 +8,7 @@ never trusted. Binaries are taken after the kernels exist, because PoCL generate
 import hashlib
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,18 @@ class Binaries:
         path = self._path(source, options)
         program = None if path is None else self._read(path)
         if program is None:
-            import pyopencl
-
-            program = pyopencl.Program(self._context, source).build(options)
+            program = self._built(source, options)
             self.compiled += 1
             if path is not None:
                 self._write(path, program)
         return program
+
+    def _built(self, source: str, options: str) -> Any:
+        import pyopencl
+
+        with warnings.catch_warnings():  # compilers have much to say; what fails is an error
+            warnings.simplefilter("ignore", pyopencl.CompilerWarning)
+            return pyopencl.Program(self._context, source).build(options)
 
     def _path(self, source: str, options: str) -> Path | None:
         if self._folder is None:

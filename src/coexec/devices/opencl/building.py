@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.images import Extent, stored_as_images
 from coexec.devices.opencl.kernels import KERNELS
 from coexec.devices.opencl.kernels.base import Chooser, Context, Launch, Value
 from coexec.devices.opencl.network import Network, clean_up, read_network
@@ -33,8 +34,8 @@ class Build:
     """For each launch the result that it works on, for messages and traces."""
     places: Places
     scratch: tuple[Scratch, ...]
-    externals: Mapping[str, Value]
-    """Inputs and outputs."""
+    images: Mapping[str, Extent]
+    """Tensors between launches that lie in images and not in buffers."""
 
 
 def build(module: Module, arch: Architecture, chooser: Chooser | None = None) -> Build:
@@ -59,11 +60,10 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
         made = kernel.launches(node, context)
         launches += made
         tasks += [node.operator.outputs[0]] * len(made)
-    externals = {n: context.value(n) for n in (*network.inputs, *network.outputs)}
-    return Build(
-        tuple(launches), tuple(tasks), places, _scratch(launches, places, network, context),
-        externals,
-    )  # fmt: skip
+    external = {*network.inputs, *network.outputs}
+    launches, images = stored_as_images(launches, places, external, arch)
+    scratch = _scratch(launches, places, network, context)
+    return Build(tuple(launches), tuple(tasks), places, scratch, images)
 
 
 def _scratch(

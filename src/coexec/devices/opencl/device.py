@@ -48,7 +48,7 @@ class OpenClDevice:
         """``arch``: generate kernels for another kind of processor than this one, to test them."""
         options = options or Options()
         self.spec = spec
-        self.arch = arch or found.architecture(options.precision == "fp16")
+        self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         with translated(spec.name, f"opening {found.name}"):
             context = cl.Context([found.handle])
         self.binaries = Binaries(found, context, options.binaries)

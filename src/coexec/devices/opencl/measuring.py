@@ -55,7 +55,7 @@ class Measuring:
 
     def _seconds(self, launches: Sequence[Launch], groups: Sequence[Grid]) -> float:
         """Of all launches; infinite if the device cannot run them, which is no error here."""
-        buffers: dict[str, Any] = {}
+        buffers: dict[Any, Any] = {}  # alive until the end: kernels do not keep them
         try:
             calls = [
                 (self._kernel(launch, buffers), rounded(launch.grid, group), group)
@@ -70,7 +70,7 @@ class Measuring:
         except cl.Error:
             return float("inf")
 
-    def _kernel(self, launch: Launch, buffers: dict[str, Any]) -> Any:
+    def _kernel(self, launch: Launch, buffers: dict[Any, Any]) -> Any:
         program = self._runtime.binaries.program(launch.source, self._runtime.options)
         kernel = cl.Kernel(program, launch.name)
         index = 0
@@ -82,7 +82,8 @@ class Measuring:
                 kernel.set_arg(index + 1, np.int32(0))
                 index += 2
             else:
-                kernel.set_arg(index, self._runtime.constant(argument))
+                buffers[id(argument)] = self._runtime.constant(argument)
+                kernel.set_arg(index, buffers[id(argument)])
                 index += 1
         return kernel
 

@@ -67,6 +67,10 @@ class Places:
         self._members.setdefault(target.root, []).extend(moved)
         return True
 
+    def alone(self, name: str) -> bool:
+        """Whether nothing else lies in the memory of ``name``."""
+        return name not in self._parent and not self._members.get(name)
+
     def items(self, root: str) -> int:
         """Scalars that the memory of a root holds."""
         values = (self._context.value(n) for n in (root, *self._members.get(root, ())))

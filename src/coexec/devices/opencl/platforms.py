@@ -55,13 +55,23 @@ class Found:
     def half(self) -> bool:
         return "cl_khr_fp16" in self.handle.extensions
 
-    def architecture(self, half: bool = False) -> Architecture:
+    @property
+    def _image_edge(self) -> int:
         device = self.handle
+        return (
+            min(device.image2d_max_width, device.image2d_max_height) if device.image_support else 0
+        )
+
+    def architecture(self, half: bool = False, storage: str = "auto") -> Architecture:
+        """``storage``: see `coexec.devices.base.Options`. Adreno GPUs read images faster."""
+        device = self.handle
+        images = storage == "image" or (storage == "auto" and "adreno" in self.name.lower())
         common = {
             "compute_units": device.max_compute_units,
             "max_group": device.max_work_group_size,
             "local_bytes": device.local_mem_size,
             "half": half,
+            "image_edge": self._image_edge if images else 0,
             "model": self.name,
         }
         if self.pocl:

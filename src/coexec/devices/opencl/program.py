@@ -1,7 +1,6 @@
 """A compiled module: kernels with their constants and memory, and its runs."""
 
-from collections.abc import Callable, Mapping
-from itertools import accumulate
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,12 @@ from coexec.devices.opencl.binaries import Binaries
 from coexec.devices.opencl.building import Build
 from coexec.devices.opencl.failures import translated
 from coexec.devices.opencl.kernels.base import Grid, Launch, Value
+from coexec.devices.opencl.scratch import ScratchMemory
 from coexec.devices.opencl.tensors import DeviceTensor, Runtime
 from coexec.devices.opencl.tuner import rounded
 from coexec.errors import ExecutionError
-from coexec.memory.records import Record
-from coexec.memory.strategies import smallest
 
 __all__ = ["OpenClProgram"]
-
-_ALIGNMENT = 256
-"""Bytes: what any device wants a vector or a part of a buffer to start at."""
 
 
 class OpenClProgram:
@@ -34,13 +29,9 @@ class OpenClProgram:
         self._runtime = runtime
         self.group_of = group_of
         self._programs = self._compile(runtime.binaries, runtime.options)
-        self._offsets, size = self._plan()
-        self.scratch_bytes = size
-        """Of the memory between the launches, as planned and as allocated."""
         with translated(runtime.name, f"taking memory for {len(build.launches)} kernels"):
             self._constants = self._upload()
-            flags = cl.mem_flags.READ_WRITE
-            self._arena = cl.Buffer(runtime.context, flags, size) if size else None
+            self._scratch = ScratchMemory(build, runtime)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -80,29 +71,30 @@ class OpenClProgram:
             found.append(row)
         return found
 
-    def _plan(self) -> tuple[dict[str, int], int]:
-        """Offset in bytes of each scratch tensor in the one buffer that holds them all."""
-        scratch = self._build.scratch
-        if not scratch:
-            return {}, 0
-        records = [
-            Record(-(-s.size_bytes // _ALIGNMENT) * _ALIGNMENT, s.first, s.last) for s in scratch
-        ]
-        _, plan = smallest(records)
-        starts = [0, *accumulate(plan.sizes)]  # objects lie one after the other
-        offsets = {
-            tensor.name: starts[number] + offset
-            for tensor, number, offset in zip(scratch, plan.object_of, plan.offsets, strict=True)
-        }
-        return offsets, plan.total_bytes
+    @property
+    def images(self) -> Collection[str]:
+        """Tensors between launches that lie in images."""
+        return self._build.images.keys()
 
-    def buffer(self, value: Value, tensors: Mapping[str, DeviceTensor]) -> tuple[Any, int]:
-        """The memory of a tensor, and where it starts there, in scalars."""
+    @property
+    def planned_bytes(self) -> int:
+        """Of the memory between the launches, as planned."""
+        return self._scratch.planned_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the memory between the launches, as allocated."""
+        return self._scratch.allocated_bytes
+
+    def memory(self, value: Value, tensors: Mapping[str, DeviceTensor]) -> tuple[Any, int | None]:
+        """The buffer of a tensor and where it starts there, in scalars; or an image and None."""
         place = self._build.places.of(value.name)
         if place.root in tensors:
             return tensors[place.root].buffer, place.offset
-        size = value.size_bytes // max(value.items, 1)
-        return self._arena, self._offsets[place.root] // size + place.offset
+        buffer, start_bytes = self._scratch.of(place.root)
+        if start_bytes is None:
+            return buffer, None
+        return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + place.offset
 
 
 class _Bound:
@@ -133,13 +125,16 @@ class _Bound:
                 continue
             root = self._program._build.places.of(argument.name).root
             self._uses.setdefault(root, []).append((kernel, index, argument))
-            self._set(kernel, index, argument)
-            index += 2
+            index += self._set(kernel, index, argument)
 
-    def _set(self, kernel: Any, index: int, value: Value) -> None:
-        buffer, offset = self._program.buffer(value, self._tensors)
+    def _set(self, kernel: Any, index: int, value: Value) -> int:
+        """Set a tensor; how many arguments it takes."""
+        buffer, offset = self._program.memory(value, self._tensors)
         kernel.set_arg(index, buffer)
+        if offset is None:
+            return 1
         kernel.set_arg(index + 1, np.int32(offset))
+        return 2
 
     def set_input(self, name: str, tensor: DeviceTensor) -> None:
         if self._tensors.get(name) is tensor:

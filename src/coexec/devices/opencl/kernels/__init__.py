@@ -9,10 +9,14 @@ from coexec.devices.opencl.kernels import (
     concat,
     conv,
     conv_transpose,
+    cumulative,
+    det,
+    einsum,
     elementwise,
     gather,
     gemm,
     global_pool,
+    lrn,
     masked,
     normalize,
     onehot,
@@ -28,6 +32,7 @@ from coexec.devices.opencl.kernels import (
     slicing,
     softmax,
     space_depth,
+    top_k,
     transpose,
 )
 from coexec.devices.opencl.kernels.base import CTYPES, Context, Launch, Node
@@ -55,17 +60,22 @@ KERNELS: Mapping[str, Kernel] = {
     "Concat": _of(concat),
     "Conv": _of(conv),
     "ConvTranspose": _of(conv_transpose),
+    "Det": _of(det),
+    "Einsum": _of(einsum),
     "Gemm": _of(gemm),
     "GlobalAveragePool": _of(global_pool),
     "GlobalLpPool": _of(global_pool),
     "GlobalMaxPool": _of(global_pool),
+    "LRN": _of(lrn),
     "LpPool": _of(pool),
     "MatMul": _of(gemm),
     "MaxPool": _of(pool),
     "OneHot": _of(onehot),
     "Pad": _of(pad),
+    "TopK": _of(top_k),
     "Transpose": _of(transpose),
     **dict.fromkeys(("ArgMax", "ArgMin"), _of(arg_extremum)),
+    **dict.fromkeys(("CumProd", "CumSum"), _of(cumulative)),
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _of(softmax)),
     **dict.fromkeys(normalize.OPERATORS, _of(normalize)),
     **dict.fromkeys(recurrent.OPERATORS, _of(recurrent)),
@@ -83,8 +93,10 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 FUSED_BEHIND = frozenset(
-    {"AveragePool", "Conv", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MaxPool"}
-)
+    {"ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Gemm",
+     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "LRN", "LogSoftmax",
+     "LpPool", "MatMul", "MaxPool", "Softmax", *normalize.OPERATORS, *reduce.KINDS}
+)  # fmt: skip
 """Operators whose kernels apply a chain of element-wise operators to what they make."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source
 from coexec.devices.opencl.kernels.folds import joined
+from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.reasons import NUMBERS, wrong_type
 from coexec.devices.opencl.kernels.rows import Rows
@@ -19,10 +20,9 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[Launch]:
     """A work item, or a group, for each scalar of the result."""
     op = node.operator
-    x = context.value(op.inputs[0])
-    axis = op.int("axis", 0) % len(x.shape)
     source = Source("arg_extremum", context.arch)
-    source.read("x", x)
+    x = declare(source, context, "x", op.inputs[0])
+    axis = op.int("axis", 0) % len(x.shape)
     rows = Rows(source, x, (axis,), vectors=False)
     output = Output(source, context, node, scalar=True)
     lines = extremum(rows, op.op_type == "ArgMax", bool(op.int("select_last_index", 0)))

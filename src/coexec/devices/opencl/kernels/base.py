@@ -4,7 +4,6 @@ A kernel file holds text and numbers. It never sees OpenCL itself: it says what 
 grid, with which tensors, and somebody else compiles, places and times it.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,76 +12,15 @@ from typing import Literal
 import numpy as np
 
 from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.kernels.parameter import Parameter
+from coexec.devices.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["CTYPES", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value", "Window",
            "ceil_div", "literal", "row_major"]  # fmt: skip
 
-CTYPES: Mapping[str, str] = {
-    "float32": "float", "float64": "double", "bool": "uchar",
-    "int8": "char", "int16": "short", "int32": "int", "int64": "long",
-    "uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong",
-}  # fmt: skip
-"""OpenCL's scalar type of each dtype that tensors on the device may have."""
-
 Grid = tuple[int, int, int]
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def literal(value: float, dtype: str = "float32") -> str:
-    """A constant in OpenCL C, exact to the last bit."""
-    if dtype not in ("float32", "float64"):
-        return f"({CTYPES[dtype]})({int(value)}{'L' if dtype == 'int64' else ''})"
-    if math.isnan(value):
-        return "NAN"
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
-    if dtype == "float64":
-        return f"({float(value)!r})"
-    return f"({float(np.float32(value))!r}f)"
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A tensor as kernels see it.
-
-    Row-major as in ONNX if ``block`` is 0. Else it has four axes and lies as
-    [N, ceil(C / block), H, W, block]: "PHWC4" with 4. Lanes past C hold arbitrary finite numbers
-    that nobody may read as values.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    block: int = 0
-    half: bool = False
-    """Stored as 16-bit floats."""
-
-    @property
-    def items(self) -> int:
-        """Scalars stored, padding included."""
-        if not self.block:
-            return math.prod(self.shape)
-        n, _, h, w = self.shape
-        return n * self.slices * h * w * self.block
-
-    @property
-    def size_bytes(self) -> int:
-        return self.items * (2 if self.half else np.dtype(self.dtype).itemsize)
-
-    @property
-    def slices(self) -> int:
-        """Blocks of channels."""
-        return ceil_div(self.shape[1], self.block)
-
-    @property
-    def ctype(self) -> str:
-        """Of a stored scalar."""
-        return "half" if self.half else CTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +80,10 @@ class Launch:
     group: Grid | None
     """Fixed if the kernel depends on it; None: whoever launches it may choose."""
     window: Window | None = None
+    may_be_images: frozenset[str] = frozenset()
+    """Tensors that it touches by whole vectors at coordinates only, so that images do as well."""
+    with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")
+    """The source for these tensors stored as images."""
 
 
 Chooser = Callable[[str, Mapping[str, Callable[[], list[Launch]]]], str]
@@ -215,29 +157,22 @@ class Source:
         self.name = name
         self.arch = arch
         self._defines: list[str] = []
-        self._parameters: list[str] = []
-        self._prelude: list[str] = []
-        self._arguments: list[Value | Array] = []
-        self._written: set[str] = set()
+        self._parameters: list[Parameter] = []
         self._body: list[str] = []
 
     def read(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel reads."""
-        self._tensor(name, value, "const ")
+        self._parameters.append(Parameter(name, value))
 
     def write(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel writes."""
-        self._tensor(name, value, "")
-        self._written.add(value.name)
+        self._parameters.append(Parameter(name, value, written=True))
 
     def constant(self, name: str, array: Array, vector: int | None = None) -> None:
         """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
         half = self.arch.half and array.dtype == np.float32
-        stored = array.astype(np.float16) if half else array
-        ctype = "half" if half else CTYPES[array.dtype.name]
-        self._parameters.append(f"__global const {ctype}* restrict {name}")
-        self._arguments.append(np.ascontiguousarray(stored))
-        self._accessors(name, ctype, vector or self.arch.block, half)
+        stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
+        self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
 
     def lines(self, text: str) -> None:
         """Add to the body."""
@@ -257,70 +192,35 @@ class Source:
         x, y, z = (*grid, 1, 1)[:3]
         sizes = (x, y, z)
         body = "\n".join(self._body)
+        written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
+        return Launch(
+            name=self.name,
+            source=self._text(sizes, group, frozenset()),
+            arguments=tuple(p.argument for p in self._parameters),
+            written=frozenset(written),
+            grid=sizes,
+            group=group,
+            window=window,
+            may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
+            with_images=lambda names: self._text(sizes, group, names),
+        )
+
+    def _text(self, grid: Grid, group: Grid | None, images: frozenset[str]) -> str:
+        """The kernel, with the tensors ``images`` stored as such."""
         guard = "" if group else (
-            f"  if (get_global_id(0) >= {sizes[0]} || get_global_id(1) >= {sizes[1]}"
-            f" || get_global_id(2) >= {sizes[2]}) return;\n"
+            f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
+            f" || get_global_id(2) >= {grid[2]}) return;\n"
         )  # fmt: skip
         fixed = ""
         if group:
             fixed = f"__attribute__((reqd_work_group_size({group[0]}, {group[1]}, {group[2]})))\n"
-        source = (
-            "\n".join(self._defines)
-            + f"\n{fixed}__kernel void {self.name}({', '.join(self._parameters)})\n{{\n"
-            + "".join(f"  {line}\n" for line in self._prelude)
+        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        return (
+            "\n".join([*self._defines, *(p.macros for p in parameters)])
+            + f"\n{fixed}__kernel void {self.name}("
+            + f"{', '.join(p.declaration for p in parameters)})\n{{\n"
+            + "".join(p.prelude for p in parameters)
             + guard
-            + body
+            + "\n".join(self._body)
             + "\n}\n"
         )
-        return Launch(
-            self.name, source, tuple(self._arguments), frozenset(self._written), sizes, group,
-            window,
-        )  # fmt: skip
-
-    def _tensor(self, name: str, value: Value, const: str) -> None:
-        self._parameters.append(f"__global {const}{value.ctype}* restrict {name}_, int {name}_at")
-        self._prelude.append(
-            f"__global {const}{value.ctype}* restrict {name} = {name}_ + {name}_at;"
-        )
-        self._arguments.append(value)
-        self._accessors(name, value.ctype, value.block or 1, value.half, const)
-        if value.block:
-            _, _, h, w = value.shape
-            self._defines.append(
-                f"#define VEC_{name}(n, s, y, x) "
-                f"((((n) * {value.slices} + (s)) * {h} + (y)) * {w} + (x))\n"
-                f"#define AT_{name}(n, c, y, x) (VEC_{name}(n, (c) / {value.block}, y, x) "
-                f"* {value.block} + (c) % {value.block})"
-            )
-        else:
-            self._defines.append(row_major(name, value.shape))
-
-    def _accessors(
-        self, name: str, ctype: str, vector: int, half: bool, const: str = "const "
-    ) -> None:
-        width = "" if vector == 1 else str(vector)
-        if half:
-            self._defines.append(
-                f"#define GET_{name}(i) vload_half(i, {name})\n"
-                f"#define PUT_{name}(i, v) vstore_half(v, i, {name})\n"
-                f"#define LOAD_{name}(i) vload_half{width}(i, {name})\n"
-                f"#define STORE_{name}(i, v) vstore_half{width}(v, i, {name})"
-            )
-        else:  # a cast and no vload: PoCL 3.0 calls a function for that and spills all registers
-            self._defines.append(
-                f"#define GET_{name}(i) {name}[i]\n"
-                f"#define PUT_{name}(i, v) {name}[i] = (v)\n"
-                f"#define LOAD_{name}(i) ((__global const {ctype}{width}*){name})[i]\n"
-                f"#define STORE_{name}(i, v) ((__global {ctype}{width}*){name})[i] = (v)"
-            )
-
-
-def row_major(name: str, shape: Sequence[int]) -> str:
-    """The macro ``AT_name`` of a tensor that lies as in ONNX."""
-    if not shape:
-        return f"#define AT_{name}() 0"
-    names = [f"i{axis}" for axis in range(len(shape))]
-    text = f"({names[0]})"
-    for axis, size in list(zip(names, shape, strict=True))[1:]:
-        text = f"({text} * {size} + ({axis}))"
-    return f"#define AT_{name}({', '.join(names)}) {text}"

@@ -1,13 +1,16 @@
 """BatchNormalization of inference: a factor and a summand for each channel."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, literal
-from coexec.devices.opencl.kernels.operands import PerChannel
+import numpy as np
+
+from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
+from coexec.devices.opencl.kernels.operands import PerChannel, declare, given
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.positions import at, split
 from coexec.devices.opencl.kernels.reasons import wrong_type
+from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -25,27 +28,36 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[Launch]:
     """A work item for each vector of channels, or for each scalar."""
     op = node.operator
-    x = context.value(op.inputs[0])
     source = Source("batch_norm", context.arch)
-    source.read("x", x)
-    parameters = [
-        PerChannel(source, context, argument, name)
-        for argument, name in zip(
-            ("scale", "shift", "mean", "variance"), op.inputs[1:], strict=True
-        )
-    ]
+    x = declare(source, context, "x", op.inputs[0])
+    epsilon = op.number("epsilon", 1e-5)
+    numbers = _folded([given(context, n) for n in op.inputs[1:5]], epsilon)
+    arguments = ("scale", "shift", "mean", "variance")
+    parameters = [PerChannel(source, a, n) for a, n in zip(arguments, numbers, strict=False)]
     output = Output(source, context, node, scalar=x.block != context.value(node.output).block)
-    shape = x.shape
-    if output.vector:
-        shape = (x.shape[0], x.slices, *x.shape[2:])
+    shape = (x.shape[0], x.slices, *x.shape[2:]) if output.vector else x.shape
     coordinates = split("index", shape)
-    get, text = ("LOAD", f"VEC_x({', '.join(coordinates)})") if output.vector else (
-        "GET", at("x", coordinates))  # fmt: skip
-    scale, shift, mean, variance = (
-        p.vector(coordinates[1]) if output.vector else p.scalar(coordinates[1]) for p in parameters
+    value = f"GET_x({at('x', coordinates)})"
+    if output.vector:
+        value = f"LOAD_x(VEC_x({', '.join(coordinates)}))"
+    channel = coordinates[1]
+    scale, shift, *statistics = (
+        p.vector(channel) if output.vector else p.scalar(channel) for p in parameters
     )
-    epsilon = literal(op.number("epsilon", 1e-5))
-    value = f"({get}_x({text}) - {mean}) * ({scale} / sqrt({variance} + {epsilon})) + {shift}"
-    source.lines("  const int index = get_global_id(0);")
-    source.lines("\n".join(f"  {line}" for line in output.store(value, coordinates)))
+    if statistics:
+        mean, variance = statistics
+        value, scale = f"({value} - {mean})", f"{scale} / sqrt({variance} + {literal(epsilon)})"
+    lines = ["const int index = get_global_id(0);"]
+    lines += output.store(f"{value} * ({scale}) + {shift}", coordinates)
+    source.lines("\n".join(f"  {line}" for line in lines))
     return [source.launch((math.prod(shape),))]
+
+
+def _folded(numbers: Sequence[Array | Value], epsilon: float) -> Sequence[Array | Value]:
+    """Scale and shift with mean and variance in them, if all are constant."""
+    arrays = [np.asarray(n, np.float64) for n in numbers if not isinstance(n, Value)]
+    if len(arrays) < len(numbers):
+        return numbers
+    scale, shift, mean, variance = arrays
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor, shift - mean * factor

@@ -19,10 +19,11 @@ from coexec.devices.opencl.kernels.base import (
     row_major,
 )
 from coexec.devices.opencl.kernels.expressions import VECTOR_SAFE, Call, expression, helpers
+from coexec.devices.opencl.kernels.merging import merged
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
-__all__ = ["Chain", "Operand"]
+__all__ = ["Chain", "Operand", "operand_value"]
 
 
 class Chain:
@@ -38,10 +39,12 @@ class Chain:
         node: Node,
         operators: Sequence[Operator],
         scalar: bool = False,
+        merge: bool = False,
     ) -> None:
         """``operators`` may include the head itself, if that is element-wise.
 
-        ``scalar`` is for heads that make one scalar at a time, in any layout.
+        ``scalar`` is for heads that make one scalar at a time, in any layout. ``merge`` lets the
+        output, and positions in it, have fewer axes; the same output in memory.
         """
         self._context = context
         self._operators = operators
@@ -51,14 +54,16 @@ class Chain:
         """Whether positions are those of vectors: (n, slice, y, x)."""
         inside = {name for op in operators for name in op.outputs}
         inside.update(node.operator.outputs)
-        self._operands: dict[str, Operand] = {}
-        for op in operators:
-            for name in _read(op):
-                if name and name not in inside and name not in self._operands:
-                    argument = f"e{len(self._operands)}"
-                    self._operands[name] = Operand(
-                        source, context, name, argument, self.out if self.vector else None
-                    )
+        read = (name for op in operators for name in _read(op) if name and name not in inside)
+        values = {name: operand_value(context, name) for name in read}
+        if merge:
+            view = merged(self.out, values.values())
+            self.out = view(self.out)
+            values = {name: view(value) for name, value in values.items()}
+        self._operands = {
+            name: Operand(source, context, value, f"e{i}", self.out if self.vector else None)
+            for i, (name, value) in enumerate(values.items())
+        }
         functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
         for text in dict.fromkeys(functions):
             source.define(text)
@@ -104,32 +109,43 @@ def _read(op: Operator) -> tuple[str, ...]:
     return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
 
 
+def operand_value(context: Context, name: str) -> Value:
+    """How an operand lies: constants as in ONNX."""
+    if context.constant(name) is None:
+        return context.value(name)
+    tensor = context.tensors[name]
+    return Value(name, tensor.shape, tensor.dtype)
+
+
 class Operand:
     """A tensor or constant that is read where an output is made, broadcast to its shape."""
 
     def __init__(
-        self, source: Source, context: Context, name: str, argument: str, out: Value | None
+        self, source: Source, context: Context, value: Value, argument: str, out: Value | None
     ) -> None:
-        """``out`` is given where vectors of it are computed."""
+        """
+        Args:
+            value: as `operand_value` gives it, perhaps of fewer axes.
+            out: given where vectors of it are computed.
+        """
         self.argument = argument
         self._arch = context.arch
         self._out = out
-        tensor = context.tensors[name]
-        self._dtype = tensor.dtype
-        self._array = context.constant(name)
+        self._dtype = value.dtype
+        array = context.constant(value.name)
         self._literal: str | None = None
         self._value: Value | None = None
-        if self._array is not None and self._array.size == 1:
-            self._literal = literal(self._array.reshape(-1)[0], tensor.dtype)
-        elif self._array is not None and out is not None and _per_channel(tensor.shape, out):
-            source.constant(argument, _packed(self._array, out))
-        elif self._array is not None:
-            self._value = Value(name, tensor.shape, tensor.dtype)
-            source.constant(argument, self._array, vector=1)
-            source.define(row_major(argument, self._value.shape))
+        if array is None:
+            self._value = value
+            source.read(argument, value)
+        elif array.size == 1:
+            self._literal = literal(array.reshape(-1)[0], value.dtype)
+        elif out is not None and _per_channel(value.shape, out):
+            source.constant(argument, _packed(array, out))
         else:
-            self._value = context.value(name)
-            source.read(argument, self._value)
+            self._value = value
+            source.constant(argument, array, vector=1)
+            source.define(row_major(argument, value.shape))
 
     def ctype(self) -> str:
         return CTYPES[self._dtype] if self._out is None else self._arch.vector
@@ -170,6 +186,6 @@ def _per_channel(shape: Sequence[int], out: Value) -> bool:
 
 
 def _packed(array: Array, out: Value) -> Array:
-    packed = np.zeros(out.slices * out.block, array.dtype)
+    packed = np.zeros(out.slices * out.block, np.float32)
     packed[: array.size] = array.reshape(-1)
     return packed

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value
-from coexec.devices.opencl.kernels.elements import coordinates
+from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.devices.opencl.kernels.elements import coordinates, vectors
 from coexec.devices.opencl.kernels.moving import shifted
 from coexec.devices.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -52,24 +52,24 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launc
     """
     n, c, h, w = x.shape
     kept = start % y.block if axis == 1 else 0
-    slices = -(-(kept + c) // y.block)
+    slices = ceil_div(kept + c, y.block)
     first = [start // y.block if axis == 1 == i else start if i == axis else 0 for i in range(4)]
-    source.lines(
-        f"  const int p3 = get_global_id(0), p2 = get_global_id(1);\n"
-        f"  const int s = get_global_id(2) % {slices}, p0 = get_global_id(2) / {slices};\n"
-        f"  const int c = s * {y.block} - {kept};"
-    )
+    at, grid = vectors(source.arch, (n, slices, h, w))
     place = [f"{p} + {f}" for p, f in zip(("p0", "s", "p2", "p3"), first, strict=True)]
     lines, value = _vector(x, y.block, ["p0", "c", "p2", "p3"], -kept % y.block)
-    lines += [f"const int to = VEC_y({', '.join(place)});", f"float{y.block} v = {value};"]
+    vector, to = f"float{y.block}", f"VEC_y({', '.join(place)})"
     if kept:
         old = [f"old.s{lane:x}" for lane in range(kept)]
         new = [f"v.s{lane:x}" for lane in range(kept, y.block)]
-        both = f"(float{y.block})({', '.join(old + new)})"
-        lines.append(f"if (s == 0) {{ const float{y.block} old = LOAD_y(to); v = {both}; }}")
-    lines.append("STORE_y(to, v);")
-    source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((w, h, n * slices))
+        both = f"({vector})({', '.join(old + new)})"
+        lines += [
+            f"{vector} v = {value};",
+            f"if (s == 0) {{ const {vector} old = LOAD_y({to}); v = {both}; }}",
+        ]
+        value = "v"
+    at.append(f"const int c = s * {y.block} - {kept};")
+    source.lines("\n".join(f"  {line}" for line in [*at, *lines, f"STORE_y({to}, {value});"]))
+    return source.launch(grid)
 
 
 def _vector(x: Value, block: int, place: Sequence[str], residue: int) -> tuple[list[str], str]:

@@ -7,6 +7,7 @@ blocks of channels, weights that are computed.
 import math
 from collections.abc import Mapping
 
+from coexec.devices.opencl.kernels import conv_few
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source
 from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.output import Output
@@ -28,6 +29,8 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[Launch]:
     """Neighbouring work items are neighbours along the last axis, and share weights."""
     op = node.operator
+    if conv_few.fits(op, context):
+        return conv_few.launches(node, context)
     weight = context.tensors[op.inputs[1]].shape
     slides = windows(op, context.tensors, weight[2:])
     assert slides is not None
@@ -39,9 +42,10 @@ def launches(node: Node, context: Context) -> list[Launch]:
     shape = output.value.shape
     per_group = weight[0] // op.int("group", 1)
     lines, (n, c) = place(shape[2:], shape[:2])
+    start = "GET_bias(AT_bias(channel))" if op.inputs[2:] and op.inputs[2] else "0.0f"
     lines += [
         f"const int channel = {c};",
-        f"float acc = {'GET_bias(AT_bias(channel))' if op.inputs[2:] and op.inputs[2] else '0.0f'};",
+        f"float acc = {start};",
         f"for (int c = 0; c < {weight[1]}; c++)",
     ]
     axes = range(len(slides))

@@ -49,6 +49,12 @@ class Tiling:
     def items(self) -> int:
         return self.items_x * self.items_y
 
+    @property
+    def local_bytes(self) -> int:
+        """Of two tiles for each part, and for adding up their sums."""
+        tiles = 2 * self.parts * _DEPTH * (self.pixels + self.channels) * 4
+        return tiles + self.parts // 2 * self.items * 16
+
     def groups(self, shape: ConvShape) -> int:
         pixels = shape.batch * shape.out_h * shape.out_w
         return ceil_div(pixels, self.pixels) * ceil_div(shape.out_channels, self.channels)
@@ -71,13 +77,20 @@ def fits(shape: ConvShape, x: Value) -> bool:
 
 
 def tilings(shape: ConvShape, context: Context) -> list[Tiling]:
-    """Candidates, the most promising first.
+    """Candidates, the most promising first; none if no group fits this processor.
 
     The largest tile of which there are enough to give every compute unit one; below that, the inner
     axis is split as well.
     """
-    units = context.arch.compute_units
-    allowed = [t for t in _TILINGS if t.items * t.parts <= context.arch.max_group]
+    arch = context.arch
+    units = arch.compute_units
+    allowed = [
+        t
+        for t in _TILINGS
+        if t.items * t.parts <= arch.max_group and t.local_bytes <= arch.local_bytes
+    ]
+    if not allowed:
+        return []
     enough = [t for t in allowed if t.groups(shape) >= units]
     chosen = enough[0] if enough else allowed[-1] if shape.out_h * shape.out_w <= 64 else (
         allowed[max(0, len(allowed) - 2)])  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
-from coexec.devices.opencl.kernels.operands import PerChannel, declare
+from coexec.devices.opencl.kernels.operands import PerChannel, declare, given
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.positions import at
 from coexec.devices.opencl.kernels.reasons import wrong_type
@@ -132,13 +132,12 @@ def _any(node: Node, context: Context, spreads: Sequence[_Spread]) -> Launch:
 
 def _tiled(node: Node, context: Context, spreads: Sequence[_Spread], weights: Array) -> Launch:
     op = node.operator
-    x = context.value(op.inputs[0])
     source = Source("conv_transpose", context.arch)
-    source.read("x", x)
+    x = declare(source, context, "x", op.inputs[0])
     groups, b = op.int("group", 1), context.arch.block
     source.constant("w", _packed(weights, groups, b))
     bias = (
-        PerChannel(source, context, "bias", op.inputs[2])
+        PerChannel(source, "bias", given(context, op.inputs[2]))
         if op.inputs[2:] and op.inputs[2]
         else None
     )
@@ -174,7 +173,7 @@ def _tap(
     lines = []
     for p in range(pixels):
         lines += [
-            f"const float inside{p} = t1 >= {-p * columns.stride} && i1 + {p} < {columns.size};",
+            f"const int inside{p} = t1 >= {-p * columns.stride} && i1 + {p} < {columns.size};",
             f"const int column{p} = clamp(i1 + {p}, 0, {columns.size - 1});",
         ]
     lines += [
@@ -184,7 +183,7 @@ def _tap(
           for p in range(pixels)),
         f"  const int stop = min({chunk}, {inner} - c);",
         "  for (int j = 0; j < stop; j++, wi++) {",
-        *(f"    a{p} += LOAD_w(wi) * (inside{p} * GET_x(at{p} + j * {apart}));"
+        *(f"    a{p} += LOAD_w(wi) * (inside{p} ? GET_x(at{p} + j * {apart}) : 0.0f);"
           for p in range(pixels)),
         "  }",
         "}",

@@ -46,7 +46,7 @@ def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[Launch]:
     """One work item for each vector of a blocked result, or for each scalar of another."""
     source = Source("elementwise", context.arch)
-    chain = Chain(source, context, node, node.operators)
+    chain = Chain(source, context, node, node.operators, merge=True)
     source.write("y", chain.out)
     if chain.vector:
         lines, result = chain.apply("", "", ["p0", "s", "p2", "p3"])

@@ -203,8 +203,8 @@ OPERATORS: Mapping[str, Text] = {
     "Add": _binary("({a} + {b})"), "Sub": _binary("({a} - {b})"),
     "Mul": _binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
     "Sum": _folded("({a} + {b})"),
-    "Max": _folded("(({a} > {b}) | ({a} != {a}) ? {a} : {b})"),  # the latter: NaN
-    "Min": _folded("(({a} < {b}) | ({a} != {a}) ? {a} : {b})"),
+    "Max": _folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
+    "Min": _folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
     "Neg": _unary("(-{a})"),
     "Abs": _unary("({a} < {zero} ? -{a} : {a})"),
     "Sign": lambda call: (

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coexec.devices.opencl.kernels.rows import Rows
+from coexec.devices.opencl.kernels.rows import Rows, Span
 
-__all__ = ["MAXIMUM", "Fold", "fold", "highest", "joined", "lowest", "total"]
+__all__ = ["MAXIMUM", "Fold", "across_lanes", "fold", "highest", "joined", "lowest", "total"]
 
 _LIMITS = {
     "bool": ("0", "1"), "float32": ("-INFINITY", "INFINITY"), "float64": ("-INFINITY", "INFINITY"),
@@ -55,15 +55,15 @@ def fold(rows: Rows, name: str, operation: Fold) -> list[str]:
     """Lines that declare ``name``, the result of ``operation`` over the row."""
     if rows.kind == "plain":
         lines = [f"{rows.ctype} {name} = {operation.start};"]
+        lines += rows.loop(rows.rest(), lambda _: [operation.add(name, f"({operation.term})")])
     else:
         lines = _vectors(rows, name, operation)
-    lines += rows.loop(rows.rest(), lambda _: [operation.add(name, f"({operation.term})")])
     return lines + joined(rows.sharing, {name: rows.ctype}, [operation.add(name, f"{name}_other")])
 
 
 def _vectors(rows: Rows, name: str, operation: Fold) -> list[str]:
-    """The vectors' part, with several partial results so that none waits for the one before."""
-    span = rows.vectors()
+    """With several partial results, so that none waits for the one before."""
+    span, rest = rows.vectors(), rows.rest()
     ways = 4 if span.count >= 16 and rows.sharing == 1 else 1
     vector = span.ctype
     names = [name if rows.vector else f"{name}_lanes"]
@@ -77,11 +77,19 @@ def _vectors(rows: Rows, name: str, operation: Fold) -> list[str]:
             lines.append(f"  {{ const {vector} v = {load}; {operation.add(n, operation.term)} }}")
         lines.append("}")
     lines += rows.loop(span, lambda _: [operation.add(names[0], operation.term)], whole)
+    chosen = _chosen(operation, rest, rows.block)
+    lines += rows.loop(rest, lambda _: [operation.add(names[0], chosen)])
     lines += [operation.add(names[0], other) for other in names[1:]]
-    return lines if rows.vector else lines + _lanes(name, names[0], operation, rows.block)
+    return lines if rows.vector else lines + across_lanes(name, names[0], operation, rows.block)
 
 
-def _lanes(name: str, vector: str, operation: Fold, width: int) -> list[str]:
+def _chosen(operation: Fold, span: Span, width: int) -> str:
+    """The term in the lanes that count, and what changes nothing in the others."""
+    lanes = ", ".join("-1" if lane in (span.lanes or ()) else "0" for lane in range(width))
+    return f"((int{width})({lanes}) ? ({operation.term}) : (float{width})({operation.start}))"
+
+
+def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[str]:
     """Lines that declare ``name``, all lanes of ``vector`` together."""
     lines = []
     while width > 1:

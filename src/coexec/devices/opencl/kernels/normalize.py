@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
-from coexec.devices.opencl.kernels.chain import Operand
+from coexec.devices.opencl.kernels.chain import Operand, operand_value
 from coexec.devices.opencl.kernels.folds import fold, total
-from coexec.devices.opencl.kernels.operands import PerChannel, declare
+from coexec.devices.opencl.kernels.operands import PerChannel, declare, given
 from coexec.devices.opencl.kernels.output import Output
-from coexec.devices.opencl.kernels.positions import at
+from coexec.devices.opencl.kernels.positions import at, neighbours
 from coexec.devices.opencl.kernels.reasons import wrong_type
-from coexec.devices.opencl.kernels.rows import Rows, Unit, neighbours
+from coexec.devices.opencl.kernels.rows import Rows, Unit
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["OPERATORS", "launches", "why_not"]
@@ -37,8 +37,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     """One kernel that goes along each row for its statistics, then for the results."""
     op = node.operator
     source = Source("norm", context.arch)
-    x = context.value(op.inputs[0])
-    source.read("x", x)
+    x = declare(source, context, "x", op.inputs[0])
     rows = _rows(op, source, x, context)
     parameters = _parameters(op, source, context, rows, x)
     output = Output(source, context, node, scalar=rows.kind == "plain")
@@ -103,7 +102,7 @@ def _parameters(
     if op.op_type in ("GroupNormalization", "InstanceNormalization"):
         repeats = [x.shape[1] // context.tensors[n].shape[0] for n in names]
         return [
-            _per_channel(PerChannel(source, context, argument, name, repeat), rows)
+            _per_channel(PerChannel(source, argument, given(context, name), repeat), rows)
             for argument, name, repeat in zip(arguments, names, repeats, strict=True)
         ]
     return [
@@ -123,14 +122,14 @@ def _per_element(
 ) -> _Parameter:
     if rows.kind != "contiguous":
         vectors = None if rows.kind == "plain" else context.value(op.outputs[0])
-        operand = Operand(source, context, name, argument, vectors)
+        operand = Operand(source, context, operand_value(context, name), argument, vectors)
         return lambda unit: operand.at(unit.coordinates)
     declare(source, context, argument, name)
     source.define(neighbours(argument, context.arch.half, rows.block))
 
     def text(unit: Unit) -> str:
         if unit.vector:
-            return f"NEAR_{argument}({unit.index} * {rows.block})"
+            return f"NEAR_{argument}({unit.index})"
         return f"GET_{argument}({unit.index})"
 
     return text

@@ -4,45 +4,46 @@ import numpy as np
 
 from coexec.devices.opencl.kernels.base import Context, Source, Value, ceil_div, row_major
 from coexec.devices.opencl.kernels.positions import at
+from coexec.frontend.module import Array
 
-__all__ = ["PerChannel", "declare"]
+__all__ = ["PerChannel", "declare", "given"]
+
+
+def given(context: Context, name: str) -> Array | Value:
+    """The values of ``name`` if it is constant, else the tensor."""
+    array = context.constant(name)
+    return context.value(name) if array is None else array
 
 
 def declare(source: Source, context: Context, argument: str, name: str) -> Value:
-    """Declare ``name`` as ``argument``, to be read by ``GET_`` and ``AT_`` whatever it is.
-
-    Returns how it lies: constants are row-major.
-    """
-    array = context.constant(name)
-    if array is None:
-        value = context.value(name)
-        source.read(argument, value)
-        return value
-    source.constant(argument, array, vector=1)
-    source.define(row_major(argument, array.shape))
-    return Value(name, array.shape, array.dtype.name)
+    """Declare ``name`` as ``argument``, to be read by ``GET_`` and ``AT_`` whatever it is."""
+    what = given(context, name)
+    if isinstance(what, Value):
+        source.read(argument, what)
+        return what
+    source.constant(argument, what, vector=1)
+    source.define(row_major(argument, what.shape))
+    return Value(name, what.shape, what.dtype.name)
 
 
 class PerChannel:
     """A parameter with one number for each channel: scale or bias of a norm."""
 
     def __init__(
-        self, source: Source, context: Context, argument: str, name: str, repeat: int = 1
+        self, source: Source, argument: str, numbers: Array | Value, repeat: int = 1
     ) -> None:
         """``repeat`` channels in a row share a number."""
         self._argument = argument
-        self._block = context.arch.block
+        self._block = source.arch.block
         self._repeat = repeat
-        self._channels = context.tensors[name].shape[0] * repeat
-        array = context.constant(name)
-        self._packed = array is not None
-        if array is None:
-            source.read(argument, context.value(name))
-        else:
-            blocks = ceil_div(self._channels, self._block)
-            full = np.zeros(blocks * self._block, array.dtype)
-            full[: self._channels] = np.repeat(array, repeat)
-            source.constant(argument, full)
+        self._channels = numbers.shape[0] * repeat
+        self._packed = not isinstance(numbers, Value)
+        if isinstance(numbers, Value):
+            source.read(argument, numbers)
+            return
+        full = np.zeros(ceil_div(self._channels, self._block) * self._block, np.float32)
+        full[: self._channels] = np.repeat(numbers, repeat)
+        source.constant(argument, full)
 
     def scalar(self, channel: str) -> str:
         """The number of a channel."""

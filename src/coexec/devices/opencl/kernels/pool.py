@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from coexec.devices.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
 from coexec.devices.opencl.kernels.folds import lowest
+from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.positions import at
 from coexec.devices.opencl.kernels.reasons import NUMBERS, wrong_type
@@ -29,9 +30,8 @@ def launches(node: Node, context: Context) -> list[Launch]:
     slides = windows(op, context.tensors, op.ints("kernel_shape", ()))
     assert slides is not None
     dilations = op.ints("dilations", (1,) * len(slides))
-    x = context.value(op.inputs[0])
     source = Source("pool", context.arch)
-    source.read("x", x)
+    x = declare(source, context, "x", op.inputs[0])
     indices = op.outputs[1] if len(op.outputs) > 1 and op.outputs[1] in context.tensors else ""
     scalar = x.block != context.value(node.output).block or bool(indices)
     output = Output(source, context, node, scalar)

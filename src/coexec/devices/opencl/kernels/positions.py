@@ -7,7 +7,7 @@ mistake: written anew from its uses, so whoever wrote the original should put th
 import math
 from collections.abc import Sequence
 
-__all__ = ["at", "split", "step"]
+__all__ = ["at", "neighbours", "split", "step"]
 
 
 def at(name: str, coordinates: Sequence[str]) -> str:
@@ -41,3 +41,24 @@ def step(sizes: Sequence[int], axes: Sequence[int]) -> int | None:
     if any(sizes[a] > 1 for a in between):
         return None
     return math.prod(sizes[longer[-1] + 1 :])
+
+
+def neighbours(name: str, half: bool, width: int) -> str:
+    """Macros for ``width`` scalars side by side from any position on: NEAR_x(i), PUTS_x(i, v).
+
+    The compiler makes one unaligned access of what follows a pointer. PoCL 3.0 does not of what
+    follows a position, and calls functions for vload and vstore.
+    """
+    if half:
+        return (
+            f"#define NEAR_{name}(i) vload_half{width}(0, {name} + (i))\n"
+            f"#define PUTS_{name}(i, v) vstore_half{width}(v, 0, {name} + (i))"
+        )
+    gets = ", ".join(f"p[{lane}]" for lane in range(width))
+    puts = " ".join(f"p[{lane}] = v.s{lane:x};" for lane in range(width))
+    return (
+        f"float{width} near_{name}(__global const float* p) {{ return (float{width})({gets}); }}\n"
+        f"void puts_{name}(__global float* p, float{width} v) {{ {puts} }}\n"
+        f"#define NEAR_{name}(i) near_{name}({name} + (i))\n"
+        f"#define PUTS_{name}(i, v) puts_{name}({name} + (i), v)"
+    )

@@ -79,7 +79,7 @@ class Step:
         return np.ascontiguousarray(padded.transpose(0, 2, 4, 1, 3))
 
     def _vectors(self) -> Launch:
-        s, gates = self._shape, self._phase.gates
+        s, gates, reads = self._shape, self._phase.gates, self._phase.reads
         samples = range(min(s.batch, _SAMPLES))
         ways = range(max(1, 8 // (len(gates) * len(samples))))  # sums that do not wait
         lines = [
@@ -88,7 +88,7 @@ class Step:
             *self._time_lines(),
             *(f"{self._kind} a{g}_{j}_{w} = ({self._kind})(0.0f);"
               for g in gates for j in samples for w in ways),
-            *(f"const int at{j} = {self._state(f'min(first + {j}, {s.batch - 1})', 'from', '0')}"
+            *(f"const int at{j} = {self._old(reads, f'min(first + {j}, {s.batch - 1})', '0')}"
               f" * {s.block};" for j in samples),
         ]  # fmt: skip
         whole = s.hidden - s.hidden % len(ways)
@@ -120,12 +120,11 @@ class Step:
         return [*lines, "}"]
 
     def _units(self) -> Launch:
-        s, gates = self._shape, self._phase.gates
+        s, gates, reads = self._shape, self._phase.gates, self._phase.reads
         arch = self._context.arch
         sharing = 1
         if arch.family != "cpu":
             sharing = min(128, arch.max_group, 1 << max(0, s.hidden.bit_length() - 2))
-        element = self._state("n", "from", "k")
         weights = [f"((d * {s.gates} + {g}) * {s.hidden} + u) * {s.hidden} + k" for g in gates]
         lines = [
             "const int item = get_local_id(0), u = get_global_id(1);",
@@ -133,7 +132,7 @@ class Step:
             *self._time_lines(),
             *(f"float d{g} = 0.0f;" for g in gates),
             f"for (int k = item; k < {s.hidden}; k += {sharing}) {{",
-            f"  const float s = GET_{self._phase.reads}s({element});",
+            f"  const float s = GET_{reads}s({self._old(reads, 'n', 'k')});",
             *(f"  d{g} += s * GET_r({w});" for g, w in zip(gates, weights, strict=True)),
             "}",
             *joined(sharing, {f"d{g}": "float" for g in gates},
@@ -149,11 +148,14 @@ class Step:
         """Of the hidden state's two versions, the old one and the new one."""
         return ["const int step = GET_time(0), from = step % 2, to = 1 - from;"]
 
-    def _state(self, n: str, version: str, unit: str) -> str:
-        """Where a state is, in units; those of one version only are at version 0."""
+    def _old(self, name: str, n: str, unit: str) -> str:
+        """Where a state is that the time before has left, or an earlier phase of this one."""
+        return self._state(n, unit, "from" if name == "h" else "0")
+
+    def _state(self, n: str, unit: str, version: str) -> str:
+        """The position in units; states of one version have version 0."""
         s = self._shape
-        scaled = f"({version} * {s.directions} + d)"
-        return f"(({scaled} * {s.batch} + {n}) * {s.units} + {unit})"
+        return f"((({version} * {s.directions} + d) * {s.batch} + {n}) * {s.units} + {unit})"
 
     def _finish(self) -> list[str]:
         """Lines for what follows the inner products: gates, states and outputs."""
@@ -173,7 +175,7 @@ class Step:
             lines += [self._read(f"peep{i}", "peepholes", "d", 3, i) for i in range(3)]
         kept = ("h",) if "lengths" in s.names and "h" in phase.new else ()
         for name in dict.fromkeys((*phase.old, *kept)):
-            at = self._state("n", "from" if name == "h" else "0", "u")
+            at = self._old(name, "n", "u")
             lines.append(f"const {self._kind} {name} = {self._load}_{name}s({at});")
         lines += [line.format(kind=self._kind) for line in phase.lines]
         return lines + self._results()
@@ -200,7 +202,7 @@ class Step:
         for name in self._phase.new:
             value = f"active ? {name}_new : {name}" if ending and name in "hc" else f"{name}_new"
             lines.append(f"const {self._kind} {name}_next = {value};")
-            at = self._state("n", "to" if name == "h" else "0", "u")
+            at = self._state("n", "u", "to" if name == "h" else "0")
             lines.append(f"{self._store}_{name}s({at}, {name}_next);")
         last = []
         for output in self._outputs:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source
 from coexec.devices.opencl.kernels.folds import MAXIMUM, Fold, fold, highest, lowest, total
+from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.reasons import INTEGERS, NUMBERS, computed, wrong_type
 from coexec.devices.opencl.kernels.rows import Rows
@@ -56,17 +57,16 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
 
 def reduction(node: Node, context: Context, kind: str, axes: Collection[int], keep: bool) -> Launch:
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
-    x = context.value(node.operator.inputs[0])
-    blocked = bool(x.block) and x.block == context.value(node.output).block
     source = Source("reduce", context.arch)
-    source.read("x", x)
+    x = declare(source, context, "x", node.operator.inputs[0])
+    blocked = bool(x.block) and x.block == context.value(node.output).block
     rows = Rows(source, x, tuple(axes))
     output = Output(source, context, node, scalar=not (rows.vector and blocked and keep))
     operation, finish = _operation(kind, x.dtype)
     lines = []
     if kind == "LogSumExp":
         lines += fold(rows, "top", MAXIMUM)
-        lines.append("top = fmax(top, -MAXFLOAT);")  # exp(-INFINITY + INFINITY) would be NaN
+        lines.append(f"top = fmax(top, ({rows.ctype})(-MAXFLOAT));")  # -INFINITY would give NaN
     lines += fold(rows, "all", operation)
     count = f"{rows.length}" if x.dtype in INTEGERS else f"{rows.length}.0f"
     result = finish.format(a="all", count=count)

@@ -109,18 +109,19 @@ def _places(axis: _Axis, mode: str) -> Array:
     """For each row of the output, where it lies between the rows of the input."""
     y = np.arange(axis.output, dtype=np.float64)
     exact = axis.scale * axis.size
+    single = math.isclose(exact, 1)
     if mode == "align_corners":
-        return y * 0.0 if exact == 1 else y * (axis.size - 1) / (exact - 1)
+        return y * 0.0 if single else y * (axis.size - 1) / (exact - 1)
     if mode == "asymmetric":
         return y / axis.scale
     if mode == "tf_half_pixel_for_nn":
         return (y + 0.5) / axis.scale
     if mode == "tf_crop_and_resize":
         span = (axis.end - axis.start) * (axis.size - 1)
-        inside = y * 0.0 + span / 2 if exact == 1 else y * span / (exact - 1)
+        inside = y * 0.0 + span / 2 if single else y * span / (exact - 1)
         return inside + axis.start * (axis.size - 1)
-    if mode == "pytorch_half_pixel" and exact == 1:
-        return y * 0.0 - 0.5
+    if mode == "pytorch_half_pixel" and single:
+        return y * 0.0
     shift = axis.size / 2 * (1 - axis.output / exact) if mode == "half_pixel_symmetric" else 0.0
     return shift + (y + 0.5) / axis.scale - 0.5
 

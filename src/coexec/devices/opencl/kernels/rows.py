@@ -16,9 +16,9 @@ from typing import Literal
 
 from coexec.devices.opencl.kernels.base import CTYPES, Launch, Source, Value, ceil_div
 from coexec.devices.opencl.kernels.output import Output
-from coexec.devices.opencl.kernels.positions import at, split, step
+from coexec.devices.opencl.kernels.positions import at, neighbours, split, step
 
-__all__ = ["Place", "Rows", "Span", "Unit", "neighbours"]
+__all__ = ["Place", "Rows", "Span", "Unit"]
 
 Place = Callable[[Sequence[str], int], list[str]]
 """The coordinates in a tensor of those that are counted, and of how many channels a unit holds."""
@@ -34,7 +34,7 @@ class Unit:
     coordinates: tuple[str, ...]
     """Of the first element; in vectors of channels the slice stands for the channel."""
     index: str
-    """Which step of the span this is."""
+    """Of the first element in the row; not of vectors of channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Span:
     load: str
     """What makes the elements of the position ``{}``."""
     ctype: str
+    lanes: range | None = None
+    """Of vectors, the lanes that count; None: all."""
 
 
 class Rows:
@@ -142,66 +144,66 @@ class Rows:
         return width, ceil_div(self.rows, width)
 
     def vectors(self, *, filled: bool = True) -> Span:
-        """The vectors of the row; ``filled``: without those that reach past the last channel."""
+        """The vectors of the row; ``filled``: without those that reach past its elements."""
         units, vector = self._units(), self._source.arch.vector
         if self.kind == "plain":
             return Span(0, self._scalar, "", "")
         if self.kind == "contiguous":
-            return Span(self.length // self.block, self._neighbours, "NEAR_x({})", vector)
+            count = self.length // self.block
+            return Span(count, lambda k: self._neighbours(f"({k} * {self.block})"), "NEAR_x({})",
+                        vector)  # fmt: skip
         if filled and self.kind == "across":
             units = (units[0], self._sizes[1] // self.block, *units[2:])
         count = math.prod(units[a] for a in self._along)
         return Span(count, lambda k: self._channels(k, units), "LOAD_x({})", vector)
 
     def rest(self) -> Span:
-        """The elements that are in no filled vector, one by one."""
-        if self.kind == "lanes":
-            return self._scalars(0, self._scalar)
+        """The elements that are in no filled vector: some lanes of others; one by one if plain."""
+        vector, b = self._source.arch.vector, self.block
+        if self.kind == "contiguous":
+            tail, last = self.length % b, str(self.length - b)
+            lanes = range(b - tail, b)  # the others are in the vector before
+            return Span(min(tail, 1), lambda _: self._neighbours(last), "NEAR_x({})", vector, lanes)
         if self.kind == "across":
-            channels = self._sizes[1]
-            tail = channels % self.block
-            sizes = (self._sizes[0], tail, *self._sizes[2:])
-            count = self.length // channels * tail
-            return self._scalars(count, lambda k: self._scalar(k, sizes, channels - tail))
-        count = self.length % self.block if self.kind == "contiguous" else self.length
-        done = self.length - count
-        return self._scalars(count, lambda k: self._scalar(f"({done} + {k})" if done else k))
+            units = (self._sizes[0], 1, *self._sizes[2:])
+            tail, slices = self._sizes[1] % b, self._sizes[1] // b
+            count = math.prod(units[a] for a in self._along) if tail else 0
+            return Span(count, lambda k: self._channels(k, units, slices), "LOAD_x({})", vector,
+                        range(tail))  # fmt: skip
+        return Span(0, self._scalar, "", "") if self.kind == "lanes" else self.scalars()
 
     def scalars(self) -> Span:
         """All elements one by one; not where rows lie side by side."""
-        return self._scalars(self.length, self._scalar)
+        return Span(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])
 
-    def _scalars(self, count: int, unit: Callable[[str], Unit]) -> Span:
-        return Span(count, unit, "GET_x({})", CTYPES[self._x.dtype])
-
-    def _scalar(self, index: str, sizes: tuple[int, ...] = (), channels: int = 0) -> Unit:
-        """The element ``index`` of the row, of axes of ``sizes`` behind the first ``channels``."""
-        coordinates = self._coordinates(index, sizes or self._sizes, channels)
-        where = at("x", self._place(coordinates, 1))
+    def _scalar(self, index: str) -> Unit:
+        coordinates = self._place(self._coordinates(index, self._sizes), 1)
+        where = at("x", coordinates)
         apart = step(self._sizes, self._along)
         if not self._x.block and apart is not None:
             where = f"{at('x', self._first(1))} + {index} * {apart}"
-        return Unit(False, where, tuple(self._place(coordinates, 1)), index)
+        return Unit(False, where, tuple(coordinates), index)
 
     def _neighbours(self, index: str) -> Unit:
-        first = f"({index} * {self.block})"
-        coordinates = self._place(self._coordinates(first, self._sizes), 1)
-        return Unit(True, f"{at('x', self._first(1))} + {first}", tuple(coordinates), index)
+        coordinates = self._place(self._coordinates(index, self._sizes), 1)
+        return Unit(True, f"{at('x', self._first(1))} + {index}", tuple(coordinates), index)
 
-    def _channels(self, index: str, units: tuple[int, ...]) -> Unit:
-        coordinates = self._place(self._coordinates(index, units), self.block)
+    def _channels(self, index: str, units: tuple[int, ...], slices: int = 0) -> Unit:
+        """The vector ``index`` of those in ``units`` behind the first ``slices``."""
+        found = self._coordinates(index, units)
+        if slices:
+            found[1] = str(slices)
+        coordinates = self._place(found, self.block)
         where = f"VEC_x({', '.join(coordinates)})"
         apart = step(units, self._along)
-        if apart is not None and (self.kind == "lanes" or self._along[0] == 1):
-            where = f"VEC_x({', '.join(self._first(self.block))}) + {index} * {apart}"
-        return Unit(True, where, tuple(coordinates), index)
+        if apart is not None and not slices and (self.kind == "lanes" or self._along[0] == 1):
+            # The offset comes first, as positions in images are no numbers: see `Parameter`.
+            where = f"{index} * {apart} + VEC_x({', '.join(self._first(self.block))})"
+        return Unit(True, where, tuple(coordinates), "")
 
-    def _coordinates(self, index: str, sizes: Sequence[int], channels: int = 0) -> list[str]:
+    def _coordinates(self, index: str, sizes: Sequence[int]) -> list[str]:
         own = iter(split(index, [sizes[a] for a in self._along]))
-        found = [next(own) if a in self._along else f"p{a}" for a in range(len(sizes))]
-        if channels:
-            found[1] = f"({channels} + {found[1]})"
-        return found
+        return [next(own) if a in self._along else f"p{a}" for a in range(len(sizes))]
 
     def _first(self, channels: int) -> list[str]:
         """Where the row starts."""
@@ -225,26 +227,9 @@ class Rows:
         """Lines that store what ``make`` says of elements ``v``, in a tensor of equal layout."""
         if self.kind == "contiguous" and not output.chained:
             self._source.define(neighbours("y", output.value.half, self.block))
-            found = self.loop(
-                self.vectors(),
-                lambda u: [f"const {self._source.arch.vector} result = {make(u)};",
-                           f"PUTS_y({u.at}, result);"],
-            )  # fmt: skip
-            return found + self.loop(self.rest(), lambda u: output.store(make(u), u.coordinates))
+            lines = []
+            for span in (self.vectors(), self.rest()):
+                lines += self.loop(span, lambda u: [f"PUTS_y({u.at}, {make(u)});"])
+            return lines
         span = self.vectors(filled=False) if output.vector else self.scalars()
         return self.loop(span, lambda u: output.store(make(u), u.coordinates))
-
-
-def neighbours(name: str, half: bool, width: int) -> str:
-    """Macros for ``width`` scalars side by side from any position on.
-
-    Compilers make one unaligned access of them. PoCL 3.0 calls a function for vload and vstore.
-    """
-    if half:
-        return (
-            f"#define NEAR_{name}(i) vload_half{width}(0, {name} + (i))\n"
-            f"#define PUTS_{name}(i, v) vstore_half{width}(v, 0, {name} + (i))"
-        )
-    gets = ", ".join(f"{name}[(i) + {lane}]" for lane in range(width))
-    puts = "; ".join(f"{name}[(i) + {lane}] = (v).s{lane:x}" for lane in range(width))
-    return f"#define NEAR_{name}(i) (float{width})({gets})\n#define PUTS_{name}(i, v) {puts}"

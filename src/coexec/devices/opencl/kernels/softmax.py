@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from coexec.devices.opencl.kernels.arg_extremum import extremum
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source
 from coexec.devices.opencl.kernels.folds import MAXIMUM, fold, total
+from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.reasons import wrong_type
 from coexec.devices.opencl.kernels.rows import Rows
@@ -20,10 +21,9 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[Launch]:
     """Three ways along each row: for its maximum, the sum of exponentials, the results."""
     op = node.operator
-    x, y = context.value(op.inputs[0]), context.value(node.output)
     source = Source("softmax", context.arch)
-    source.read("x", x)
-    vectors = x.block == y.block and op.op_type != "Hardmax"
+    x = declare(source, context, "x", op.inputs[0])
+    vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
     rows = Rows(source, x, _axes(op, len(x.shape)), vectors=vectors)
     output = Output(source, context, node, scalar=rows.kind == "plain")
     if op.op_type == "Hardmax":
