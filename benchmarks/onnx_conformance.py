@@ -127,19 +127,25 @@ def _parameters(graph: onnx.GraphProto) -> frozenset[str]:
 
 
 def _model(question: Question) -> Model:
-    """As `load` gives it; if that leaves no operator, as it stands."""
+    """As `load` gives it; if that folds the only operator away, as it stands."""
     proto = question.proto
     shapes = {n: a.shape for n, a in question.feeds.items() if n not in question.stored}
     fixed = {n: s for n, s in shapes.items() if all(s)}
     model = load(proto, shapes=fixed)
-    if model.graph.tasks:
+    if _computes(model) or len(proto.graph.node) > 1:
         return model
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     source = ir.from_proto(inferred)
     return Model(source, build_graph(source, question.case.name), "")
 
 
+def _computes(model: Model) -> bool:
+    return any(op.op_type != "Constant" for task in model.graph.tasks for op in task.operators)
+
+
 def _refusal(model: Model, device: Device) -> str | None:
+    if not _computes(model):
+        return "nothing is left to run when constants are folded"
     reasons = (device.why_not(task, model.graph.tensors) for task in model.graph.tasks)
     return next((reason for reason in reasons if reason is not None), None)
 

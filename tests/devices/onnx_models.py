@@ -40,13 +40,13 @@ def model_of(case: Case) -> Model:
 def direct(
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Iterable[str],
+    outputs: Iterable[str | onnx.ValueInfoProto],
     weights: Mapping[str, Array],
     opset: int = 17,
 ) -> Model:
     """The model without the simplifications of `load`, which would fold and fuse nodes."""
     initializers = [numpy_helper.from_array(v, name) for name, v in weights.items()]
-    results = [onnx.ValueInfoProto(name=name) for name in outputs]
+    results = [onnx.ValueInfoProto(name=o) if isinstance(o, str) else o for o in outputs]
     graph = helper.make_graph(nodes, "small", inputs, results, initializers)
     imports = [helper.make_opsetid("", opset)]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=10)

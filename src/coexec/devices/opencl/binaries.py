@@ -9,6 +9,8 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,7 @@ class Binaries:
     def _built(self, source: str, options: str) -> Any:
         import pyopencl
 
-        with warnings.catch_warnings():  # compilers have much to say; what fails is an error
-            warnings.simplefilter("ignore", pyopencl.CompilerWarning)
+        with _quiet():
             return pyopencl.Program(self._context, source).build(options)
 
     def _path(self, source: str, options: str) -> Path | None:
@@ -69,7 +70,8 @@ class Binaries:
         if head != _FORMAT or hashlib.sha256(binary).digest() != digest:
             return None
         try:
-            return pyopencl.Program(self._context, [self._found.handle], [binary]).build()
+            with _quiet():
+                return pyopencl.Program(self._context, [self._found.handle], [binary]).build()
         except pyopencl.Error:
             return None  # the driver does not know it any more
 
@@ -82,6 +84,16 @@ class Binaries:
         with os.fdopen(handle, "wb") as file:
             file.write(_FORMAT + hashlib.sha256(binary).digest() + binary)
         os.replace(draft, path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Compilers have much to say, also of binaries; what fails is an error."""
+    import pyopencl
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pyopencl.CompilerWarning)
+        yield
 
 
 def _binaries_info() -> Any:

@@ -96,11 +96,12 @@ class Chain:
 
     def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
         tensors, read = self._context.tensors, _read(op)
+        dtypes = [tensors[name].dtype if name else "" for name in read]
         return Call(
             op,
             [known[name] if name else "" for name in read],
-            [tensors[name].dtype if name else "" for name in read],
-            tensors[op.outputs[0]].dtype,
+            ["float32"] * len(read) if self.vector else dtypes,  # vectors are of floats, whatever
+            tensors[op.outputs[0]].dtype,  # they were loaded from
         )
 
 

@@ -1,20 +1,21 @@
 """Convolution where one thread owns a core with wide vectors: PoCL.
 
-A work item computes a band of output rows for a group of up to four channel blocks. Inside, a tile
-of neighbouring pixels times the channel blocks is held in vector registers; one scalar of the
-input is broadcast against one vector of weights at a time. Weights lie in the order in which
-they are read: [group][input block][ky][kx][channel][block of the group][lane]. Input channels are
-taken in chunks whose weights stay in the nearest cache.
+A tile of neighbouring pixels times up to four channel blocks is held in vector registers; one
+scalar of the input is broadcast against one vector of weights at a time. Weights lie in the order
+in which they are read: [group of blocks][input block][ky][kx][channel][block of the group][lane].
+Rows of input blocks are taken in chunks whose weights stay in the nearest cache; between two chunks
+the partial sums wait in the output.
 
 This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (Georganas et al.,
 "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
 """
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
 from coexec.devices.opencl.kernels.chain import Chain
 from coexec.devices.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
@@ -24,45 +25,27 @@ __all__ = ["launches", "seconds"]
 
 _NEAR_BYTES = 24 * 1024
 """Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tiling:
-    """How the output of one launch is cut up."""
-
-    first_block: int
-    groups: int
-    blocks: int
-    """Channel blocks of a work item."""
-    pixels: int
-    """The largest tile; others have one less."""
-    large: int
-    """How many tiles of a row have ``pixels``."""
-    tiles: int
-    chunk: int
-    """Kernel rows of input blocks between two stores of partial sums."""
-    bands: int
-    rows: int
-    """Rows of a band."""
+_FAR_BYTES = 2**20
+"""An input that is larger does not stay in the second cache from one group to the next."""
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
-    """Padding is copied around the input first, where there is some on the left or right."""
+    """Zeros are copied to the left and right of the input first, where there is padding."""
     x = context.value(node.operator.inputs[0])
     found: list[Launch] = []
-    if shape.padded:
-        copy, x, shape = padded_copy(context, x, shape)
+    given = shape
+    if shape.left or shape.right:
+        copy, x, shape = padded_copy(context, x, shape, rows=False)
         found.append(copy)
-    weights = context.constant(node.operator.inputs[1])
-    assert weights is not None
-    blocks = ceil_div(shape.out_channels, context.arch.block)
-    parts = ceil_div(blocks, _blocks_together(context, shape, blocks))
-    size = ceil_div(blocks, parts)
-    larger = blocks - parts * (size - 1)
-    runs = [(0, larger, size), (larger * size, parts - larger, size - 1)]
-    for first, groups, width in runs:
-        if groups and width:
-            found.append(_launch(node, context, shape, x, weights, first, groups, width))
+    arch = context.arch
+    blocks = ceil_div(shape.out_channels, arch.block)
+    parts = ceil_div(blocks, _blocks_together(arch, shape, blocks))
+    width = ceil_div(blocks, parts)
+    wide = blocks - parts * (width - 1)
+    for first, groups, size in ((0, wide, width), (wide * width, parts - wide, width - 1)):
+        if groups and size:
+            kernel = _Kernel(node, context, shape, given, x, first, groups, size)
+            found.append(kernel.launch())
     return found
 
 
@@ -72,7 +55,7 @@ def seconds(shape: ConvShape) -> float:
     return 2 * shape.macs / 140e9 + weights / 16e9
 
 
-def _blocks_together(context: Context, shape: ConvShape, blocks: int) -> int:
+def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
     """How many channel blocks a tile should hold, by the multiply-adds that it makes a cycle.
 
     A step of a tile is as slow as its multiply-adds (two a cycle), its loads (two a cycle), or its
@@ -81,199 +64,188 @@ def _blocks_together(context: Context, shape: ConvShape, blocks: int) -> int:
     """
 
     def rate(width: int) -> float:
-        pixels = shape.row_pixels / _tile(context, shape, width)[2]
+        pixels = shape.row_pixels / _Row.of(arch, shape, width).tiles
         cycles = max(pixels * width / 2, (pixels + width) / 2, 2 * width) + 1
         return pixels * width / cycles
 
-    most = 4 if context.arch.registers >= 32 else 2
+    most = 4 if arch.registers >= 32 else 2
     return max(range(1, min(most, blocks) + 1), key=rate)
 
 
-def _tile(context: Context, shape: ConvShape, width: int) -> tuple[int, int, int]:
-    """Pixels of the largest tile, tiles that are as large, and all tiles of a row.
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the output in tiles that differ by one pixel at most."""
 
-    Accumulators, one set of weights and the broadcast scalar share the registers.
-    """
-    most = min(12, max(1, (context.arch.registers - width - 2) // width))
-    tiles = ceil_div(shape.row_pixels, most)
-    pixels = ceil_div(shape.row_pixels, tiles)
-    return pixels, shape.row_pixels - tiles * (pixels - 1), tiles
+    pixels: int
+    """Of the larger tiles, which come first."""
+    larger: int
+    """How many there are."""
+    tiles: int
 
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, width: int) -> "_Row":
+        """Accumulators, one set of weights and the broadcast scalar share the registers."""
+        most = min(12, max(1, (arch.registers - width - 2) // width))
+        tiles = ceil_div(shape.row_pixels, most)
+        pixels = ceil_div(shape.row_pixels, tiles)
+        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles)
 
-def _launch(
-    node: Node,
-    context: Context,
-    shape: ConvShape,
-    x: Value,
-    weights: Array,
-    first: int,
-    groups: int,
-    width: int,
-) -> Launch:
-    b = context.arch.block
-    pixels, large, tiles = _tile(context, shape, width)
-    source = Source("conv_cpu", context.arch)
-    y = context.value(node.output)
-    source.read("x", x)
-    source.constant("w", _packed(weights, shape, x, first, groups, width, b))
-    source.constant("bias", packed_bias(node, context, first, groups * width))
-    chain = Chain(source, context, node, node.chain)
-    source.write("y", y)
-    step = _input_step(shape, x, b)
-    in_blocks = ceil_div(shape.in_channels, step)
-    steps = in_blocks * shape.kernel_h
-    near = max(1, _NEAR_BYTES // (shape.kernel_w * step * width * b * 4))
-    # Partial sums are stored in the output: in 16 bits that would round them again and again.
-    chunks = 1 if context.arch.half else ceil_div(steps, near)
-    chunk = ceil_div(steps, chunks)
-    bands = min(shape.rows, max(1, ceil_div(4 * context.arch.compute_units, groups * shape.batch)))
-    if context.arch.compute_units == 1:
-        bands = 1
-    tiling = _Tiling(first, groups, width, pixels, large, tiles, chunk, bands,
-                     ceil_div(shape.rows, bands))  # fmt: skip
-    source.lines(_body(node, shape, x, y, chain, tiling, in_blocks, step, b))
-    return source.launch((groups, bands, shape.batch), (1, 1, 1))
+    def runs(self, end: int) -> Iterator[tuple[int, int]]:
+        """Pixels of a tile, and where tiles of that size end."""
+        yield self.pixels, self.larger * self.pixels
+        if self.tiles > self.larger:
+            yield self.pixels - 1, end
 
 
-def _input_step(shape: ConvShape, x: Value, block: int) -> int:
-    """Input channels that are taken together: a block, or all of a row-major image."""
-    return block if x.block else shape.in_channels
+class _Kernel:
+    """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
 
+    def __init__(
+        self, node: Node, context: Context, shape: ConvShape, given: ConvShape, x: Value,
+        first: int, groups: int, size: int,
+    ) -> None:  # fmt: skip
+        """``given`` is the convolution before the padding of columns was copied."""
+        self._node, self._arch, self._shape, self._given, self._x = (
+            node, context.arch, shape, given, x)  # fmt: skip
+        self._context = context
+        self._first, self._groups, self._size = first, groups, size
+        self._row = _Row.of(self._arch, shape, size)
+        b = self._arch.block
+        # A block of input channels at a time, or all of a row-major image.
+        self._depth = b if x.block else shape.in_channels
+        self._in_blocks = ceil_div(shape.in_channels, self._depth)
+        self._steps = self._in_blocks * shape.kernel_h
+        near = max(1, _NEAR_BYTES // (shape.kernel_w * self._depth * size * b * 4))
+        # In an output of 16 bits partial sums would be rounded again and again.
+        chunks = 1 if self._arch.half else ceil_div(self._steps, near)
+        self._chunk = ceil_div(self._steps, chunks)
 
-def _packed(
-    weights: Array, shape: ConvShape, x: Value, first: int, groups: int, width: int, b: int
-) -> Array:
-    """[group][input block][ky][kx][channel][block of the group][lane], zero where there is none."""
-    step = _input_step(shape, x, b)
-    in_blocks = ceil_div(shape.in_channels, step)
-    rows = weights[first * b : (first + groups * width) * b]
-    full = np.zeros(
-        (groups * width * b, in_blocks * step, shape.kernel_h, shape.kernel_w), np.float32
-    )
-    full[: rows.shape[0], : shape.in_channels] = rows
-    split = full.reshape(groups, width, b, in_blocks, step, shape.kernel_h, shape.kernel_w)
-    return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
+    def launch(self) -> Launch:
+        """Work items split the groups, then the rows, until every core has some."""
+        shape, units = self._shape, self._arch.compute_units
+        far = self._x.size_bytes > _FAR_BYTES and self._chunk < self._steps
+        parts = min(self._groups, units) if far else self._groups
+        each = ceil_div(self._groups, parts)
+        wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
+        rows = ceil_div(shape.rows, min(shape.rows, wanted))
+        source = Source("conv_cpu", self._arch)
+        source.read("x", self._x)
+        source.constant("w", self._packed())
+        blocks = self._groups * self._size
+        source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
+        self._chain = Chain(source, self._context, self._node, self._node.chain)
+        source.write("y", self._context.value(self._node.output))
+        source.lines("\n".join([
+            f"  const int first_group = get_global_id(0) * {each}, n = get_global_id(2);",
+            f"  const int last_group = min(first_group + {each}, {self._groups});",
+            f"  const int first_row = get_global_id(1) * {rows};",
+            f"  const int last_row = min(first_row + {rows}, {shape.rows});",
+            *self._loops(far),
+        ]))  # fmt: skip
+        bands = ceil_div(shape.rows, rows)
+        return source.launch((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
 
+    def _packed(self) -> Array:
+        """The weights as the module's docstring says, zero where there is none."""
+        weights = self._context.constant(self._node.operator.inputs[1])
+        assert weights is not None
+        shape, b = self._shape, self._arch.block
+        lanes = self._groups * self._size * b
+        rows = weights[self._first * b : self._first * b + lanes]
+        kernel = (shape.kernel_h, shape.kernel_w)
+        full = np.zeros((lanes, self._in_blocks * self._depth, *kernel), np.float32)
+        full[: rows.shape[0], : shape.in_channels] = rows
+        split = full.reshape(self._groups, self._size, b, self._in_blocks, self._depth, *kernel)
+        return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
-def _body(
-    node: Node,
-    shape: ConvShape,
-    x: Value,
-    y: Value,
-    chain: Chain,
-    tiling: _Tiling,
-    in_blocks: int,
-    step: int,
-    b: int,
-) -> str:
-    vector = "float" if b == 1 else f"float{b}"
-    rest = shape.in_channels - (in_blocks - 1) * step
-    steps = in_blocks * shape.kernel_h
-    weights = math.prod((in_blocks, shape.kernel_h, shape.kernel_w, step, tiling.blocks))
-    text = [
-        "  const int group = get_global_id(0), n = get_global_id(2);",
-        f"  const int first_row = get_global_id(1) * {tiling.rows};",
-        f"  const int last_row = min(first_row + {tiling.rows}, {shape.rows});",
-        f"  const int block = {tiling.first_block} + group * {tiling.blocks};",
-        f"  for (int from = 0; from < {steps}; from += {tiling.chunk}) {{",
-        f"    const int to = min(from + {tiling.chunk}, {steps});",
-        "    for (int row = first_row; row < last_row; row++) {",
-        "      int px = 0;",
-    ]
-    kinds = [(tiling.pixels, tiling.large * tiling.pixels)]
-    if tiling.tiles > tiling.large:
-        kinds.append((tiling.pixels - 1, shape.row_pixels))
-    for pixels, stop in kinds:
-        text.append(f"      for (; px < {stop}; px += {pixels}) {{")
-        text += [
-            "        " + line
-            for line in _tile_lines(
-                node, shape, x, chain, tiling, pixels, in_blocks, step, rest, weights, vector, b
-            )
+    def _loops(self, far: bool) -> list[str]:
+        """Groups outside keep a small input in the second cache; chunks outside read a large one
+        once, as all groups use a chunk of it before the next one comes."""
+        groups = "for (int group = first_group; group < last_group; group++) {"
+        chunks = f"for (int from = 0; from < {self._steps}; from += {self._chunk}) {{"
+        text = [
+            *((chunks, groups) if far else (groups, chunks)),
+            f"const int block = {self._first} + group * {self._size};",
+            f"const int to = min(from + {self._chunk}, {self._steps});",
+            "for (int row = first_row; row < last_row; row++) {",
+            "  int px = 0;",
         ]
-        text.append("      }")
-    text += ["    }", "  }"]
-    return "\n".join(text)
+        for pixels, end in self._row.runs(self._shape.row_pixels):
+            text.append(f"  for (; px < {end}; px += {pixels}) {{")
+            text += [f"    {line}" for line in self._tile(pixels)]
+            text.append("  }")
+        return [f"  {line}" for line in [*text, "}", "}", "}"]]
 
+    def _tile(self, pixels: int) -> list[str]:
+        vector = self._arch.vector
+        sums = [(p, o) for o in range(self._size) for p in range(pixels)]
+        first = [f"a{p}_{o} = LOAD_bias(group * {self._size} + {o});" for p, o in sums]
+        again = [f"a{p}_{o} = LOAD_y({self._at(p, o)});" for p, o in sums]
+        partial = [f"STORE_y({self._at(p, o)}, a{p}_{o});" for p, o in sums]
+        lines = [f"{vector} a{p}_{o};" for p, o in sums]
+        if self._chunk == self._steps:
+            return [*lines, *first, *self._sum(pixels), *self._finish(sums)]
+        return [
+            *lines,
+            "if (from == 0) {", *first, "} else {", *again, "}",
+            *self._sum(pixels),
+            f"if (to == {self._steps}) {{", *self._finish(sums), "} else {", *partial, "}",
+        ]  # fmt: skip
 
-def _tile_lines(
-    node: Node,
-    shape: ConvShape,
-    x: Value,
-    chain: Chain,
-    tiling: _Tiling,
-    pixels: int,
-    in_blocks: int,
-    step: int,
-    rest: int,
-    weights: int,
-    vector: str,
-    b: int,
-) -> list[str]:
-    steps = in_blocks * shape.kernel_h
-    several = steps > tiling.chunk
-    taps = range(pixels), range(tiling.blocks)
-    lines = []
-    for p in taps[0]:
-        for o in taps[1]:
-            lines.append(f"{vector} a{p}_{o};")
-    start = [
-        f"a{p}_{o} = LOAD_bias(group * {tiling.blocks} + {o});" for o in taps[1] for p in taps[0]
-    ]
-    if several:
-        again = [f"a{p}_{o} = LOAD_y({_at(shape, o, p)});" for o in taps[1] for p in taps[0]]
-        lines += ["if (from == 0) {", *start, "} else {", *again, "}"]
-    else:
-        lines += start
-    plane = shape.in_h * shape.in_w
-    pixel_step = shape.stride_w * (b if x.block else 1)
-    channel_step = 1 if x.block else plane
-    row, column = shape.input_position("row", "px")
-    channels = f"i == {in_blocks - 1} ? {rest} : {step}" if rest != step else str(step)
-    lines += [
-        "for (int j = from; j < to; j++) {",
-        f"  const int i = j / {shape.kernel_h}, ky = j % {shape.kernel_h};",
-        f"  const int channels = {channels};",
-        f"  for (int kx = 0; kx < {shape.kernel_w}; kx++) {{",
-    ]
-    if x.block:
-        base = (f"(((n * {x.slices} + i) * {shape.in_h} + {row} + ky * {shape.dilation_h})"
-                f" * {shape.in_w} + {column} + kx * {shape.dilation_w}) * {b}")  # fmt: skip
-    else:
-        base = (f"((n * {shape.in_channels} * {shape.in_h} + {row} + ky * {shape.dilation_h})"
-                f" * {shape.in_w} + {column} + kx * {shape.dilation_w})")  # fmt: skip
-    per_tap = step * tiling.blocks
-    lines += [
-        f"    int at = {base};",
-        f"    int wi = group * {weights} + ((i * {shape.kernel_h} + ky) * {shape.kernel_w} + kx)"
-        f" * {per_tap};",
-        "    #pragma unroll 2",
-        f"    for (int c = 0; c < channels; c++, at += {channel_step}, wi += {tiling.blocks}) {{",
-    ]
-    for o in taps[1]:
-        lines.append(f"      const {vector} w{o} = LOAD_w(wi + {o});")
-    for p in taps[0]:
-        lines.append(f"      {{ const float s = GET_x(at + {p * pixel_step});")
-        lines += [f"        a{p}_{o} += w{o} * s;" for o in taps[1]]
-        lines.append("      }")
-    lines += ["    }", "  }", "}"]
-    finish: list[str] = []
-    for o in taps[1]:
-        for p in taps[0]:
-            oy, ox = shape.output_position("row", f"px + {p}")
+    def _sum(self, pixels: int) -> list[str]:
+        """Add a chunk to the sums of a tile."""
+        s, x, size = self._shape, self._x, self._size
+        rest = s.in_channels - (self._in_blocks - 1) * self._depth
+        channels = str(self._depth) if rest == self._depth else (
+            f"i == {self._in_blocks - 1} ? {rest} : {self._depth}")  # fmt: skip
+        row, column = s.input_position("row", "px")
+        block = f"(n * {x.slices} + i)" if x.block else f"n * {s.in_channels}"
+        lanes, channel_step = (self._arch.block, 1) if x.block else (1, s.in_h * s.in_w)
+        per_tap = self._depth * size
+        step = f"((group * {self._in_blocks} + i) * {s.kernel_h} + ky) * {s.kernel_w} + kx"
+        return [
+            "for (int j = from; j < to; j++) {",
+            f"  const int i = j / {s.kernel_h}, ky = j % {s.kernel_h};",
+            f"  const int channels = {channels};",
+            f"  const int iy = {row} - {s.top} + ky * {s.dilation_h};",
+            *([f"  if (iy < 0 || iy >= {s.in_h}) continue;"] if s.top or s.bottom else []),
+            f"  for (int kx = 0; kx < {s.kernel_w}; kx++) {{",
+            f"    const int ix = {column} + kx * {s.dilation_w};",
+            *self._skip(pixels),
+            f"    int at = (({block} * {s.in_h} + iy) * {s.in_w} + ix) * {lanes};",
+            f"    int wi = ({step}) * {per_tap};",
+            "    #pragma unroll 2",
+            f"    for (int c = 0; c < channels; c++, at += {channel_step}, wi += {size}) {{",
+            *(f"      const {self._arch.vector} w{o} = LOAD_w(wi + {o});" for o in range(size)),
+            *(
+                f"      {{ const float f = GET_x(at + {p * s.stride_w * lanes});"
+                + "".join(f" a{p}_{o} += w{o} * f;" for o in range(size))
+                + " }"
+                for p in range(pixels)
+            ),
+            "    }",
+            "  }",
+            "}",
+        ]
+
+    def _skip(self, pixels: int) -> list[str]:
+        """With a large dilation, many taps of a tile read nothing but padding."""
+        left, width = self._given.left, self._given.in_w
+        if left <= pixels:
+            return []
+        last = (pixels - 1) * self._shape.stride_w
+        return [f"    if (ix + {last} < {left} || ix >= {left + width}) continue;"]
+
+    def _finish(self, sums: list[tuple[int, int]]) -> list[str]:
+        lines: list[str] = []
+        for p, o in sums:
+            oy, ox = self._shape.output_position("row", f"px + {p}")
             position = ["n", f"block + {o}", oy, ox]
-            chained, result = chain.apply(
-                f"a{p}_{o}", node.operator.outputs[0], position, f"_{p}_{o}"
-            )
-            finish += [*chained, f"STORE_y({_at(shape, o, p)}, {result});"]
-    if several:
-        partial = [f"STORE_y({_at(shape, o, p)}, a{p}_{o});" for o in taps[1] for p in taps[0]]
-        lines += [f"if (to == {steps}) {{", *finish, "} else {", *partial, "}"]
-    else:
-        lines += finish
-    return lines
+            head = self._node.operator.outputs[0]
+            chained, result = self._chain.apply(f"a{p}_{o}", head, position, f"_{p}_{o}")
+            lines += [*chained, f"STORE_y({self._at(p, o)}, {result});"]
+        return lines
 
-
-def _at(shape: ConvShape, o: int, p: int) -> str:
-    oy, ox = shape.output_position("row", f"px + {p}")
-    return f"VEC_y(n, block + {o}, {oy}, {ox})"
+    def _at(self, p: int, o: int) -> str:
+        oy, ox = self._shape.output_position("row", f"px + {p}")
+        return f"VEC_y(n, block + {o}, {oy}, {ox})"

@@ -103,15 +103,17 @@ class ConvShape:
         )  # fmt: skip
 
 
-def padded_copy(context: Context, x: Value, shape: ConvShape) -> tuple[Launch, Value, ConvShape]:
-    """Copy an image into a larger one with zeros around it.
+def padded_copy(
+    context: Context, x: Value, shape: ConvShape, rows: bool = True
+) -> tuple[Launch, Value, ConvShape]:
+    """Copy an image into a larger one with zeros around it; without ``rows``, left and right only.
 
-    Returns the launch, the copy, and the convolution without padding that reads it. Beside a
+    Returns the launch, the copy, and the convolution without that padding that reads it. Beside a
     convolution with a kernel larger than 1x1 the copy takes a few per cent, and it spares every
     tile at a border the question what lies inside.
     """
-    below, behind = max(shape.bottom, 0), max(shape.right, 0)
-    height, width = shape.in_h + shape.top + below, shape.in_w + shape.left + behind
+    top, below = (shape.top, max(shape.bottom, 0)) if rows else (0, 0)
+    height, width = shape.in_h + top + below, shape.in_w + shape.left + max(shape.right, 0)
     n, channels, _, _ = x.shape
     padded = context.temporary((n, channels, height, width), x.block, x.half)
     source = Source("pad_copy", context.arch)
@@ -123,13 +125,15 @@ def padded_copy(context: Context, x: Value, shape: ConvShape) -> tuple[Launch, V
     zero = f"({context.arch.vector})(0.0f)" if x.block else "0.0f"
     source.lines(
         f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
-        f"  const int ix = x0 - {shape.left}, iy = y0 - {shape.top};\n"
+        f"  const int ix = x0 - {shape.left}, iy = y0 - {top};\n"
         f"  const int to = (outer * {height} + y0) * {width} + x0;\n"
         f"  if (ix >= 0 && ix < {shape.in_w} && iy >= 0 && iy < {shape.in_h})\n"
         f"    {store}_y(to, {load}_x((outer * {shape.in_h} + iy) * {shape.in_w} + ix));\n"
         f"  else {store}_y(to, {zero});"
     )
-    inner = replace(shape, in_h=height, in_w=width, top=0, left=0, bottom=0, right=0)
+    inner = replace(shape, in_h=height, in_w=width, left=0, right=0)
+    if rows:
+        inner = replace(inner, top=0, bottom=0)
     return source.launch((width, height, outer)), padded, inner
 
 

@@ -61,14 +61,14 @@ class Tiling:
 
 
 _TILINGS = (
-    Tiling(16, 16, 2, 2),
-    Tiling(16, 16, 2, 1),
     Tiling(16, 8, 1, 2),
     Tiling(8, 8, 1, 2, 2),
     Tiling(8, 8, 1, 1, 4),
     Tiling(4, 8, 1, 1, 8),
 )
 """From large tiles, which load the least for each sum, to small ones, of which there are more."""
+
+_LARGE_TILINGS = (Tiling(16, 16, 2, 1), Tiling(16, 16, 2, 2))
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
@@ -79,21 +79,22 @@ def fits(shape: ConvShape, x: Value) -> bool:
 def tilings(shape: ConvShape, context: Context) -> list[Tiling]:
     """Candidates, the most promising first; none if no group fits this processor.
 
-    The largest tile of which there are enough to give every compute unit one; below that, the inner
-    axis is split as well.
+    By rule the largest tile of which every compute unit gets two, as one group waits while the
+    other computes; below that the smallest, with the inner axis split. Tiles of 128 pixels and more
+    lose on an H200 to more groups of half the size, so they are for measured tuning only.
     """
     arch = context.arch
     units = arch.compute_units
     allowed = [
         t
-        for t in _TILINGS
+        for t in (*_TILINGS, *_LARGE_TILINGS)
         if t.items * t.parts <= arch.max_group and t.local_bytes <= arch.local_bytes
     ]
     if not allowed:
         return []
-    enough = [t for t in allowed if t.groups(shape) >= units]
-    chosen = enough[0] if enough else allowed[-1] if shape.out_h * shape.out_w <= 64 else (
-        allowed[max(0, len(allowed) - 2)])  # fmt: skip
+    usual = [t for t in allowed if t in _TILINGS] or allowed
+    few = -1 if shape.out_h * shape.out_w <= 64 else max(-2, -len(usual))
+    chosen = next((t for t in usual if t.groups(shape) >= 2 * units), usual[few])
     depth = ceil_div(_inner(shape), _DEPTH * chosen.parts)
     missing = units // max(1, chosen.groups(shape))
     splits = max(1, min(missing, depth // 8, 16))

@@ -16,10 +16,13 @@ class Output:
         """``scalar``: the kernel makes one scalar at a time, in whatever layout."""
         self._chain = Chain(source, context, node, node.chain, scalar)
         self._head = node.operator.outputs[0]
+        self._ctype = CTYPES[context.tensors[self._head].dtype]
         self.chained = bool(node.chain)
         self.value = self._chain.out
-        self.vector = bool(self.value.block) and not scalar
+        self.vector = self._chain.vector
         """Whether `store` takes vectors of channels."""
+        if self.vector:
+            self._ctype = context.arch.vector
         source.write("y", self.value)
 
     def store(self, value: str, coordinates: Sequence[str], tag: str = "") -> list[str]:
@@ -30,7 +33,9 @@ class Output:
             coordinates: where it belongs; all of them.
             tag: makes names of variables distinct where this is called several times.
         """
-        lines, result = self._chain.apply(value, self._head, coordinates, tag)
+        made = f"made{tag}"
+        lines, result = self._chain.apply(made, self._head, coordinates, tag)
+        lines.insert(0, f"const {self._ctype} {made} = {value};")
         if self.vector:
             return [*lines, f"STORE_y(VEC_y({', '.join(coordinates)}), {result});"]
         ctype = CTYPES[self.value.dtype]

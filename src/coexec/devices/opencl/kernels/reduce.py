@@ -36,7 +36,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     allowed = _FLOATS if kind in ("L2", "LogSum", "LogSumExp") else NUMBERS
     if kind in ("Max", "Min"):
         allowed = NUMBERS | {"bool"}
-    return wrong_type(op, tensors, allowed) or computed(op, 1, "axes")
+    return wrong_type(op, tensors, allowed) or computed(op, 1, "list of axes")
 
 
 def launches(node: Node, context: Context) -> list[Launch]:

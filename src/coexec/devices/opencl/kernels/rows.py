@@ -14,14 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.kernels.base import CTYPES, Launch, Source, Value, ceil_div
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.positions import at, neighbours, split, step
 
-__all__ = ["Place", "Rows", "Span", "Unit"]
+__all__ = ["Place", "Rows", "Span", "Unit", "sharing"]
 
 Place = Callable[[Sequence[str], int], list[str]]
 """The coordinates in a tensor of those that are counted, and of how many channels a unit holds."""
+
+
+def sharing(arch: Architecture, steps: int, most: int = 256) -> int:
+    """How many work items should share ``steps``: a power of two; one where a core has a thread."""
+    if arch.family == "cpu":
+        return 1
+    return 1 << (min(steps, most, arch.max_group).bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +121,7 @@ class Rows:
         """Where rows are long, and few or read best by neighbours."""
         arch = self._source.arch
         few = self.rows < 64 * arch.compute_units or self.kind == "contiguous"
-        if arch.family == "cpu" or self._steps < 32 or not few:
-            return 1
-        return int(min(arch.max_group, 256, 1 << (self._steps // 2).bit_length()))
+        return sharing(arch, self._steps) if few and self._steps >= 32 else 1
 
     def _start(self) -> list[str]:
         """Lines that say which row a work item is at."""

@@ -1,0 +1,39 @@
+"""PoCL as itself and as a GPU, and models run on it as one program."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from coexec.devices.base import Device, Options
+from coexec.devices.detect import usable_cores
+from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.device import OpenClDevice
+from coexec.devices.opencl.platforms import devices
+from coexec.devices.registry import describe
+from coexec.frontend.model import Model
+from coexec.frontend.module import Module
+
+Array = np.ndarray[Any, Any]
+
+
+def pocl(binaries: Path, *, as_gpu: bool = False) -> Device:
+    """PoCL on one core. As a GPU it has blocks of four channels, and work items share rows."""
+    options = Options(binaries=binaries)
+    spec = describe(f"gpu:0@{usable_cores()[0]}", options)
+    gpu = Architecture("nvidia", 4, compute_units=16)
+    return OpenClDevice(spec, devices()[0], options, gpu if as_gpu else None)
+
+
+def compute(device: Device, model: Model, feeds: Mapping[str, Array]) -> list[Array]:
+    """The outputs of a model that the device must accept."""
+    graph = model.graph
+    assert {device.why_not(task, graph.tensors) for task in graph.tasks} == {None}
+    inputs, outputs = ([graph.tensors[n] for n in names] for names in (graph.inputs, graph.outputs))
+    proto = ir.to_proto(model.source).SerializeToString()
+    program = device.compile(Module(proto, {}, tuple(inputs), tuple(outputs)))
+    made = {t.name: device.allocate(t) for t in outputs}
+    program.bind({t.name: device.upload(feeds[t.name]) for t in inputs}, made).run()
+    return [np.array(device.download(made[t.name])) for t in outputs]
