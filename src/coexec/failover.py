@@ -3,16 +3,26 @@
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from coexec.compiled import CompiledPlan
-from coexec.devices.registry import whole_cpu
 from coexec.errors import DegradedWarning, DeviceError, ExecutionError
 from coexec.execute import Executor
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.record import Recorder
 
-__all__ = ["Failover"]
+__all__ = ["Failover", "Ready"]
+
+Ready = tuple[Pipeline, CompiledPlan]
+"""A plan made ready to start, and the pipeline with the devices that it runs on."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Running:
+    executor: Executor
+    work: Pipeline
+    compiled: CompiledPlan
 
 
 class Failover:
@@ -23,26 +33,33 @@ class Failover:
     """
 
     def __init__(
-        self, work: Pipeline, compile_plan: Callable[[], CompiledPlan], background: bool = False
+        self,
+        prepare: Callable[[], Ready],
+        prepare_cpu: Callable[[], Ready] | None,
+        background: bool = False,
     ) -> None:
-        """Compile the plan, or start with the CPU and compile in the background.
+        """Prepare the plan, or start with the CPU and prepare the plan in the background.
+
+        Args:
+            prepare: makes the plan that was asked for.
+            prepare_cpu: makes one for the CPU alone; None if the plan uses nothing else.
+            background: answer from the CPU until the plan is ready.
 
         Raises:
-            CoexecError: the plan cannot be made, or cannot be compiled and uses CPU devices only.
+            CoexecError: the plan cannot be prepared, and there is nothing to fall back to.
         """
-        self._work = work
-        self._compile_plan = compile_plan
-        self._may_fail_over = any(d.spec.kind == "gpu" for d in work.devices)
+        self._prepare = prepare
+        self._prepare_cpu = prepare_cpu
         self._lock = threading.Lock()
         self._closed = False
-        self._standby: tuple[Executor, CompiledPlan] | None = None
-        self._main: tuple[Executor, CompiledPlan] | None = None
+        self._standby: _Running | None = None
+        self._main: _Running | None = None
         self._builder: threading.Thread | None = None
         self.reason: str | None = None
         """Why the CPU runs the model in place of the plan; None while it does not."""
-        if background and self._may_fail_over:
+        if background and prepare_cpu is not None:
             self.reason = "its kernels are still being compiled"
-            self._standby = self._cpu()
+            self._standby = _start(prepare_cpu)
             self._builder = threading.Thread(target=self._build, name="coexec compile", daemon=True)
             self._builder.start()
         else:
@@ -51,18 +68,23 @@ class Failover:
     @property
     def compiled(self) -> CompiledPlan:
         """The plan that runs now."""
-        return self._current[1]
+        return self._current.compiled
+
+    @property
+    def work(self) -> Pipeline:
+        """The devices that run now."""
+        return self._current.work
 
     def run(self, feeds: Mapping[str, Array], recorder: Recorder | None) -> dict[str, Array]:
         """As `Executor.run`."""
         current = self._current
         try:
-            return current[0].run(feeds, recorder)
+            return current.executor.run(feeds, recorder)
         except (DeviceError, ExecutionError) as error:
-            if current is not self._main or not self._may_fail_over or self._closed:
+            if current is not self._main or self._prepare_cpu is None or self._closed:
                 raise
             self._give_up(error)
-            return self._current[0].run(feeds, recorder)
+            return self._current.executor.run(feeds, recorder)
 
     def wait(self) -> None:
         """Until nothing is compiled in the background any more."""
@@ -72,38 +94,37 @@ class Failover:
     def close(self) -> None:
         self._closed = True
         self.wait()
-        for pair in (self._main, self._standby):
-            if pair is not None:
-                pair[0].close()
+        for running in (self._main, self._standby):
+            if running is not None:
+                running.executor.close()
 
     @property
-    def _current(self) -> tuple[Executor, CompiledPlan]:
-        pair = self._main if self._main is not None and self.reason is None else self._standby
-        if pair is None:
+    def _current(self) -> _Running:
+        running = self._main if self._main is not None and self.reason is None else self._standby
+        if running is None:
             raise ExecutionError("the session is closed; make a new one")
-        return pair
+        return running
 
     def _build(self) -> None:
         try:
-            compiled = self._compile_plan()
-            self._main = (Executor(compiled, self._work.devices), compiled)
+            self._main = _start(self._prepare)
             self.reason = None
         except (DeviceError, ExecutionError) as error:
-            if not self._may_fail_over:
+            if self._prepare_cpu is None:
                 raise
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         with self._lock:
-            self._standby = self._standby or self._cpu()
+            if self._standby is None and self._prepare_cpu is not None:
+                self._standby = _start(self._prepare_cpu)
             self.reason = str(error)
+        names = ", ".join(self._current.work.names)
         warnings.warn(
-            f"{error}. The session carries on with {whole_cpu()}", DegradedWarning, stacklevel=4
+            f"{error}. The session carries on with {names}", DegradedWarning, stacklevel=4
         )
 
-    def _cpu(self) -> tuple[Executor, CompiledPlan]:
-        work = Pipeline(
-            self._work.source, [whole_cpu()], shapes=self._work.shapes, cache=self._work.cache
-        )
-        compiled = work.compiled_for("single", {})
-        return Executor(compiled, work.devices), compiled
+
+def _start(prepare: Callable[[], Ready]) -> _Running:
+    work, compiled = prepare()
+    return _Running(Executor(compiled, work.devices), work, compiled)

@@ -5,7 +5,7 @@ Session and command line both go through here.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -49,6 +49,7 @@ class Pipeline:
         effort: "Effort | None" = None,
         progress: "Progress | None" = None,
         gpu: Mapping[str, str] | None = None,
+        pins: Mapping[str, str] | None = None,
     ) -> None:
         """Open the devices; nothing else yet.
 
@@ -59,12 +60,15 @@ class Pipeline:
             cache: where to keep what takes long; by default the user's cache folder.
             fresh: measure anew what the store already holds.
             gpu: how GPU devices work, see `coexec.devices.base.Options`.
+            pins: the device of each task whose name matches a pattern.
 
         Raises:
             DeviceError, StoreError: a device or the cache cannot be used.
         """
         self.cache = cache if isinstance(cache, Cache) else Cache(cache)
-        options = gpu_options(gpu or {}, self.cache.folder("kernels"))
+        self.gpu = dict(gpu or {})
+        self.pins = dict(pins or {})
+        options = gpu_options(self.gpu, self.cache.folder("kernels"))
         self.devices: tuple[Device, ...] = open_devices(devices or default_names(), options)
         self.source = source
         self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
@@ -197,15 +201,24 @@ class Pipeline:
     def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
         """The compiled plan of a planner, from the cache if it is there and sound."""
         text = repr((self.digest, self._described.fingerprint, planner, sorted(options.items())))
+        return self._kept(text, lambda: self.plan(planner, options), self._fresh)
+
+    def compiled_plan(self, plan: Plan) -> CompiledPlan:
+        """``plan`` ready to start, from the cache if it is there and sound."""
+        text = repr((self.digest, self._described.fingerprint, plan.to_json()))
+        return self._kept(text, lambda: plan, fresh=False)
+
+    def _kept(self, text: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
+        """What is cached under ``text``; else the plan that ``make`` makes, compiled and cached."""
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
         folder = self.cache.find("plans", key)
-        if folder is not None and not self._fresh:
+        if folder is not None and not fresh:
             try:
                 return load_compiled(folder)[0]
             except StoreError:
                 pass  # damaged, or made from weights that are gone: derived data is made anew
         self.cache.drop("plans", key)
-        plan = self.plan(planner, options)
+        plan = make()
         compiled = self.compiled(plan)
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
             self.cache.add(

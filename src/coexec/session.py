@@ -4,14 +4,17 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coexec.auto import prepared
 from coexec.compiled import CompiledPlan
+from coexec.devices.registry import whole_cpu
 from coexec.errors import InputError, UsageError
-from coexec.failover import Failover
+from coexec.failover import Failover, Ready
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.pipeline import Pipeline
@@ -49,12 +52,13 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         *,
         devices: Sequence[str] | str | None = None,
-        planner: str = "hope_greedy",
+        planner: str = "auto",
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         cache: Path | str | None = None,
         gpu: Mapping[str, str] | None = None,
         background: bool = False,
+        pins: Mapping[str, str] | None = None,
     ) -> None:
         """Load, profile, plan and compile ``path_or_bytes``, or start it from the cache.
 
@@ -64,13 +68,15 @@ class InferenceSession:
             providers: if given, must allow "CPUExecutionProvider".
             provider_options: accepted for compatibility.
             devices: such as ``["cpu:0-3", "cpu:4-7"]``; by default each CPU cluster.
-            planner: a name in `coexec.PLANNERS`.
+            planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
+                and several planners are tried, the fastest is kept and remembered.
             planner_options: keyword options of the planner.
             shapes: fixed shapes of inputs that the model leaves dynamic.
             cache: folder for profiles and plans; by default the user's cache folder.
             gpu: how GPU devices work: ``{"precision": "fp16", "waiting": "active",
                 "tuning": "exhaustive"}``, see `coexec.devices.base.Options`.
             background: answer from the CPU while kernels for a GPU still compile.
+            pins: devices by names of tasks, patterns such as "conv*" allowed.
 
         Raises:
             CoexecError: the subclass says whose fault it is, the message what to do.
@@ -92,12 +98,11 @@ class InferenceSession:
         if devices is not None and (not devices or any(not isinstance(d, str) for d in devices)):
             raise UsageError(f"devices={devices!r} names no devices; write for example "
                              f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
-        self._pipeline = Pipeline(path_or_bytes, devices, shapes=shapes, cache=cache, gpu=gpu)
-        self._executor = Failover(
-            self._pipeline,
-            lambda: self._pipeline.compiled_for(planner, dict(planner_options or {})),
-            background,
-        )
+        settings = {"shapes": shapes, "cache": cache, "gpu": gpu, "pins": pins}
+        options = dict(planner_options or {})
+        prepare, gpus = prepared(path_or_bytes, devices, planner, options, settings)
+        on_cpu = partial(_on_cpu, path_or_bytes, shapes, cache)
+        self._executor = Failover(prepare, on_cpu if gpus else None, background)
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
         self._closing = threading.Lock()
@@ -118,8 +123,12 @@ class InferenceSession:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
     ) -> tuple[list[Array], Trace]:
         """As `run`, with what ran where and when."""
-        recorder = RealRecorder(self._compiled, self._pipeline.names)
-        return self._run(output_names, input_feed, recorder), recorder.trace()
+        compiled = self._compiled
+        recorder = RealRecorder(compiled, self._executor.work.names)
+        found = self._run(output_names, input_feed, recorder)
+        if compiled is not self._compiled:  # a device failed, and another plan has answered
+            return self.run_with_trace(output_names, input_feed)
+        return found, recorder.trace()
 
     def _run(
         self,
@@ -185,6 +194,12 @@ class InferenceSession:
     def __del__(self) -> None:
         if hasattr(self, "_closing"):
             self.close()
+
+
+def _on_cpu(source: Any, shapes: Any, cache: Any) -> Ready:
+    """All cores of this machine as one device."""
+    work = Pipeline(source, [whole_cpu()], shapes=shapes, cache=cache)
+    return work, work.compiled_for("single", {})
 
 
 def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Array]:

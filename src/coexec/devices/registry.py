@@ -23,6 +23,7 @@ from coexec.errors import DeviceError, UsageError
 
 __all__ = [
     "KINDS",
+    "cpu_name",
     "default_names",
     "describe",
     "gpu_options",
@@ -101,15 +102,16 @@ def split_names(text: str) -> list[str]:
 
 def default_names() -> list[str]:
     """A device for each cluster of equal cores of this machine, the fastest first."""
-    return [_cpu_name(cores) for cores, _ in detect.clusters()]
+    return [cpu_name(cores) for cores, _ in detect.clusters()]
 
 
 def whole_cpu() -> str:
     """All usable cores of this machine as one device."""
-    return _cpu_name(detect.usable_cores())
+    return cpu_name(detect.usable_cores())
 
 
-def _cpu_name(cores: Sequence[int]) -> str:
+def cpu_name(cores: Sequence[int]) -> str:
+    """The name of a cluster: (0, 1, 3) as "cpu:0-1,3"."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][-1] + 1:
@@ -196,7 +198,7 @@ def _parse_cores(name: str, text: str) -> tuple[int, ...]:
         if core not in have:
             raise DeviceError(
                 f"device {name!r} wants core {core}, but this process may use only "
-                f"{_cpu_name(sorted(have))[4:]} ({len(have)} cores); coexec devices lists them"
+                f"{cpu_name(sorted(have))[4:]} ({len(have)} cores); coexec devices lists them"
             )
     return tuple(sorted(cores))
 

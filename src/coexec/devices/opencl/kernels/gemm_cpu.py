@@ -22,7 +22,8 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
     width = context.arch.block
     vectors = min(_VECTORS, ceil_div(product.n, width))
     columns = vectors * width
-    rows = min(product.m, _ROWS)
+    tiles = ceil_div(product.m, _ROWS)
+    rows = ceil_div(product.m, tiles)
     source = Source("gemm_cpu", context.arch)
     operands = Operands(source, context, node, product)
     constant = context.constant(node.operator.inputs[1])
@@ -34,7 +35,7 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         operands.declare_right()
     operands.declare_result()
     vector = context.arch.vector
-    source.lines(f"  const int group = get_global_id(0), first = get_global_id(1) * {rows};")
+    source.lines(f"  const int group = get_global_id(1), first = get_global_id(0) * {rows};")
     source.lines("\n".join(f"  {line}" for line in operands.batch_lines("get_global_id(2)")))
     for r in range(rows):
         source.lines(f"  const int r{r} = min(first + {r}, {product.m - 1});")
@@ -52,7 +53,8 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
     source.lines("  }")
     for r in range(rows):
         source.lines(_finish(operands, product, r, vectors, width))
-    grid = (ceil_div(product.n, columns), ceil_div(product.m, rows), math.prod(product.batch))
+    # Rows first: the packed columns of a group are still near for its next rows.
+    grid = (tiles, ceil_div(product.n, columns), math.prod(product.batch))
     return [source.launch(grid, (1, 1, 1))]
 
 
