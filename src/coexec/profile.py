@@ -25,11 +25,11 @@ from coexec.frontend.module import Module
 from coexec.hardware import Link, System
 from coexec.ir.graph import Graph, Task, Tensor
 from coexec.record import RealRecorder
-from coexec.schedule import Segment
+from coexec.schedule import Schedule, Segment
 from coexec.store import Measurement, ProfileStore
 from coexec.trace import Detail, Trace
 
-__all__ = ["Effort", "Profiler", "Progress"]
+__all__ = ["Effort", "Profiler", "Progress", "measure_in_place"]
 
 Progress = Callable[[str, int, int], None]
 """Told what is measured, how much of it is done, and how much there is."""
@@ -190,6 +190,24 @@ class Profiler:
                 spans_s += [s.duration_s for s in spans[1:]]
                 gaps_s += [b.start_s - a.end_s for a, b in pairwise(spans)]
         return _measurement(spans_s), _measurement([max(g, 0.0) for g in gaps_s])
+
+
+def measure_in_place(
+    compiler: Compiler, schedule: Schedule, devices: Sequence[Device], runs: int = 7
+) -> dict[str, float]:
+    """Median seconds of each task of a schedule that has a segment for each, in order."""
+    graph = schedule.graph
+    compiled = compiler.compile(schedule, devices)
+    feeds = random_inputs(graph)
+    rows = []
+    with Executor(compiled, devices) as executor:
+        for number in range(runs + 2):
+            recorder = RealRecorder(compiled, [d.spec.name for d in devices])
+            executor.run(feeds, recorder)
+            if number >= 2:
+                rows.append(_task_seconds(recorder.trace(), graph))
+    medians = (statistics.median(column) for column in zip(*rows, strict=True))
+    return dict(zip((t.name for t in graph.tasks), medians, strict=True))
 
 
 def _task_seconds(trace: Trace, graph: Graph) -> list[float]:

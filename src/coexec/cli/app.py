@@ -2,7 +2,7 @@
 
 import typer
 
-from coexec.cli import bench, devices, inspect, plan, profile, run, simulate
+from coexec.cli import bench, devices, explain, inspect, plan, profile, run, simulate
 
 app = typer.Typer(
     name="coexec",
@@ -12,5 +12,5 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for verb in (devices, inspect, profile, plan, simulate, run, bench):
+for verb in (devices, inspect, profile, plan, explain, simulate, run, bench):
     app.command(verb.__name__.rpartition(".")[2])(verb.command)

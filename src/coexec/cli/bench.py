@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from coexec.auto import Choice
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -24,9 +25,9 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
+    decide,
     differences,
     out,
-    pipeline,
     planner_options,
     print_json,
     progress_bar,
@@ -39,9 +40,9 @@ from coexec.execute import Executor
 from coexec.frontend.check import TOLERANCE
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
-from coexec.pipeline import Pipeline, make_plan
+from coexec.pipeline import Pipeline
+from coexec.plan import Plan
 from coexec.record import RealRecorder
-from coexec.session import InferenceSession
 from coexec.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 
@@ -73,7 +74,7 @@ class Row:
 def command(
     model: ModelArg,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = "hope_greedy",
+    planner: PlannerOpt = "auto",
     option: OptionOpt = None,
     repeats: int = 20,
     check: bool = False,
@@ -95,19 +96,20 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     options = planner_options(option)
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
+        settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell, "gpu": gpu}
+        choice = decide(model, devices, planner, options, **settings)
+        work = choice.work
         cost, system = work.measured
     feeds = random_inputs(work.model.graph)
     rows, executors = [], []
-    for name in system.names if len(system.names) > 1 else ():
-        alone = Pipeline(work.source, [name], shapes=work.shapes, cache=work.cache)
-        row, executor, _ = _ours(alone, f"{name} alone", cost.total_s(name), "single", {}, feeds)
+    for name, predicted_s in _alone(choice).items():
+        alone = Pipeline(work.source, [name], shapes=work.shapes, cache=work.cache, gpu=work.gpu)
+        plan = alone.plan("single")
+        row, executor, _ = _ours(alone, f"{name} alone", predicted_s, plan, feeds)
         rows.append(row)
         executors.append(executor)
-    plan = make_plan(planner, options, work.model.graph, cost, system)
-    predicted = simulate(work.schedule(plan), cost, system)
-    row, executor, compiled = _ours(work, planner, predicted.makespan_s, planner,
-                                    options, feeds)  # fmt: skip
+    predicted = simulate(work.schedule(choice.plan), cost, system)
+    row, executor, compiled = _ours(work, planner, predicted.makespan_s, choice.plan, feeds)
     rows.append(row)
     executors.append(executor)
     rows.append(_rival(work, feeds))
@@ -130,7 +132,7 @@ def command(
         executor.close()
     worst = max(differences(work, feeds, found).values()) if check else None
     for row in rows:
-        row.peak_bytes = _peak_bytes(work, row.name, planner, options)
+        row.peak_bytes = _peak_bytes(work, row.name, choice.plan)
     if trace is not None:
         write_file(trace, recorder.trace().to_chrome())
     if json:
@@ -141,12 +143,24 @@ def command(
     refuse_difference(worst or 0.0)
 
 
+def _alone(choice: Choice) -> dict[str, float]:
+    """Single devices to compare with, and their predicted times: those that "auto" considered,
+    else those of the plan, if there are several."""
+    considered = {
+        c.devices[0]: c.predicted_s
+        for c in choice.candidates
+        if len(c.devices) == 1 and c.refused is None
+    }
+    cost, system = choice.work.measured
+    names = system.names if len(system.names) > 1 else ()
+    return considered or {name: cost.total_s(name) for name in names}
+
+
 def _ours(
-    work: Pipeline, name: str, predicted_s: float, planner: str, options: Mapping[str, Any],
-    feeds: Mapping[str, Array],
-) -> tuple[Row, Executor, Any]:  # fmt: skip
+    work: Pipeline, name: str, predicted_s: float, plan: Plan, feeds: Mapping[str, Array]
+) -> tuple[Row, Executor, Any]:
     start_s = time.perf_counter()
-    compiled = work.compiled_for(planner, options)
+    compiled = work.compiled_plan(plan)
     executor = Executor(compiled, work.devices)
     row = Row(name, predicted_s, lambda: executor.run(feeds))
     row.init_s = time.perf_counter() - start_s
@@ -163,30 +177,28 @@ def _rival(work: Pipeline, feeds: Mapping[str, Array]) -> Row:
     return row
 
 
-def _peak_bytes(work: Pipeline, name: str, planner: str, options: Mapping[str, Any]) -> int:
+def _peak_bytes(work: Pipeline, name: str, plan: Plan) -> int:
     """Peak resident memory of a fresh process that starts from the cache and runs twice."""
     if name.startswith("ORT"):
         return 0
     alone = name.endswith(" alone")
-    arguments = (
-        work.source, [name.removesuffix(" alone")] if alone else list(work.names),
-        "single" if alone else planner, {} if alone else dict(options), work.shapes,
-        str(work.cache.root),
-    )  # fmt: skip
+    names = [name.removesuffix(" alone")] if alone else list(work.names)
+    text = None if alone else plan.to_json()
+    arguments = (work.source, names, text, work.shapes, work.gpu, str(work.cache.root))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return int(pool.apply(_measure_peak, arguments))
 
 
 def _measure_peak(
-    source: Any, devices: Sequence[str], planner: str, options: Mapping[str, Any],
-    shapes: Mapping[str, Sequence[int]], cache: str,
+    source: Any, devices: Sequence[str], plan: str | None, shapes: Mapping[str, Sequence[int]],
+    gpu: Mapping[str, str], cache: str,
 ) -> int:  # fmt: skip
-    session = InferenceSession(source, devices=devices, planner=planner, planner_options=options,
-                               shapes=shapes, cache=cache)  # fmt: skip
-    feeds = {i.name: np.zeros(i.shape, session.dtype_of(i.name)) for i in session.get_inputs()}
-    for _ in range(2):
-        session.run(None, feeds)
-    session.close()
+    work = Pipeline(source, devices, shapes=shapes, cache=cache, gpu=gpu)
+    compiled = work.compiled_plan(work.plan("single") if plan is None else Plan.from_json(plan))
+    feeds = {t.name: np.zeros(t.shape, t.dtype) for t in compiled.inputs}
+    with Executor(compiled, work.devices) as executor:
+        for _ in range(2):
+            executor.run(feeds)
     return _own_peak_bytes()
 
 

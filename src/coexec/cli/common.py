@@ -13,12 +13,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from coexec.auto import Auto, Candidate, Choice
 from coexec.devices.registry import split_names
 from coexec.errors import ExecutionError, PlanError, UsageError
 from coexec.frontend.check import TOLERANCE, worst_difference
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
+from coexec.units import format_seconds
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
@@ -56,13 +58,45 @@ def pipeline(
     gpu: Sequence[str] | None = None,
 ) -> Pipeline:
     """The pipeline that the common options describe."""
+    return Pipeline(model, _names(devices), **_settings(shape, cache, fresh, progress, gpu))
+
+
+def _names(devices: str | None) -> list[str] | None:
     names = None if devices is None else split_names(devices)
     if names == []:
         raise UsageError("--devices is empty; name at least one, for example cpu:0")
+    return names
+
+
+def _settings(
+    shape: Sequence[str] | None = None,
+    cache: Path | None = None,
+    fresh: bool = False,
+    progress: Any = None,
+    gpu: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """The options as `Pipeline` takes them."""
     shapes = dict(_shape(text) for text in shape or ())
-    return Pipeline(
-        model, names, shapes=shapes, cache=cache, fresh=fresh, progress=progress, gpu=_pairs(gpu)
-    )
+    return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
+            "gpu": _pairs(gpu)}  # fmt: skip
+
+
+def decide(
+    model: str,
+    devices: str | None,
+    planner: str,
+    options: Mapping[str, Any],
+    **settings: Any,
+) -> Choice:
+    """The plan of any planner, "auto" or another, ready to start.
+
+    ``settings`` are those of `pipeline`.
+    """
+    if planner != "auto":
+        work = pipeline(model, devices, **settings)
+        plan = work.plan(planner, options)
+        return Choice(work, plan, work.compiled_plan(plan), ())
+    return Auto(model, _names(devices), options, **_settings(**settings)).choose()
 
 
 def _pairs(texts: Sequence[str] | None) -> dict[str, str]:
@@ -186,3 +220,13 @@ def progress_bar(quiet: bool) -> Iterator[Any]:
             bar.update(rows[what], completed=done)
 
         yield tell
+
+
+def format_candidate(candidate: Candidate) -> str:
+    """A configuration that "auto" considered, in a line."""
+    text = ", ".join(candidate.devices)
+    if candidate.refused is not None:
+        return f"{text}: {candidate.refused}"
+    text += f" ({candidate.planner}): predicted {format_seconds(candidate.predicted_s)}"
+    measured = candidate.measured_s
+    return text if measured is None else f"{text}, measured {format_seconds(measured)}"

@@ -14,14 +14,14 @@ from coexec.cli.common import (
     OptionOpt,
     PlannerOpt,
     ShapeOpt,
+    decide,
+    format_candidate,
     out,
-    pipeline,
     planner_options,
     print_json,
     progress_bar,
     write_file,
 )
-from coexec.pipeline import make_plan
 from coexec.simulate import simulate
 from coexec.units import format_seconds
 
@@ -29,7 +29,7 @@ from coexec.units import format_seconds
 def command(
     model: ModelArg,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = "hope_greedy",
+    planner: PlannerOpt = "auto",
     option: OptionOpt = None,
     output: Path | None = None,
     shape: ShapeOpt = None,
@@ -41,10 +41,11 @@ def command(
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
+        settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell, "gpu": gpu}
+        choice = decide(model, devices, planner, planner_options(option), **settings)
+        work, plan = choice.work, choice.plan
         cost, system = work.measured
     graph = work.model.graph
-    plan = make_plan(planner, planner_options(option), graph, cost, system)
     schedule = work.schedule(plan)
     trace = simulate(schedule, cost, system)
     if output is not None:
@@ -54,7 +55,9 @@ def command(
         print_json(json_module.loads(plan.to_json()) | facts)
         return
     bound_s = plan.provenance.bound_s
-    out.print(f"planner    {planner}, {plan.provenance.status}")
+    for candidate in choice.candidates:
+        out.print(f"tried      {format_candidate(candidate)}")
+    out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
     out.print(f"predicted  {format_seconds(trace.makespan_s)} (simulated)")
     if bound_s:
         out.print(f"bound      {format_seconds(bound_s)}: no plan of whole tasks is faster")

@@ -19,6 +19,7 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    decide,
     differences,
     given_plan,
     out,
@@ -44,7 +45,7 @@ def command(
     model: ModelArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = "hope_greedy",
+    planner: PlannerOpt = "auto",
     option: OptionOpt = None,
     inputs: Path | None = None,
     output: Path | None = None,
@@ -64,10 +65,12 @@ def command(
     """
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
+        settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell, "gpu": gpu}
         if given is None:
-            compiled = work.compiled_for(planner, planner_options(option))
+            choice = decide(model, devices, planner, planner_options(option), **settings)
+            work, compiled = choice.work, choice.compiled
         else:
+            work = pipeline(model, devices, **settings)
             compiled = work.compiled(given)
     wanted = {t.name: t for t in compiled.inputs}
     feeds = random_inputs(work.model.graph) if inputs is None else _read_inputs(inputs)

@@ -18,8 +18,9 @@ from coexec.devices.opencl.kernels.base import (
     literal,
     row_major,
 )
-from coexec.devices.opencl.kernels.expressions import VECTOR_SAFE, Call, expression, helpers
+from coexec.devices.opencl.kernels.expressions import VECTOR_SAFE, expression, helpers
 from coexec.devices.opencl.kernels.merging import merged
+from coexec.devices.opencl.kernels.patterns import Call
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
@@ -97,12 +98,10 @@ class Chain:
     def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
         tensors, read = self._context.tensors, _read(op)
         dtypes = [tensors[name].dtype if name else "" for name in read]
-        return Call(
-            op,
-            [known[name] if name else "" for name in read],
-            ["float32"] * len(read) if self.vector else dtypes,  # vectors are of floats, whatever
-            tensors[op.outputs[0]].dtype,  # they were loaded from
-        )
+        if self.vector:  # vectors are of floats, whatever their lanes were loaded from
+            dtypes = ["float32"] * len(read)
+        names = [known[name] if name else "" for name in read]
+        return Call(op, names, dtypes, tensors[op.outputs[0]].dtype)
 
 
 def _read(op: Operator) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from coexec.devices.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
 from coexec.devices.opencl.kernels.chain import Chain
 from coexec.devices.opencl.kernels.elements import coordinates, each_scalar, each_vector
-from coexec.devices.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS, is_float
+from coexec.devices.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS
+from coexec.devices.opencl.kernels.patterns import is_float
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.base import broadcast_link
 

@@ -5,72 +5,23 @@ The same text works on scalars and on vectors of floats: comparisons of vectors 
 stays one, as ONNX has it, and PoCL needs fewer instructions for them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
-from coexec.devices.opencl.kernels.base import CTYPES, literal
+from coexec.devices.opencl.kernels.base import CTYPES
+from coexec.devices.opencl.kernels.patterns import (
+    Call,
+    Text,
+    binary,
+    filled,
+    folded,
+    is_float,
+    unary,
+)
 from coexec.ir.graph import Operator
 
-__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "Call", "expression", "helpers", "is_float"]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operator and the text of its operands, which should be plain names."""
-
-    op: Operator
-    arguments: Sequence[str]
-    """"" where an optional one is absent."""
-    dtypes: Sequence[str]
-    """Of the operands."""
-    dtype: str
-    """Of the result, which is assigned to a variable of its type."""
-
-    def number(self, value: float) -> str:
-        """A constant of the operands' type."""
-        return literal(value, self.dtypes[0])
-
-    def attribute(self, name: str, default: float) -> str:
-        """A number of the attributes, as a constant."""
-        return self.number(float(self.op.attributes.get(name, default)))  # type: ignore[arg-type]
-
-
-Text = Callable[[Call], str]
-
-
-def is_float(dtype: str) -> bool:
-    return dtype in ("float32", "float64")
-
-
-def _unary(pattern: str) -> Text:
-    return lambda call: pattern.format(a=call.arguments[0], zero=call.number(0))
-
-
-def _binary(pattern: str) -> Text:
-    return lambda call: pattern.format(a=call.arguments[0], b=call.arguments[1])
-
-
-def _folded(pattern: str) -> Text:
-    def text(call: Call) -> str:
-        result, *others = call.arguments
-        for other in others:
-            result = pattern.format(a=result, b=other)
-        return result
-
-    return text
-
-
-def _with(pattern: str, constants: Mapping[str, float] | None = None, **defaults: float) -> Text:
-    """A pattern over the input, attributes with these defaults, and further constants."""
-
-    def text(call: Call) -> str:
-        values = {k: call.attribute(k, v) for k, v in defaults.items()}
-        values |= {k: call.number(v) for k, v in (constants or {}).items()}
-        return pattern.format(a=call.arguments[0], **values)
-
-    return text
+__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers"]
 
 
 def _limited(value: str, low: str, high: str) -> str:
@@ -105,34 +56,34 @@ def _between(pattern: str) -> str:
 _UNIT = {"zero": 0.0, "one": 1.0}
 
 FLOAT_ONLY: Mapping[str, Text] = {
-    "LeakyRelu": _with("({a} >= 0.0f ? {a} : {alpha} * {a})", alpha=0.01),
-    "Elu": _with("({a} >= 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f))", alpha=1.0),
-    "Celu": _with("({a} > 0.0f ? {a} : {alpha} * (exp({a} / {alpha}) - 1.0f))", alpha=1.0),
-    "Selu": _with(
+    "LeakyRelu": filled("({a} >= 0.0f ? {a} : {alpha} * {a})", alpha=0.01),
+    "Elu": filled("({a} >= 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f))", alpha=1.0),
+    "Celu": filled("({a} > 0.0f ? {a} : {alpha} * (exp({a} / {alpha}) - 1.0f))", alpha=1.0),
+    "Selu": filled(
         "({gamma} * ({a} > 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f)))",
         alpha=1.67326319217681884765625, gamma=1.05070102214813232421875,
     ),
-    "ThresholdedRelu": _with("({a} > {alpha} ? {a} : {zero})", {"zero": 0.0}, alpha=1.0),
-    "Shrink": _with(
+    "ThresholdedRelu": filled("({a} > {alpha} ? {a} : {zero})", {"zero": 0.0}, alpha=1.0),
+    "Shrink": filled(
         "({a} < -{lambd} ? {a} + {bias} : {a} > {lambd} ? {a} - {bias} : {zero})",
         {"zero": 0.0}, lambd=0.5, bias=0.0,
     ),
-    "Sigmoid": _unary("(1.0f / (1.0f + exp(-{a})))"),
-    "HardSigmoid": _with(_between("{alpha} * {a} + {beta}"), _UNIT, alpha=0.2, beta=0.5),
-    "HardSwish": _with(f"({{a}} * {_between('{a} * {sixth} + 0.5f')})", _UNIT | {"sixth": 1 / 6}),
-    "Swish": _with("({a} / (1.0f + exp(-{alpha} * {a})))", alpha=1.0),
-    "Mish": _unary("({a} * tanh(log1p(exp({a}))))"),
+    "Sigmoid": unary("(1.0f / (1.0f + exp(-{a})))"),
+    "HardSigmoid": filled(_between("{alpha} * {a} + {beta}"), _UNIT, alpha=0.2, beta=0.5),
+    "HardSwish": filled(f"({{a}} * {_between('{a} * {sixth} + 0.5f')})", _UNIT | {"sixth": 1 / 6}),
+    "Swish": filled("({a} / (1.0f + exp(-{alpha} * {a})))", alpha=1.0),
+    "Mish": unary("({a} * tanh(log1p(exp({a}))))"),
     "Gelu": _gelu,
-    "Softplus": _unary("(({a} < {zero} ? {zero} : {a}) + log1p(exp(-fabs({a}))))"),
-    "Softsign": _unary("({a} / (1.0f + fabs({a})))"),
-    "Tanh": _unary("tanh({a})"), "Erf": _unary("erf({a})"),
-    "Exp": _unary("exp({a})"), "Log": _unary("log({a})"), "Sqrt": _unary("sqrt({a})"),
-    "Reciprocal": _unary("(1.0f / {a})"),
-    "Floor": _unary("floor({a})"), "Ceil": _unary("ceil({a})"), "Round": _unary("rint({a})"),
-    "Sin": _unary("sin({a})"), "Cos": _unary("cos({a})"), "Tan": _unary("tan({a})"),
-    "Asin": _unary("asin({a})"), "Acos": _unary("acos({a})"), "Atan": _unary("atan({a})"),
-    "Sinh": _unary("sinh({a})"), "Cosh": _unary("cosh({a})"),
-    "Asinh": _unary("asinh({a})"), "Acosh": _unary("acosh({a})"), "Atanh": _unary("atanh({a})"),
+    "Softplus": unary("(({a} < {zero} ? {zero} : {a}) + log1p(exp(-fabs({a}))))"),
+    "Softsign": unary("({a} / (1.0f + fabs({a})))"),
+    "Tanh": unary("tanh({a})"), "Erf": unary("erf({a})"),
+    "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
+    "Reciprocal": unary("(1.0f / {a})"),
+    "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
+    "Sin": unary("sin({a})"), "Cos": unary("cos({a})"), "Tan": unary("tan({a})"),
+    "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
+    "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
+    "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
     "Mean": lambda c: f"(({' + '.join(c.arguments)}) * {c.number(1 / len(c.arguments))})",
 }  # fmt: skip
 """Operators that are defined here for floats alone."""
@@ -197,35 +148,35 @@ def _cast(call: Call) -> str:
 
 OPERATORS: Mapping[str, Text] = {
     **FLOAT_ONLY,
-    "Relu": _unary("({a} < {zero} ? {zero} : {a})"),
+    "Relu": unary("({a} < {zero} ? {zero} : {a})"),
     "Clip": _clip,
-    "PRelu": _binary("({a} < 0 ? {a} * {b} : {a})"),
-    "Add": _binary("({a} + {b})"), "Sub": _binary("({a} - {b})"),
-    "Mul": _binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
-    "Sum": _folded("({a} + {b})"),
-    "Max": _folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
-    "Min": _folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
-    "Neg": _unary("(-{a})"),
-    "Abs": _unary("({a} < {zero} ? -{a} : {a})"),
+    "PRelu": binary("({a} < 0 ? {a} * {b} : {a})"),
+    "Add": binary("({a} + {b})"), "Sub": binary("({a} - {b})"),
+    "Mul": binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
+    "Sum": folded("({a} + {b})"),
+    "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
+    "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
+    "Neg": unary("(-{a})"),
+    "Abs": unary("({a} < {zero} ? -{a} : {a})"),
     "Sign": lambda call: (
         "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a})".format(
             a=call.arguments[0], zero=call.number(0), one=call.number(1),
             minus=f"(-{call.number(1)})",
         )
     ),
-    "Equal": _binary("({a} == {b})"), "Greater": _binary("({a} > {b})"),
-    "Less": _binary("({a} < {b})"), "GreaterOrEqual": _binary("({a} >= {b})"),
-    "LessOrEqual": _binary("({a} <= {b})"),
-    "And": _binary("({a} && {b})"), "Or": _binary("({a} || {b})"),
-    "Xor": _binary("(({a} != 0) != ({b} != 0))"), "Not": _unary("(!{a})"),
-    "BitwiseAnd": _binary("({a} & {b})"), "BitwiseOr": _binary("({a} | {b})"),
-    "BitwiseXor": _binary("({a} ^ {b})"), "BitwiseNot": _unary("(~{a})"), "BitShift": _shift,
-    "IsNaN": _unary("({a} != {a})"), "IsInf": _is_infinite,
+    "Equal": binary("({a} == {b})"), "Greater": binary("({a} > {b})"),
+    "Less": binary("({a} < {b})"), "GreaterOrEqual": binary("({a} >= {b})"),
+    "LessOrEqual": binary("({a} <= {b})"),
+    "And": binary("({a} && {b})"), "Or": binary("({a} || {b})"),
+    "Xor": binary("(({a} != 0) != ({b} != 0))"), "Not": unary("(!{a})"),
+    "BitwiseAnd": binary("({a} & {b})"), "BitwiseOr": binary("({a} | {b})"),
+    "BitwiseXor": binary("({a} ^ {b})"), "BitwiseNot": unary("(~{a})"), "BitShift": _shift,
+    "IsNaN": unary("({a} != {a})"), "IsInf": _is_infinite,
     "Where": lambda call: "({} != 0 ? {} : {})".format(*call.arguments),
     "Cast": _cast, "CastLike": _cast,
     "BitCast": lambda call: f"as_{CTYPES[call.dtype]}({call.arguments[0]})",
-    "Identity": _unary("{a}"),
-    "Dropout": _unary("{a}"),
+    "Identity": unary("{a}"),
+    "Dropout": unary("{a}"),
 }  # fmt: skip
 """All element-wise operators."""
 

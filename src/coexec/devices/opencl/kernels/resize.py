@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from coexec.devices.opencl.kernels.base import CTYPES, Context, Launch, Node, Source, Value, literal
 from coexec.devices.opencl.kernels.elements import each_scalar, each_vector
-from coexec.devices.opencl.kernels.expressions import is_float
 from coexec.devices.opencl.kernels.moving import moved
 from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.parameters import numbers
+from coexec.devices.opencl.kernels.patterns import is_float
 from coexec.devices.opencl.kernels.resize_taps import COORDINATES, MODES, Taps, given_scales, taps
 from coexec.ir.graph import Operator, Tensor
 

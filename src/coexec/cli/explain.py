@@ -1,0 +1,93 @@
+"""`coexec explain`: for each task its device, why, predicted and measured time, bytes moved."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    FreshOpt,
+    GpuOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    PlannerOpt,
+    PlanOpt,
+    ShapeOpt,
+    decide,
+    format_candidate,
+    given_plan,
+    out,
+    pipeline,
+    planner_options,
+    print_json,
+    progress_bar,
+)
+from coexec.derive import stepwise
+from coexec.errors import UsageError
+from coexec.explain import explain
+from coexec.profile import measure_in_place
+from coexec.simulate import simulate
+from coexec.units import format_bytes, format_seconds
+
+
+def command(
+    model: ModelArg,
+    plan: PlanOpt = None,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = "auto",
+    option: OptionOpt = None,
+    top: int = 30,
+    shape: ShapeOpt = None,
+    fresh: FreshOpt = False,
+    gpu: GpuOpt = None,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Say of each task why it is where it is. Measured times are of tasks one after the other."""
+    if top < 1:
+        raise UsageError(f"--top {top}: list 1 task or more")
+    given, devices = given_plan(plan, devices)
+    settings: dict[str, Any] = {"shape": shape, "cache": cache, "fresh": fresh, "gpu": gpu}
+    with progress_bar(json) as tell:
+        if given is None:
+            choice = decide(
+                model, devices, planner, planner_options(option), progress=tell, **settings
+            )
+            work, chosen, candidates = choice.work, choice.plan, choice.candidates
+        else:
+            work, chosen, candidates = pipeline(model, devices, **settings), given, ()
+        cost, system = work.measured
+    schedule = work.schedule(chosen)
+    reasons = explain(chosen, schedule, cost, system)
+    device_of = {piece.task: device for piece, device in chosen.device_of.items()}
+    whole = all(p == schedule.graph.whole_piece(schedule.graph.task[p.task])
+                for p in chosen.device_of)  # fmt: skip
+    measured: dict[str, float] = {}
+    if whole:  # parts of a task cannot run as steps of their own
+        steps = stepwise(schedule.graph, device_of)
+        measured = measure_in_place(work.compiler, steps, work.devices)
+    if json:
+        rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
+        print_json({"candidates": [asdict(c) for c in candidates], "tasks": rows})
+        return
+    for candidate in candidates:
+        out.print(f"tried: {format_candidate(candidate)}")
+    out.print(f"plan: {chosen.provenance.planner}, predicted "
+              f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip
+    table = Table("task", "device", "predicted", "measured", "moved", "why", box=None)
+    longest = sorted(reasons, key=lambda r: -r.predicted_s)[:top]
+    for reason in (r for r in reasons if r in longest):
+        seconds = measured.get(reason.task)
+        table.add_row(
+            reason.task, reason.device, format_seconds(reason.predicted_s),
+            "" if seconds is None else format_seconds(seconds),
+            format_bytes(reason.moved_bytes) if reason.moved_bytes else "", reason.why,
+        )  # fmt: skip
+    out.print(table)
+    if len(reasons) > top:
+        out.print(f"the {top} longest of {len(reasons)} tasks; --top lists more")
