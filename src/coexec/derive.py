@@ -15,8 +15,10 @@ from coexec.schedule import Part, Schedule, Segment, Transfer
 __all__ = ["derive", "stepwise"]
 
 
-def derive(plan: Plan, graph: Graph) -> Schedule:
+def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     """Segments and transfers of a verified plan.
+
+    Without ``tensor_caching`` a tensor moves anew for each segment that reads it on another device.
 
     Raises:
         PlanError: the orders on the devices wait for each other in a circle.
@@ -24,7 +26,9 @@ def derive(plan: Plan, graph: Graph) -> Schedule:
     wiring = _wire(plan, graph)
     runs = _cut(plan, wiring, _topological(plan, wiring))
     segments = tuple(_segments(plan, graph, wiring, runs))
-    return Schedule(graph, segments, tuple(_transfers(plan, graph, wiring, segments)))
+    return Schedule(
+        graph, segments, tuple(_transfers(plan, graph, wiring, segments, tensor_caching))
+    )
 
 
 def stepwise(graph: Graph, device_of: Mapping[str, str]) -> Schedule:
@@ -186,12 +190,14 @@ def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> 
 
 
 def _transfers(
-    plan: Plan, graph: Graph, wiring: _Wiring, segments: Sequence[Segment]
+    plan: Plan, graph: Graph, wiring: _Wiring, segments: Sequence[Segment], tensor_caching: bool
 ) -> Iterable[Transfer]:
-    """Each part that crosses devices, once for each device that reads it."""
+    """Each part that crosses devices, once for each device that reads it, or for each segment."""
     segment_of = {piece: s.index for s in segments for piece in s.pieces}
     moved: dict[tuple[str, str], list[Region]] = {}
     for segment in segments:
+        if not tensor_caching:
+            moved.clear()
         for piece in segment.pieces:
             for edge in wiring.incoming[piece]:
                 if edge.source is None or plan.device_of[edge.source] == segment.device:

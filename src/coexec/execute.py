@@ -21,7 +21,8 @@ __all__ = ["Executor"]
 _SMALL_BYTES = 2**15
 """Of outputs: below, a copy is quicker than new memory in each run."""
 
-_Queue = SimpleQueue["tuple[_Run, int] | None"]
+_Queue = SimpleQueue["tuple[_Run, int | str] | None"]
+"""Of one device: segments to run, and values to bring over, each with its run."""
 
 
 class Executor:
@@ -31,8 +32,13 @@ class Executor:
     ``with`` statement: each device keeps a thread until then.
     """
 
-    def __init__(self, compiled: CompiledPlan, devices: Sequence[Device]) -> None:
+    def __init__(
+        self, compiled: CompiledPlan, devices: Sequence[Device], tensor_caching: bool = True
+    ) -> None:
         """Compile the modules and start a thread for each device that has something to do.
+
+        Without ``tensor_caching`` a tensor is moved anew for each segment that reads it elsewhere,
+        and not before: to measure what caching and prefetching bring.
 
         Raises:
             DeviceError: a device of the plan is missing, or cannot compile its part.
@@ -66,6 +72,8 @@ class Executor:
         """By value and memory: the device tensor that it moves into in each run."""
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._caching = tensor_caching
+        self._wanted_elsewhere = self._crossing() if tensor_caching else {}
         self._timed = [d for d in devices if isinstance(d, Timed)]
         self._progress = Progress(compiled.segments)
         self._turn = threading.Lock()
@@ -134,6 +142,20 @@ class Executor:
 
     def _parts(self) -> Any:
         return zip(self._compiled.segments, self._compiled.modules, strict=True)
+
+    def _crossing(self) -> dict[int, list[tuple[str, str]]]:
+        """By segment, what of it moves into another memory, and who reads it there first."""
+        maker = {t.name: s.index for s, m in self._parts() for t in m.outputs}
+        found: dict[tuple[str, str], str] = {}
+        for segment, module in self._parts():
+            memory = self._devices[segment.device].spec.memory
+            for name in (t.name for t in module.inputs):
+                if name in maker and self._device_of(name).spec.memory != memory:
+                    found.setdefault((name, memory), segment.device)
+        wanted: dict[int, list[tuple[str, str]]] = {}
+        for (value, _), device in found.items():
+            wanted.setdefault(maker[value], []).append((value, device))
+        return wanted
 
     def _device_of(self, value: str) -> Device:
         return self._devices[self._home[value]]
@@ -210,6 +232,8 @@ class Executor:
         tensor = self._tensor(value, run)
         if source.spec.memory == memory:
             return tensor
+        if not self._caching:
+            return self._land(value, device, source.download(tensor))
         return run.moved(value, memory, lambda: self._land(value, device, source.download(tensor)))
 
     def _land(self, value: str, device: Device, array: Array) -> Any:
@@ -254,10 +278,25 @@ class Executor:
             while (job := self._queues[name].get()) is not None:
                 self._advance(*job, name)
 
-    def _advance(self, run: "_Run", node: int, name: str) -> None:
-        following: int | None = node
+    def _advance(self, run: "_Run", job: int | str, name: str) -> None:
+        if isinstance(job, str):
+            self._prefetch(run, job, name)
+            return
+        following: int | None = job
         while following is not None:
             following = self._step(run, following, name)
+
+    def _prefetch(self, run: "_Run", value: str, name: str) -> None:
+        """Bring a value over while the device has nothing else to do: who reads it waits less.
+
+        It comes before its reader in the queue, so the run cannot have ended by now.
+        """
+        try:
+            if run.error is None:
+                self._input(value, self._devices[name], run)
+        except Exception as error:
+            run.fail(ExecutionError(f"{name} failed while it fetched {value!r}: {error}; the run "
+                                    f"was stopped, no result is returned"))  # fmt: skip
 
     def _step(self, run: "_Run", node: int, name: str) -> int | None:
         """Run one segment and wake whoever waited for it; the next one of this device, if ready."""
@@ -273,6 +312,8 @@ class Executor:
             run.fail(interrupt)
         except Exception as error:
             run.fail(_explain(error, segment))
+        for value, device in self._wanted_elsewhere.get(node, ()):
+            self._queues[device].put((run, value))
         following = None
         for freed in run.finish(node):
             device = self._compiled.segments[freed].device

@@ -104,7 +104,9 @@ def _merged(pad: Operator, op: Operator) -> Operator | None:
     amounts = pad.constants.get(1, pad.ints("pads", ())) if pad.version >= 11 else (
         pad.ints("pads", pad.ints("paddings", ())))  # fmt: skip
     value = pad.constants.get(2, (pad.attributes.get("value", 0.0),))
-    if not amounts or (len(pad.inputs) > 3 and pad.inputs[3]) or any(v != 0 for v in value):
+    computed = len(pad.inputs) > 2 and pad.inputs[2] and 2 not in pad.constants
+    some_axes = len(pad.inputs) > 3 and pad.inputs[3]
+    if computed or some_axes or not amounts or any(v != 0 for v in value):
         return None
     if op.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
@@ -144,7 +146,7 @@ def _is_identity(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
     made = op.outputs[0]
     unchanged = bool(read and made) and tensors[read[0]].shape == tensors[made].shape
     if op.op_type in ("Resize", "Upsample"):
-        return unchanged and op.text("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        return unchanged and _keeps_scale(op)
     if op.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"):
         return unchanged
     if op.op_type == "Cast":
@@ -152,6 +154,15 @@ def _is_identity(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
     if op.op_type == "Pad":
         return unchanged and not any(op.constants.get(1, op.ints("pads", ())))
     return False
+
+
+def _keeps_scale(op: Operator) -> bool:
+    """A Resize to the same shape may still resample: by 1.1 five pixels stay five."""
+    cropped = op.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    last = len(op.inputs) - 1
+    by_size = op.op_type == "Resize" and last == 3 and bool(op.inputs[3])
+    scales = op.attributes.get("scales") or op.constants.get(min(last, 2), ())
+    return not cropped and (by_size or (bool(scales) and all(s == 1 for s in scales)))  # type: ignore[union-attr]
 
 
 def _fuse(network: Network) -> Network:

@@ -53,7 +53,10 @@ class Places:
             return False
         if target.root in self._network.constants:
             return False
-        room = self._context.value(target.root).items
+        there = self._context.value(target.root)
+        if there.ctype != self._context.value(own.root).ctype:
+            return False  # small tensors stay in 32 bits where large ones are stored in 16
+        room = there.items
         needed = target.offset + offset + self.items(own.root)
         return target.root not in self._external or needed <= room
 

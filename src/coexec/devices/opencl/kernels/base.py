@@ -4,6 +4,7 @@ A kernel file holds text and numbers. It never sees OpenCL itself: it says what 
 grid, with which tensors, and somebody else compiles, places and times it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -110,7 +111,8 @@ class Context:
         """A tensor in the layout that it has on the device."""
         tensor = self.tensors[name]
         block = self.blocks.get(name, usual_block(tensor, self.arch))
-        half = self.arch.half and tensor.dtype == "float32"
+        large = math.prod(tensor.shape) > _SMALL
+        half = self.arch.half and tensor.dtype == "float32" and large
         return Value(name, tensor.shape, tensor.dtype, block, half)
 
     def constant(self, name: str) -> Array | None:
@@ -130,6 +132,11 @@ class Context:
     def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
         """Memory for something between two launches of one node."""
         return Value(f"temporary {next(self._numbers)}", tuple(shape), "float32", block, half)
+
+
+_SMALL = 4096
+"""Tensors of at most this many scalars stay in 32 bits when others are stored in 16: they save
+nothing, and as biases, gates and scales their error would be the same for whole channels."""
 
 
 def usual_block(tensor: Tensor, arch: Architecture) -> int:
@@ -170,7 +177,7 @@ class Source:
 
     def constant(self, name: str, array: Array, vector: int | None = None) -> None:
         """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
-        half = self.arch.half and array.dtype == np.float32
+        half = self.arch.half and array.dtype == np.float32 and array.size > _SMALL
         stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
 

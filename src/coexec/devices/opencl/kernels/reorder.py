@@ -8,25 +8,33 @@ __all__ = ["reorder"]
 
 
 def reorder(source: Value, target: Value, arch: Architecture) -> Launch:
-    """Copy ``source`` to ``target``, of equal shape. Lanes past the last channel become zero."""
+    """Copy ``source`` to ``target``, of equal shape. Lanes past the last channel become zero.
+
+    A work item moves the channels of one block at one pixel, or one scalar where neither side has
+    blocks.
+    """
     text = Source("reorder", arch)
     text.read("x", source)
     text.write("y", target)
-    if not target.block:
+    blocked = target if target.block else source
+    if not blocked.block:
         names = ", ".join(f"p{axis}" for axis in range(len(target.shape)))
         text.lines(coordinates(target.shape))
         text.lines(f"  PUT_y(AT_y({names}), GET_x(AT_x({names})));")
         return text.launch((target.items,))
-    n, c, h, w = target.shape
-    b = target.block
+    n, c, h, w = blocked.shape
+    b, slices = blocked.block, blocked.slices
     text.lines(
         f"  const int px = get_global_id(0), py = get_global_id(1);\n"
-        f"  const int s = get_global_id(2) % {target.slices};\n"
-        f"  const int n = get_global_id(2) / {target.slices};\n"
-        f"  const int to = VEC_y(n, s, py, px) * {b};\n"
+        f"  const int s = get_global_id(2) % {slices}, n = get_global_id(2) / {slices};\n"
         f"  for (int lane = 0; lane < {b}; lane++) {{\n"
-        f"    const int c = s * {b} + lane;\n"
-        f"    PUT_y(to + lane, c < {c} ? GET_x(AT_x(n, min(c, {c - 1}), py, px)) : 0.0f);\n"
-        f"  }}"
+        f"    const int c = s * {b} + lane;"
     )
-    return text.launch((w, h, n * target.slices))
+    if target.block:
+        value = f"c < {c} ? GET_x(AT_x(n, min(c, {c - 1}), py, px)) : 0.0f"
+        text.lines(f"    PUT_y(VEC_y(n, s, py, px) * {b} + lane, {value});")
+    else:
+        value = f"GET_x(VEC_x(n, s, py, px) * {b} + lane)"
+        text.lines(f"    if (c < {c}) PUT_y(AT_y(n, c, py, px), {value});")
+    text.lines("  }")
+    return text.launch((w, h, n * slices))

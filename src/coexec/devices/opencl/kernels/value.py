@@ -38,8 +38,8 @@ class Value:
     """A tensor as kernels see it.
 
     Row-major as in ONNX if ``block`` is 0. Else it has four axes and lies as
-    [N, ceil(C / block), H, W, block]: "PHWC4" with 4. Lanes past C hold arbitrary finite numbers
-    that nobody may read as values.
+    [N, ceil(C / block), H, W, block]: "PHWC4" with 4. Lanes past C hold anything, NaN and
+    infinity too: nobody may read them, not even to multiply them by zero.
     """
 
     name: str
