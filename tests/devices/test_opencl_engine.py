@@ -209,9 +209,7 @@ def test_a_failing_device_is_replaced_by_the_cpu(
         raise cl.RuntimeError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
 
     monkeypatch.setattr(cl, "enqueue_nd_range_kernel", gone)
-    with pytest.warns(
-        DegradedWarning, match=r"running .c.*DEVICE_NOT_AVAIL.*on with cpu"
-    ):
+    with pytest.warns(DegradedWarning, match=r"running .c.*DEVICE_NOT_AVAIL.*on with cpu"):
         found = session.run(None, feeds)[0]
     assert worst_difference(found, expected) < 1e-5
     assert "DEVICE_NOT_AVAILABLE" in str(session.degraded)
