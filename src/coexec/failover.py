@@ -86,6 +86,12 @@ class Failover:
             self._give_up(error)
             return self._current.executor.run(feeds, recorder)
 
+    def replace(self, compiled: CompiledPlan) -> None:
+        """Run another plan on the same devices from now on."""
+        old = self._current
+        self._main = _Running(Executor(compiled, old.work.devices), old.work, compiled)
+        old.executor.close()
+
     def wait(self) -> None:
         """Until nothing is compiled in the background any more."""
         if self._builder is not None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.cache import Cache
 from coexec.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
 from coexec.devices.base import Device
 from coexec.devices.registry import default_names, gpu_options, open_devices
 from coexec.errors import InfeasibleError, StoreError, UsageError
 from coexec.frontend.module import Array
 from coexec.hardware import System
+from coexec.ir.graph import Piece
 from coexec.plan import Plan, Provenance, verify_plan
 from coexec.schedule import Schedule
 
@@ -208,6 +210,13 @@ class Pipeline:
         text = repr((self.digest, self._described.fingerprint, plan.to_json()))
         return self._kept(text, lambda: plan, fresh=False)
 
+    def plan_of(self, compiled: CompiledPlan) -> Plan:
+        """The plan behind a compiled one; who made it is not known any more."""
+        order: dict[str, tuple[Piece, ...]] = {}
+        for segment in compiled.segments:
+            order[segment.device] = (*order.get(segment.device, ()), *segment.pieces)
+        return Plan(self.model.graph.fingerprint, order, Provenance("unknown"))
+
     def _kept(self, text: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
         """What is cached under ``text``; else the plan that ``make`` makes, compiled and cached."""
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -228,7 +237,7 @@ class Pipeline:
 
 
 def make_plan(
-    planner: str, options: Mapping[str, Any], graph: Any, cost: CostTable, system: System
+    planner: str, options: Mapping[str, Any], graph: Any, cost: CostModel, system: System
 ) -> Plan:
     """Run a planner by name.
 

@@ -19,6 +19,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.pipeline import Pipeline
 from coexec.record import RealRecorder
+from coexec.replan import Replanner
 from coexec.trace import Trace
 
 __all__ = ["InferenceSession", "NodeArg"]
@@ -59,6 +60,7 @@ class InferenceSession:
         gpu: Mapping[str, str] | None = None,
         background: bool = False,
         pins: Mapping[str, str] | None = None,
+        replan: float | None = None,
     ) -> None:
         """Load, profile, plan and compile ``path_or_bytes``, or start it from the cache.
 
@@ -77,6 +79,8 @@ class InferenceSession:
                 "tuning": "exhaustive"}``, see `coexec.devices.base.Options`.
             background: answer from the CPU while kernels for a GPU still compile.
             pins: devices by names of tasks, patterns such as "conv*" allowed.
+            replan: watch the runs, and plan anew when a device has for some time been slower or
+                faster than its profile says by more than this share (0.25 is a quarter).
 
         Raises:
             CoexecError: the subclass says whose fault it is, the message what to do.
@@ -106,6 +110,7 @@ class InferenceSession:
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
         self._closing = threading.Lock()
+        self._replanner = None if replan is None else self._watch(replan, planner, options)
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
@@ -143,8 +148,32 @@ class InferenceSession:
             if name not in self._outputs:
                 raise InputError(f"the model has no output {name!r}; it has "
                                  f"{', '.join(map(repr, self._outputs))}")  # fmt: skip
-        found = self._executor.run(check_feeds(self._inputs, input_feed), recorder)
+        feeds = check_feeds(self._inputs, input_feed)
+        if self._replanner is None:
+            found = self._executor.run(feeds, recorder)
+        else:
+            found = self._run_watched(self._replanner, feeds, recorder)
         return [found[name] for name in wanted]
+
+    def _watch(self, threshold: float, planner: str, options: Mapping[str, Any]) -> Replanner:
+        """Watches the plan in use. Devices that "auto" has chosen stay; heft plans for them."""
+        work = self._executor.work
+        plan = work.plan_of(self._compiled)
+        if planner == "auto":
+            planner, options = "heft", {}
+        return Replanner(work, plan, planner, options, threshold)
+
+    def _run_watched(
+        self, replanner: Replanner, feeds: Mapping[str, Array], recorder: RealRecorder | None
+    ) -> dict[str, Array]:
+        compiled = self._compiled
+        noted = recorder or RealRecorder(compiled, self._executor.work.names)
+        found = self._executor.run(feeds, noted)
+        if compiled is self._compiled and self.degraded is None:
+            better = replanner.observe(noted.trace())
+            if better is not None:
+                self._executor.replace(better)
+        return found
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
