@@ -45,7 +45,7 @@ class OpenClProgram:
     def bind(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> "_Bound":
-        return _Bound(self, {**inputs, **outputs})
+        return _Bound(self, {**inputs, **outputs}, tuple(outputs))
 
     def _compile(self, binaries: Binaries, options: str) -> list[Any]:
         found: dict[str, Any] = {}
@@ -98,9 +98,12 @@ class OpenClProgram:
 
 
 class _Bound:
-    def __init__(self, program: OpenClProgram, tensors: dict[str, DeviceTensor]) -> None:
+    def __init__(
+        self, program: OpenClProgram, tensors: dict[str, DeviceTensor], written: tuple[str, ...]
+    ) -> None:
         self._program = program
         self._tensors = tensors
+        self._written = written
         self._runtime = program._runtime
         launches = program._build.launches
         self.calls: list[tuple[Any, Any, Any]] = []
@@ -150,6 +153,8 @@ class _Bound:
         tasks = self._program.tasks
         doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
         with translated(runtime.name, doing, ExecutionError):
+            for name in self._written:
+                runtime.unmap(self._tensors[name])
             if runtime.timer is None:
                 for kernel, grid, group in self.calls:
                     cl.enqueue_nd_range_kernel(runtime.queue, kernel, grid, group)

@@ -34,8 +34,9 @@ class _Staging:
     """The tensor as numpy sees it, and the kernels that bring it there and back."""
 
     buffer: Any
-    host: Array
-    """Over the buffer itself where memory is unified, else page-locked memory for copies."""
+    host: Any
+    """An array over the buffer itself while it is mapped, where memory is unified; elsewhere over
+    page-locked memory that is copied from and to."""
     up: "tuple[Any, Any, Any] | None"
     down: "tuple[Any, Any, Any] | None"
 
@@ -72,22 +73,31 @@ class Runtime:
 
     def upload(self, array: Array, tensor: DeviceTensor) -> None:
         """Copy ``array`` into ``tensor``. Returns once ``array`` has been read."""
-        if not array.size:
-            return  # nothing to read, and nothing that OpenCL would map
         staging = self._staging(tensor)
-        staging.host[...] = array
+        if array.size:
+            self._map(staging, tensor.value)[...] = array
         if not self.unified:
             self._copy(staging.buffer, staging.host, tensor)
+        self.unmap(tensor)
         self._reorder(staging.up, tensor)
 
     def download(self, tensor: DeviceTensor) -> Array:
-        """The values of ``tensor``, valid until its next `download`."""
+        """The values of ``tensor``, valid until it is written or downloaded again."""
         staging = self._staging(tensor)
+        self.unmap(tensor)
         self._reorder(staging.down, tensor)
         if not self.unified:
-            self._copy(staging.host, staging.buffer, tensor)
+            self._copy(self._map(staging, tensor.value), staging.buffer, tensor)
         self.finish()
-        return staging.host
+        values: Array = self._map(staging, tensor.value)
+        return values
+
+    def unmap(self, tensor: DeviceTensor) -> None:
+        """Take ``tensor`` back from the host: while it is mapped, no kernel may write it."""
+        staging = tensor.staging
+        if self.unified and staging is not None and staging.host is not None:
+            staging.host.base.release(self.queue)
+            staging.host = None
 
     def finish(self) -> None:
         """Wait for everything given to the device, and raise if something failed."""
@@ -135,22 +145,24 @@ class Runtime:
             plain = replace(value, block=0, half=False)
             same = plain.size_bytes == value.size_bytes and value.block in (0, 1) and not value.half
             buffer = tensor.buffer if same else self.allocate(plain).buffer
-            host = self._host(buffer, plain)
             up = None if same else self._reordering(plain, value, buffer, tensor.buffer)
             down = None if same else self._reordering(value, plain, tensor.buffer, buffer)
-            tensor.staging = _Staging(buffer, host, up, down)
+            tensor.staging = _Staging(buffer, None, up, down)
         return tensor.staging
 
-    def _host(self, buffer: Any, value: Value) -> Array:
-        dtype, shape = np.dtype(value.dtype), value.shape
-        access: Any = cl.map_flags.READ | cl.map_flags.WRITE
-        if self.unified:  # stays mapped: on one memory that is only a pointer
-            array, _ = cl.enqueue_map_buffer(self.queue, buffer, access, 0, shape, dtype)
-            return np.asarray(array)
-        pinned = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        locked = cl.Buffer(self.context, pinned, max(value.size_bytes, 1))
-        array, _ = cl.enqueue_map_buffer(self.queue, locked, access, 0, shape, dtype)
-        return np.asarray(array)
+    def _map(self, staging: _Staging, value: Value) -> Any:
+        """The array through which the host sees a tensor."""
+        if staging.host is None:
+            buffer = staging.buffer
+            if not self.unified:
+                pinned = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+                size = max(replace(value, block=0, half=False).size_bytes, 1)
+                buffer = cl.Buffer(self.context, pinned, size)
+            access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+            staging.host, _ = cl.enqueue_map_buffer(
+                self.queue, buffer, access, 0, value.shape, np.dtype(value.dtype)
+            )
+        return staging.host
 
     def _reordering(self, source: Value, target: Value, a: Any, b: Any) -> tuple[Any, Any, Any]:
         launch = reorder(source, target, self.arch)
