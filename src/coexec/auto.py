@@ -145,8 +145,8 @@ class Auto:
     def _key(self, work: Pipeline) -> str:
         """The choice depends on model, devices with their drivers, and what was asked for."""
         specs = {n: describe(n).key for names in self._configurations for n in names}
-        text = repr((work.digest, self._configurations, specs, self._planners,
-                     work.gpu))  # fmt: skip
+        asked = (self._planners, sorted(work.pins.items()), sorted(work.gpu.items()))
+        text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def _planned(

@@ -168,12 +168,25 @@ class Pipeline:
         """A verified plan. One device needs no profile."""
         _check_planner(planner, options or {})
         graph = self.model.graph
-        if len(self.devices) == 1 and not options:
+        if len(self.devices) == 1 and not options and not self.pins:
             self._refuse_partial(self.devices[0])
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
             return Plan(graph.fingerprint, {self.names[0]: pieces}, Provenance("single"))
         cost, system = self.measured
-        return make_plan(planner, options or {}, graph, cost, system)
+        return make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
+
+    def pinned(self, cost: CostModel, system: System) -> CostModel:
+        """``cost`` as planners see it: a pinned task runs nowhere else."""
+        from coexec.costs.pinned import Pinned
+
+        pinned = self.pinned_tasks(cost, system)
+        return Pinned(cost, pinned) if pinned else cost
+
+    def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, str]:
+        """By task, the device that the user has put it on."""
+        from coexec.costs.pinned import resolve
+
+        return resolve(self.pins, self.model.graph, cost, system)
 
     def _refuse_partial(self, device: Device) -> None:
         """Raise InfeasibleError unless ``device`` runs the whole model."""
@@ -202,7 +215,8 @@ class Pipeline:
 
     def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
         """The compiled plan of a planner, from the cache if it is there and sound."""
-        text = repr((self.digest, self._described.fingerprint, planner, sorted(options.items())))
+        asked = (planner, sorted(options.items()), sorted(self.pins.items()))
+        text = repr((self.digest, self._described.fingerprint, asked))
         return self._kept(text, lambda: self.plan(planner, options), self._fresh)
 
     def compiled_plan(self, plan: Plan) -> CompiledPlan:

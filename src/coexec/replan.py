@@ -68,7 +68,8 @@ class Replanner:
     def _better(self) -> CompiledPlan | None:
         """The compiled plan for the costs by now, if it is clearly shorter than the one in use."""
         graph = self._work.model.graph
-        plan = make_plan(self._planner, self._options, graph, self.cost, self._system)
+        cost = self._work.pinned(self.cost, self._system)
+        plan = make_plan(self._planner, self._options, graph, cost, self._system)
         if self._makespan_s(plan) > _WORTH_IT * self._makespan_s(self.plan):
             return None
         self._watch(plan)

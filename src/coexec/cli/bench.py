@@ -22,6 +22,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
+    PinOpt,
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
@@ -76,6 +77,7 @@ def command(
     devices: DevicesOpt = None,
     planner: PlannerOpt = "auto",
     option: OptionOpt = None,
+    pin: PinOpt = None,
     repeats: int = 20,
     check: bool = False,
     gantt: bool = False,
@@ -96,7 +98,14 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     options = planner_options(option)
     with progress_bar(json) as tell:
-        settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell, "gpu": gpu}
+        settings = {
+            "shape": shape,
+            "cache": cache,
+            "fresh": fresh,
+            "progress": tell,
+            "gpu": gpu,
+            "pin": pin,
+        }
         choice = decide(model, devices, planner, options, **settings)
         work = choice.work
         cost, system = work.measured

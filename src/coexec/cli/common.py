@@ -37,6 +37,10 @@ GpuOpt = Annotated[
     list[str] | None,
     typer.Option("--gpu", help="precision=fp16, waiting=active, tuning=exhaustive; repeatable."),
 ]
+PinOpt = Annotated[
+    list[str] | None,
+    typer.Option("--pin", help="TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable."),
+]
 CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
 FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -56,9 +60,10 @@ def pipeline(
     fresh: bool = False,
     progress: Any = None,
     gpu: Sequence[str] | None = None,
+    pin: Sequence[str] | None = None,
 ) -> Pipeline:
     """The pipeline that the common options describe."""
-    return Pipeline(model, _names(devices), **_settings(shape, cache, fresh, progress, gpu))
+    return Pipeline(model, _names(devices), **_settings(shape, cache, fresh, progress, gpu, pin))
 
 
 def _names(devices: str | None) -> list[str] | None:
@@ -74,11 +79,12 @@ def _settings(
     fresh: bool = False,
     progress: Any = None,
     gpu: Sequence[str] | None = None,
+    pin: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The options as `Pipeline` takes them."""
     shapes = dict(_shape(text) for text in shape or ())
     return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
-            "gpu": _pairs(gpu)}  # fmt: skip
+            "gpu": _pairs(gpu, "--gpu"), "pins": _pairs(pin, "--pin")}  # fmt: skip
 
 
 def decide(
@@ -99,12 +105,12 @@ def decide(
     return Auto(model, _names(devices), options, **_settings(**settings)).choose()
 
 
-def _pairs(texts: Sequence[str] | None) -> dict[str, str]:
-    """``["waiting=active"]`` as ``{"waiting": "active"}``."""
-    pairs = [text.partition("=") for text in texts or ()]
+def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """``["waiting=active"]`` as ``{"waiting": "active"}``; the last "=" counts."""
+    pairs = [text.rpartition("=") for text in texts or ()]
     for name, equals, value in pairs:
         if not equals:
-            raise UsageError(f"--gpu {name + value!r} is not of the form NAME=VALUE")
+            raise UsageError(f"{option} {name + value!r} is not of the form NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 

@@ -14,6 +14,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
+    PinOpt,
     PlannerOpt,
     PlanOpt,
     ShapeOpt,
@@ -40,6 +41,7 @@ def command(
     devices: DevicesOpt = None,
     planner: PlannerOpt = "auto",
     option: OptionOpt = None,
+    pin: PinOpt = None,
     top: int = 30,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
@@ -52,7 +54,13 @@ def command(
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
     given, devices = given_plan(plan, devices)
-    settings: dict[str, Any] = {"shape": shape, "cache": cache, "fresh": fresh, "gpu": gpu}
+    settings: dict[str, Any] = {
+        "shape": shape,
+        "cache": cache,
+        "fresh": fresh,
+        "gpu": gpu,
+        "pin": pin,
+    }
     with progress_bar(json) as tell:
         if given is None:
             choice = decide(
@@ -63,7 +71,7 @@ def command(
             work, chosen, candidates = pipeline(model, devices, **settings), given, ()
         cost, system = work.measured
     schedule = work.schedule(chosen)
-    reasons = explain(chosen, schedule, cost, system)
+    reasons = explain(chosen, schedule, cost, system, work.pinned_tasks(cost, system))
     device_of = {piece.task: device for piece, device in chosen.device_of.items()}
     whole = all(p == schedule.graph.whole_piece(schedule.graph.task[p.task])
                 for p in chosen.device_of)  # fmt: skip

@@ -15,6 +15,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
+    PinOpt,
     PlannerOpt,
     PlanOpt,
     ShapeOpt,
@@ -47,6 +48,7 @@ def command(
     devices: DevicesOpt = None,
     planner: PlannerOpt = "auto",
     option: OptionOpt = None,
+    pin: PinOpt = None,
     inputs: Path | None = None,
     output: Path | None = None,
     check: bool = False,
@@ -65,7 +67,14 @@ def command(
     """
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
-        settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell, "gpu": gpu}
+        settings = {
+            "shape": shape,
+            "cache": cache,
+            "fresh": fresh,
+            "progress": tell,
+            "gpu": gpu,
+            "pin": pin,
+        }
         if given is None:
             choice = decide(model, devices, planner, planner_options(option), **settings)
             work, compiled = choice.work, choice.compiled

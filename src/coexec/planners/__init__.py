@@ -15,7 +15,7 @@ from coexec.costs.base import CostModel
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners import exhaustive, heft, hope_greedy, single
+from coexec.planners import dmdar, exhaustive, heft, hope_greedy, mosaic, single
 
 __all__ = ["PLANNERS", "Planner"]
 
@@ -24,9 +24,11 @@ Planner: TypeAlias = Callable[Concatenate[Graph, CostModel, System, ...], Plan]
 
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
     {
+        "dmdar": dmdar.plan,
         "exhaustive": exhaustive.plan,
         "heft": heft.plan,
         "hope_greedy": hope_greedy.plan,
+        "mosaic": mosaic.plan,
         "single": single.plan,
     }
 )

@@ -1,0 +1,63 @@
+"""MOSAIC: the network as a line of layers, one device at a time."""
+
+import math
+
+from coexec.costs.base import CostModel
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners.base import Problem, build_plan
+
+__all__ = ["line", "plan"]
+
+
+def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
+    """The best cut of the topological order into runs on one device each; a baseline of HOPE.
+
+    Dynamic programming over (layer, device): a layer pays its own time, and, where the device
+    changes, the way of every tensor that it reads. It takes what was made before to lie on the
+    device of the layer before, as on a line. Promises the least sum of both, not the least
+    makespan: devices never compute at the same time in its view, so branches gain nothing. Our
+    executor may still overlap what does not depend on each other. O(|V| |D|^2).
+
+    Paper: Han et al., "MOSAIC: Heterogeneity-, Communication-, and Constraint-Aware Model Slicing
+    and Execution for Accurate and Efficient Inference", PACT 2019; rebuilt after HOPE's summary.
+    """
+    problem = Problem(graph, cost, system)
+    assignment, _ = line(problem)
+    return build_plan(problem, assignment, problem.tasks, "mosaic", {})
+
+
+def line(problem: Problem) -> tuple[list[int], float]:
+    """The device of each task, and the seconds of all of them one after the other."""
+    best = [[math.inf] * len(problem.devices) for _ in problem.tasks]
+    came = [[0] * len(problem.devices) for _ in problem.tasks]
+    for task in problem.tasks:
+        for device in problem.devices:
+            own_s = problem.latency_s[task][device]
+            if task == 0:
+                best[task][device] = own_s
+                continue
+            options = [
+                best[task - 1][before] + _moving_s(problem, task, before, device)
+                for before in problem.devices
+            ]
+            came[task][device] = before = min(problem.devices, key=options.__getitem__)
+            best[task][device] = options[before] + own_s
+    if not best:
+        return [], 0.0
+    device = last = min(problem.devices, key=best[-1].__getitem__)
+    assignment = [0] * len(best)
+    for task in reversed(problem.tasks):
+        assignment[task] = device
+        device = came[task][device]
+    return assignment, best[-1][last]
+
+
+def _moving_s(problem: Problem, task: int, source: int, target: int) -> float:
+    """Seconds that all inputs of ``task`` need from one device to another."""
+    if source == target:
+        return 0.0
+    latency_s = problem.links[source][target].latency_s
+    tensors = problem.reads[task]
+    return sum((problem.copy_s[t][source][target] for t in tensors), latency_s if tensors else 0.0)
