@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from coexec.errors import DeviceError
 
-__all__ = ["Device", "Link", "System"]
+__all__ = ["Busy", "Device", "Link", "System"]
 
 Busy = Literal["source", "target", "none"]
 """Which processor cannot compute while data moves over a link."""

@@ -3,6 +3,7 @@
 import json as json_module
 from pathlib import Path
 
+from coexec.auto import Candidate
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -22,6 +23,8 @@ from coexec.cli.common import (
     progress_bar,
     write_file,
 )
+from coexec.cli.planned import PlatformOpt, on_platform, on_this_machine
+from coexec.errors import UsageError
 from coexec.simulate import simulate
 from coexec.units import format_seconds
 
@@ -29,6 +32,7 @@ from coexec.units import format_seconds
 def command(
     model: ModelArg,
     devices: DevicesOpt = None,
+    platform: PlatformOpt = None,
     planner: PlannerOpt = "auto",
     option: OptionOpt = None,
     output: Path | None = None,
@@ -40,14 +44,19 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
-    with progress_bar(json) as tell:
-        settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell, "gpu": gpu}
-        choice = decide(model, devices, planner, planner_options(option), **settings)
-        work, plan = choice.work, choice.plan
-        cost, system = work.measured
-    graph = work.model.graph
-    schedule = work.schedule(plan)
-    trace = simulate(schedule, cost, system)
+    options = planner_options(option)
+    candidates: tuple[Candidate, ...] = ()
+    if platform is not None:
+        if fresh or gpu:
+            raise UsageError("--platform measures nothing; leave out --fresh and --gpu")
+        found = on_platform(model, platform, devices, planner, options, shape, cache)
+    else:
+        with progress_bar(json) as tell:
+            settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell}
+            choice = decide(model, devices, planner, options, gpu=gpu, **settings)
+            found, candidates = on_this_machine(choice), choice.candidates
+    graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
+    trace = simulate(schedule, found.cost, system)
     if output is not None:
         write_file(output, plan.to_json())
     if json:
@@ -55,15 +64,17 @@ def command(
         print_json(json_module.loads(plan.to_json()) | facts)
         return
     bound_s = plan.provenance.bound_s
-    for candidate in choice.candidates:
+    for candidate in candidates:
         out.print(f"tried      {format_candidate(candidate)}")
+    if platform is not None:
+        out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
     out.print(f"predicted  {format_seconds(trace.makespan_s)} (simulated)")
     if bound_s:
         out.print(f"bound      {format_seconds(bound_s)}: no plan of whole tasks is faster")
     for name in system.names:
         count = len(plan.order.get(name, ()))
-        alone = format_seconds(cost.total_s(name))
+        alone = format_seconds(found.alone_s(name))
         out.print(f"{name:10} {count} of {len(graph.tasks)} tasks, busy "
                   f"{trace.utilisation(name):.0%}; all tasks alone {alone}")  # fmt: skip
     moved = sum(t.size_bytes for t in schedule.transfers)

@@ -20,6 +20,8 @@ from coexec.cli.common import (
     write_file,
 )
 from coexec.cli.gantt import draw
+from coexec.cli.planned import PlatformOpt, on_platform
+from coexec.costs.base import CostModel
 from coexec.errors import UsageError
 from coexec.pipeline import make_plan
 from coexec.simulate import simulate
@@ -30,6 +32,7 @@ def command(
     model: ModelArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
+    platform: PlatformOpt = None,
     planner: PlannerOpt = "hope_greedy",
     option: OptionOpt = None,
     requests: int = 1,
@@ -43,12 +46,19 @@ def command(
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
     given, devices = given_plan(plan, devices)
-    with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, False, tell)
-        cost, system = work.measured
-    if given is None:
-        given = make_plan(planner, planner_options(option), work.model.graph, cost, system)
-    found = simulate(work.schedule(given), cost, system, requests)
+    cost: CostModel
+    if platform is not None:
+        options = planner_options(option)
+        there = on_platform(model, platform, devices, planner, options, shape, cache, given)
+        cost, system, schedule = there.cost, there.system, there.schedule
+    else:
+        with progress_bar(json) as tell:
+            work = pipeline(model, devices, shape, cache, False, tell)
+            cost, system = work.measured
+        if given is None:
+            given = make_plan(planner, planner_options(option), work.model.graph, cost, system)
+        schedule = work.schedule(given)
+    found = simulate(schedule, cost, system, requests)
     if trace is not None:
         write_file(trace, found.to_chrome())
     if json:

@@ -1,0 +1,189 @@
+"""A cost model of processors that are not here: rates by kind of operator, overheads, layouts.
+
+The figures come from a platform file (`coexec.platforms`); this file only calculates with them.
+One operator takes ``operator_s + work / rate``. What is counted as work, and which rate applies,
+depends on its kind; each of the kinds is one method of computing that inference engines for phones
+choose by the same rules (channels in blocks of four, Winograd's algorithm for square filters that
+move by one, a pass over all weights where there is a single output position).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from coexec.hardware import Link
+from coexec.ir.graph import Graph, Operator, Task, Tensor
+from coexec.ir.region import Region
+
+__all__ = ["PlatformCosts", "Rates", "operator_s"]
+
+BLOCK = 4
+"""Channels are stored and computed in blocks of so many: NC4HW4 on CPUs, RGBA pixels on GPUs."""
+
+_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_FUSED = frozenset({"Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu",
+                    "Sigmoid", "Tanh"})  # fmt: skip
+_COPY_BOUND = frozenset({"copy_bytes_per_s", "unaligned_concat_bytes_per_s",
+                         "vector_conv_bytes_per_s",
+                         "matmul_bytes_per_s"})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast one processor works: all of a cluster's cores together, or a GPU."""
+
+    conv_macs_per_s: float
+    """Filters that are not square or move by more than one: direct or as a matrix product."""
+    winograd_macs_per_s: float
+    """Square filters that move by one, in multiply-accumulates of the direct method."""
+    pointwise_macs_per_s: float
+    """1x1 filters."""
+    depthwise_macs_per_s: float
+    strided_depthwise_macs_per_s: float
+    """Depthwise filters that move by more than one."""
+    pool_elements_per_s: float
+    """Elements of all windows together."""
+    copy_bytes_per_s: float
+    """Read plus written: element-wise operators, concatenation and all that only moves data."""
+    unaligned_concat_bytes_per_s: float
+    """Concatenation where parts do not end with a block of channels: each element by itself."""
+    vector_conv_bytes_per_s: float
+    """Weights per second of a fully connected layer: a convolution with a single position."""
+    matmul_bytes_per_s: float
+    """The same for MatMul and recurrent layers: simple code in an engine made for images."""
+    operator_s: float
+    """Of each operator: calling it, waking threads or enqueueing a kernel and waiting for it."""
+    half_items: float = 0.0
+    """Work items, of 4 channels x 4 columns each, that use half of the processor; 0: it is always
+    used in full. So small feature maps are slow on a processor with many lanes."""
+
+    def at_clock(self, ratio: float) -> "Rates":
+        """The same processor at ``ratio`` times the clock; what memory bounds stays."""
+        faster = {
+            f.name: getattr(self, f.name) * ratio
+            for f in fields(self)
+            if f.name.endswith("_per_s") and f.name not in _COPY_BOUND
+        }
+        return replace(self, **faster, operator_s=self.operator_s / ratio)
+
+
+@dataclass(frozen=True)
+class PlatformCosts:
+    """Seconds on simulated processors.
+
+    Operators are started one by one, as HOPE's engine does, so a segment saves nothing by having
+    several: `launch_s` is 0 and each operator pays its ``operator_s``. An activation behind another
+    operator of its task is computed by that operator's kernel and costs nothing.
+    """
+
+    rates: Mapping[str, Rates]
+    """By device."""
+    setups_s: Mapping[tuple[str, str], float]
+    """By (source, target): what each transfer takes besides its bytes (mapping, waiting)."""
+
+    def piece_s(self, graph: Graph, task: Task, region: Region, device: str) -> float:
+        """A part of a task takes its share of the work and all of the overheads."""
+        share = region.size / max(1, graph.output_of(task).whole.size)
+        first, *rest = task.operators
+        kernels = [first, *(op for op in rest if op.op_type not in _FUSED)]
+        rates = self.rates[device]
+        return math.fsum(operator_s(op, graph.tensors, rates, share) for op in kernels)
+
+    def launch_s(self, device: str) -> float:
+        return 0.0
+
+    def transfer_s(self, size_bytes: int, link: Link) -> float:
+        return self.setups_s.get((link.source, link.target), 0.0) + link.copy_s(size_bytes)
+
+
+def operator_s(
+    op: Operator, tensors: Mapping[str, Tensor], rates: Rates, share: float = 1.0
+) -> float:
+    """Seconds of ``share`` of one operator that is started by itself."""
+    output = tensors[op.outputs[0]]
+    inputs = [tensors[n] for n in op.inputs if n and n in tensors and not tensors[n].constant]
+    if op.op_type in _VIEWS:
+        return rates.operator_s
+    if op.op_type in ("MatMul", "LSTM", "GRU", "RNN"):
+        return rates.operator_s + _weight_bytes(op, tensors) * share / rates.matmul_bytes_per_s
+    if op.op_type == "Gemm" or _is_vector(op, output):
+        return rates.operator_s + _weight_bytes(op, tensors) * share / rates.vector_conv_bytes_per_s
+    if op.op_type in ("Conv", "ConvTranspose"):
+        seconds = _conv_s(op, tensors[op.inputs[1]], inputs[0], output, rates, share)
+    elif op.op_type in ("MaxPool", "AveragePool"):
+        window = math.prod(op.ints("kernel_shape", (1, 1)))
+        seconds = _padded(output) * window * share / rates.pool_elements_per_s
+    elif op.op_type.startswith("Global"):
+        seconds = _padded(inputs[0]) * share / rates.pool_elements_per_s
+    else:
+        moved_bytes = sum(_padded(t) * t.item_bytes for t in (*inputs, output)) * share
+        seconds = moved_bytes / _copy_rate(op, inputs, rates)
+    return rates.operator_s + seconds
+
+
+def _conv_s(
+    op: Operator, weight: Tensor, source: Tensor, output: Tensor, rates: Rates, share: float
+) -> float:
+    kernel, strides = weight.shape[2:], op.ints("strides", (1,) * (len(weight.shape) - 2))
+    group = op.int("group", 1)
+    macs = _padded(output) * math.prod(kernel)
+    columns = output.shape[-1]
+    items = share * _padded(output) / columns / BLOCK * math.ceil(columns / BLOCK)
+    if group == 1:
+        macs *= _round_up(source.shape[1])
+        if max(kernel) == 1:
+            rate = rates.pointwise_macs_per_s
+        elif _is_winograd(kernel, strides, source, output):
+            rate = rates.winograd_macs_per_s
+        else:
+            rate = rates.conv_macs_per_s
+    elif group == source.shape[1]:
+        strided = max(strides) > 1
+        rate = rates.strided_depthwise_macs_per_s if strided else rates.depthwise_macs_per_s
+    else:
+        macs *= _round_up(source.shape[1] // group)
+        rate = rates.conv_macs_per_s
+    if not items:
+        return 0.0
+    # Dividing by items / (items + half) is adding half a machine of idle items to the work.
+    return macs * share / rate * (1 + rates.half_items / items)
+
+
+def _is_winograd(
+    kernel: tuple[int, ...], strides: tuple[int, ...], source: Tensor, output: Tensor
+) -> bool:
+    square = len(set(kernel)) == 1 and max(strides) == 1
+    return square and min(source.shape[1], output.shape[1]) >= 2 * BLOCK
+
+
+def _is_vector(op: Operator, output: Tensor) -> bool:
+    """A convolution that makes a single position is a fully connected layer."""
+    return op.op_type == "Conv" and math.prod(output.shape[2:]) == 1 and op.int("group", 1) == 1
+
+
+def _weight_bytes(op: Operator, tensors: Mapping[str, Tensor]) -> float:
+    """Bytes of weights that stream by; a recurrent layer needs its own again in each step."""
+    weights = [tensors[n] for n in op.inputs[1:3] if n and n in tensors]
+    sizes = [float(w.size_bytes) for w in weights]
+    if op.op_type in ("LSTM", "GRU", "RNN"):
+        sizes[1] *= tensors[op.inputs[0]].shape[0]
+    return math.fsum(sizes)
+
+
+def _copy_rate(op: Operator, inputs: list[Tensor], rates: Rates) -> float:
+    unaligned = op.op_type == "Concat" and any(
+        t.shape[1] % BLOCK for t in inputs if len(t.shape) == 4
+    )
+    return rates.unaligned_concat_bytes_per_s if unaligned else rates.copy_bytes_per_s
+
+
+def _padded(tensor: Tensor) -> int:
+    """Elements, the channels of a feature map rounded up to whole blocks."""
+    if len(tensor.shape) != 4:
+        return math.prod(tensor.shape)
+    batch, channels, height, width = tensor.shape
+    return batch * _round_up(channels) * height * width
+
+
+def _round_up(channels: int) -> int:
+    return math.ceil(channels / BLOCK) * BLOCK
