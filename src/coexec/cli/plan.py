@@ -13,6 +13,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
+    PinOpt,
     PlannerOpt,
     ShapeOpt,
     decide,
@@ -35,6 +36,7 @@ def command(
     platform: PlatformOpt = None,
     planner: PlannerOpt = "auto",
     option: OptionOpt = None,
+    pin: PinOpt = None,
     output: Path | None = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
@@ -47,13 +49,13 @@ def command(
     options = planner_options(option)
     candidates: tuple[Candidate, ...] = ()
     if platform is not None:
-        if fresh or gpu:
-            raise UsageError("--platform measures nothing; leave out --fresh and --gpu")
+        if fresh or gpu or pin:
+            raise UsageError("--platform knows no --fresh, --gpu and --pin; leave them out")
         found = on_platform(model, platform, devices, planner, options, shape, cache)
     else:
         with progress_bar(json) as tell:
             settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell}
-            choice = decide(model, devices, planner, options, gpu=gpu, **settings)
+            choice = decide(model, devices, planner, options, gpu=gpu, pin=pin, **settings)
             found, candidates = on_this_machine(choice), choice.candidates
     graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
     trace = simulate(schedule, found.cost, system)
