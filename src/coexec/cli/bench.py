@@ -33,12 +33,12 @@ from coexec.cli.common import (
     print_json,
     progress_bar,
     refuse_difference,
+    tolerance,
     write_file,
 )
 from coexec.cli.gantt import draw
 from coexec.errors import UsageError
 from coexec.execute import Executor
-from coexec.frontend.check import TOLERANCE
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
@@ -149,7 +149,7 @@ def command(
                     "difference": worst})  # fmt: skip
     else:
         _print(work, rows, recorder if gantt else None, trace, worst)
-    refuse_difference(worst or 0.0)
+    refuse_difference(worst or 0.0, work)
 
 
 def _alone(choice: Choice) -> dict[str, float]:
@@ -242,4 +242,4 @@ def _print(
         out.print(f"trace: {trace}, open it at ui.perfetto.dev")
     if worst is not None:
         out.print(f"check: outputs differ from ONNX Runtime's by {worst:.1e} of the largest value "
-                  f"({TOLERANCE:.0e} is allowed)")  # fmt: skip
+                  f"({tolerance(work):.0e} is allowed)")  # fmt: skip

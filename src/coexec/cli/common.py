@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from coexec.auto import Auto, Candidate, Choice
 from coexec.devices.registry import split_names
 from coexec.errors import ExecutionError, PlanError, UsageError
-from coexec.frontend.check import TOLERANCE, worst_difference
+from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
@@ -200,12 +200,19 @@ def differences(
     return {name: worst_difference(found[name], expected[name]) for name in found}
 
 
-def refuse_difference(worst: float) -> None:
+def tolerance(work: Pipeline) -> float:
+    """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
+    half = any(device.spec.precision == "fp16" for device in work.devices)
+    return HALF_TOLERANCE if half else TOLERANCE
+
+
+def refuse_difference(worst: float, work: Pipeline) -> None:
     """End with an error if outputs are not what they should be."""
-    if worst > TOLERANCE:
+    allowed = tolerance(work)
+    if worst > allowed:
         raise ExecutionError(
             f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
-            f"{TOLERANCE:.0e} is allowed; that is expected of quantised models, by a step, and of "
+            f"{allowed:.0e} is allowed; that is expected of quantised models, by a step, and of "
             f"random operators; otherwise please report it with the model"
         )
 

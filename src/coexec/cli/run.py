@@ -29,12 +29,12 @@ from coexec.cli.common import (
     print_json,
     progress_bar,
     refuse_difference,
+    tolerance,
     write_file,
 )
 from coexec.cli.gantt import draw
 from coexec.errors import InputError
 from coexec.execute import Executor
-from coexec.frontend.check import TOLERANCE
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.record import RealRecorder
@@ -106,9 +106,9 @@ def command(
         for name, array in found.items():
             note = f", differs by {unlike[name]:.1e}" if check else ""
             out.print(f"{name} {list(array.shape)} {array.dtype}{note}")
-    refuse_difference(max(unlike.values(), default=0.0))
+    refuse_difference(max(unlike.values(), default=0.0), work)
     if check and not json:
-        out.print(f"check: equal to ONNX Runtime within {TOLERANCE:.0e} of the largest value")
+        out.print(f"check: equal to ONNX Runtime within {tolerance(work):.0e} of the largest value")
 
 
 def _read_inputs(path: Path) -> Mapping[str, Array]:

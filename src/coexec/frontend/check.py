@@ -10,10 +10,13 @@ import onnxruntime as ort
 from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array
 
-__all__ = ["TOLERANCE", "check_same", "plain_session", "worst_difference"]
+__all__ = ["HALF_TOLERANCE", "TOLERANCE", "check_same", "plain_session", "worst_difference"]
 
 TOLERANCE = 1e-4
 """Allowed difference, relative to the largest value of an output."""
+
+HALF_TOLERANCE = 1e-2
+"""The same where tensors are stored in 16 bits."""
 
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike",
                      "RandomUniform", "RandomUniformLike"})  # fmt: skip
