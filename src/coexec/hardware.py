@@ -31,7 +31,7 @@ class Device:
     processor: str = ""
     """The processor's own name."""
     engine: str = ""
-    """What runs the kernels, with its version: "onnxruntime 1.31.1"."""
+    """What runs the kernels, with its version: "onnxruntime 1.31.1, ..."."""
     precision: str = "fp32"
     """How tensors are stored: "fp32" or "fp16"."""
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
 __all__ = ["ZOO", "Pipeline", "make_plan"]
 
 ZOO = "zoo:"
-_ZOO_VERSION = "1"
+_FORM = "2"
+"""Raised when simplification or the zoo changes: what was cached of a model is then made anew."""
 
 
 class Pipeline:
@@ -89,12 +90,12 @@ class Pipeline:
     def digest(self) -> str:
         """Tells this model, with these shapes and this version of coexec, from all others."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {_ZOO_VERSION} {sorted(self.shapes.items())}"
+            text = f"{self.source} {sorted(self.shapes.items())}"
         else:
             from coexec.frontend.digest import digest_of
 
             text = digest_of(self.source, self.shapes)
-        return hashlib.sha256(f"{text} {version('coexec')}".encode()).hexdigest()[:24]
+        return hashlib.sha256(f"{text} {version('coexec')} {_FORM}".encode()).hexdigest()[:24]
 
     @cached_property
     def model(self) -> "Model":

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from coexec.devices.ort_alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.frontend.lowered import BORDER
 
@@ -31,6 +32,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     Raises:
         ModelError: ONNX Runtime does not accept the model.
     """
+    model = align(model, borders, block_of())
     plain, marked, lowered = (folder / f"{n}.onnx" for n in ("plain", "marked", "lowered"))
     ir.save(model, plain, external_data="plain.bin", size_threshold_bytes=_WEIGHT_BYTES)
     proto = onnx.load(str(plain), load_external_data=False)

@@ -67,6 +67,9 @@ KINDS: Mapping[str, tuple[str | None, Callable[[hardware.Device, Options], Devic
 }
 """By kind: the distribution of its engine, and what opens it."""
 
+_LOWERING = ", lowered in form 2"
+"""Raised when ONNX Runtime is given something else: lowered models and profiles are made anew."""
+
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
@@ -135,6 +138,7 @@ def describe(name: str, options: Options | None = None) -> hardware.Device:
         return _describe_gpu(name, rest, options or Options())
     distribution, _ = KINDS[kind]
     engine = f"{distribution} {_version(distribution)}" if distribution else kind
+    engine += _LOWERING if kind == "cpu" else ""
     spec = hardware.Device(name, kind, memory_bytes=detect.memory_bytes(), engine=engine)
     if kind != "cpu":
         return spec

@@ -3,8 +3,9 @@
 A group starts at an operator with weights (convolution, matrix product) and takes the chain of
 element-wise operators behind it, as long as each is the only reader of the one before: activation
 and the addition of a residual. An addition joins the later of its producers that fit, so that the
-other one never waits. A Pad joins the convolution or pool that alone reads it. These are HOPE's
-super-ops, and what ONNX Runtime's optimizer fuses.
+other one never waits; one that none fits takes the activations behind it. A Pad joins the
+convolution or pool that alone reads it. These are HOPE's super-ops, and what ONNX Runtime's
+optimizer fuses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -125,8 +126,9 @@ def _joins(
 def _extends(before: ir.Node, node: ir.Node, group: list[ir.Node]) -> bool:
     """Whether element-wise ``node`` continues the group that ends with ``before``."""
     value, result = before.outputs[0], node.outputs[0]
+    heads = _HEADS | _RESIDUALS if node.op_type in _ACTIVATIONS else _HEADS
     return (
-        any(n.op_type in _HEADS for n in group)
+        any(n.op_type in heads for n in group)
         and group[-1] is before
         and _only_read(value)
         and value.shape == result.shape

@@ -17,10 +17,13 @@ from coexec.frontend.model import require_whole
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Tensor
 
-__all__ = ["BORDER", "Lowered", "as_it_is", "cut", "read_lowered"]
+__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "read_lowered"]
 
 BORDER = "border:"
 """Before the names of the outputs that a device adds to a model while it lowers it."""
+
+LAYOUT = "layout:"
+"""Before the names of nodes that a device adds and that only change the layout of a tensor."""
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size lie in the module itself."""
@@ -102,7 +105,7 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
 
 
 def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
-    return (node.domain, node.op_type) in layout_ops
+    return node.name.startswith(LAYOUT) or (node.domain, node.op_type) in layout_ops
 
 
 def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:

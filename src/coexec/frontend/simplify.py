@@ -12,6 +12,7 @@ import onnx_ir.passes.common as passes
 import onnxscript.optimizer
 
 from coexec.errors import ModelError, UsageError, first_line
+from coexec.frontend.rewrites import rewrite
 
 __all__ = ["fix_shapes", "simplify"]
 
@@ -68,6 +69,7 @@ def simplify(model: ir.Model) -> None:
         # often most of an export.
         _until_stable(model, _fold)
         _until_stable(model, _optimize)
+        rewrite(model)
         passes.NameFixPass()(model)
         model.graph.sort()
     except Exception as error:

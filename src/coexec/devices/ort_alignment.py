@@ -1,0 +1,272 @@
+"""Channels in whole blocks, so that ONNX Runtime keeps its blocked layout from end to end.
+
+Its convolutions compute NCHWc: blocks of 16 channels with AVX-512, of 8 with AVX2. It pads the
+channels of a convolution itself, but runs every Concat, pool and addition of tensors that do not
+fill their blocks in NCHW, with a conversion before and behind. Networks of the NAS family have 168
+or 270 channels nearly everywhere and spend 6 to 12 % of their time on it. So here the tensors of
+such regions get channels that nobody reads: those who make them have zero weights for these, and so
+have those who read them.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from coexec.frontend.lowered import LAYOUT
+
+__all__ = ["align", "block_of"]
+
+_UNARY = frozenset({
+    "AveragePool", "Clip", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool",
+    "Relu", "Sigmoid", "Tanh",
+})  # fmt: skip
+"""Work on each channel alone, and never make infinity or not-a-number of a finite one."""
+_BINARY = frozenset({"Add", "Mul", "Sub"})
+_ALIGNED = "aligned:"
+
+
+class _Channels(NamedTuple):
+    """Where the channels of a tensor lie among those of its aligned form."""
+
+    places: tuple[int, ...]
+    total: int
+
+    def spread(self, array: NDArray[Any], axis: int, filling: float = 0.0) -> NDArray[Any]:
+        """``array`` with its entries along ``axis`` at their places."""
+        shape = list(array.shape)
+        shape[axis] = self.total
+        spread = np.full(shape, filling, array.dtype)
+        np.moveaxis(spread, axis, 0)[list(self.places)] = np.moveaxis(array, axis, 0)
+        return spread
+
+
+def align(model: ir.Model, borders: Collection[str], block: int) -> ir.Model:
+    """``model``, or a copy of it in which every Concat joins whole blocks of channels.
+
+    The values in ``borders`` keep name, shape and meaning; where they are aligned they come from
+    the aligned value through a node that `read_lowered` knows as a change of layout.
+    """
+    if not _regions(model.graph, block):
+        return model
+    model = model.clone()
+    channels = _regions(model.graph, block)
+    _Rewriter(model.graph, channels).rewrite(set(borders))
+    return model
+
+
+def _regions(graph: ir.Graph, block: int) -> dict[ir.Value, _Channels]:
+    """The values to align: those that are joined, by a Concat, to others than whole blocks."""
+    found: dict[ir.Value, _Channels] = {}
+    parent: dict[ir.Value, ir.Value] = {}
+
+    def root(value: ir.Value) -> ir.Value:
+        while parent[value] is not value:
+            value = parent[value]
+        return value
+
+    broken: list[ir.Value] = []
+    for node in graph:
+        channels = _of_output(node, found, block) if not node.domain else None
+        if channels is None:
+            continue
+        result = node.outputs[0]
+        found[result] = channels
+        parent[result] = result
+        for value in node.inputs if _kind(node) != "dense" else ():
+            if value in parent:
+                parent[root(value)] = root(result)
+        if node.op_type == "Concat" and any(
+            len(found[v].places) % block for v in node.inputs if v in found
+        ):
+            broken.append(result)
+    wanted = {root(value) for value in broken}
+    return {value: channels for value, channels in found.items() if root(value) in wanted}
+
+
+def _kind(node: ir.Node) -> str:
+    """ "dense" or "depthwise" for convolutions with known weights; else the operator's type."""
+    if node.op_type != "Conv":
+        return node.op_type
+    group, weight = node.attributes.get_int("group", 1), _weight(node, 1)
+    if weight is None or any(v is not None and v.const_value is None for v in node.inputs[1:]):
+        return "Conv"
+    if group == 1:
+        return "dense"
+    return "depthwise" if weight.shape[0] == group and weight.shape[1] == 1 else "Conv"
+
+
+def _of_output(node: ir.Node, known: Mapping[ir.Value, _Channels], block: int) -> _Channels | None:
+    """The channels of what a node makes, if it can make them aligned."""
+    result, kind = node.outputs[0], _kind(node)
+    if len(node.outputs) != 1 or result.shape is None or len(result.shape) != 4:
+        return None
+    if result.dtype != ir.DataType.FLOAT:
+        return None
+    sources = [known.get(v) if v is not None else None for v in node.inputs]
+    if kind == "dense":
+        count = _count(result)
+        total = -(-count // block) * block
+        return _Channels(tuple(range(count)), total) if count >= block and count % block else None
+    if kind in _UNARY | {"depthwise", "BatchNormalization"}:
+        return sources[0]
+    if kind in _BINARY:
+        return sources[0] if sources[0] == sources[1] else None
+    if kind == "Concat" and node.attributes["axis"].as_int() in (1, -3) and any(sources):
+        return _joined([s or _whole(v) for s, v in zip(sources, node.inputs, strict=True)])
+    return None
+
+
+def _count(value: ir.Value | None) -> int:
+    """The channels of a tensor; in a simplified model all shapes are known."""
+    assert value is not None and value.shape is not None
+    count = value.shape[1]
+    assert isinstance(count, int)
+    return count
+
+
+def _whole(value: ir.Value | None) -> _Channels:
+    count = _count(value)
+    return _Channels(tuple(range(count)), count)
+
+
+def _joined(parts: Iterable[_Channels]) -> _Channels:
+    places: list[int] = []
+    total = 0
+    for part in parts:
+        places += [total + place for place in part.places]
+        total += part.total
+    return _Channels(tuple(places), total)
+
+
+class _Rewriter:
+    """Aligns values of one graph."""
+
+    def __init__(self, graph: ir.Graph, channels: Mapping[ir.Value, _Channels]) -> None:
+        self._graph, self._channels = graph, channels
+        self._plain: dict[ir.Value, ir.Value] = {}
+        self._names = {value: value.name or "" for value in channels}
+
+    def rewrite(self, borders: Collection[str]) -> None:
+        nodes = list(self._graph)
+        for value in self._channels:
+            value.name = _ALIGNED + self._names[value]
+        for node in nodes:
+            self._adapt(node)
+        for value in self._channels:
+            if self._names[value] in borders or value.is_graph_output():
+                self._plain_of(value)
+        self._graph.outputs[:] = [self._plain.get(v, v) for v in self._graph.outputs]
+        for value, channels in self._channels.items():
+            assert value.shape is not None
+            value.shape = ir.Shape([value.shape[0], channels.total, *value.shape[2:]])
+        used = {v for node in self._graph.all_nodes() for v in node.inputs}
+        for name, value in list(self._graph.initializers.items()):
+            if value not in used and not value.is_graph_output():
+                del self._graph.initializers[name]
+
+    def _adapt(self, node: ir.Node) -> None:
+        """Fit weights to aligned inputs and outputs; let what cannot be aligned read the plain."""
+        kind = _kind(node)
+        read = next((c for v in node.inputs if v and (c := self._channels.get(v))), None)
+        made = self._channels.get(node.outputs[0])
+        if kind == "dense" and not node.domain:
+            if read is not None:
+                self._refit(node, 1, lambda w: read.spread(w, 1))
+            if made is not None:
+                self._refit(node, 1, lambda w: made.spread(w, 0))
+                self._refit(node, 2, lambda b: made.spread(b, 0))
+        elif made is None:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value in self._channels:
+                    node.replace_input_with(index, self._plain_of(value))
+        elif kind == "depthwise":
+            self._refit(node, 1, lambda w: made.spread(w, 0))
+            self._refit(node, 2, lambda b: made.spread(b, 0))
+            node.attributes["group"] = ir.AttrInt64("group", made.total)
+        elif kind == "BatchNormalization":
+            for index in (1, 2, 3):
+                self._refit(node, index, lambda a: made.spread(a, 0))
+            self._refit(node, 4, lambda a: made.spread(a, 0, filling=1.0))  # a divisor
+
+    def _refit(
+        self, node: ir.Node, index: int, change: Callable[[NDArray[Any]], NDArray[Any]]
+    ) -> None:
+        """Give ``node`` a changed copy of a weight, if it has that one."""
+        array = _weight(node, index)
+        if array is None:
+            return
+        old = node.inputs[index]
+        assert old is not None
+        changed = np.ascontiguousarray(change(array.numpy()))
+        name = f"{_ALIGNED}{index}:{self._names.get(node.outputs[0], node.outputs[0].name)}"
+        new = self._graph.initializers.get(name) or ir.Value(name=name)
+        new.const_value = ir.tensor(changed, name=name)
+        new.shape, new.type = ir.Shape(changed.shape), old.type
+        if name not in self._graph.initializers:
+            self._graph.register_initializer(new)
+        node.replace_input_with(index, new)
+
+    def _plain_of(self, value: ir.Value) -> ir.Value:
+        """The value without the channels that nobody reads, under its old name."""
+        if value not in self._plain:
+            name = self._names[value]
+            places = np.array(self._channels[value].places, np.int64)
+            index = ir.Value(name=f"{_ALIGNED}places:{name}", const_value=ir.tensor(places))
+            index.shape, index.dtype = ir.Shape(places.shape), ir.DataType.INT64
+            self._graph.register_initializer(index)
+            node = ir.node("Gather", [value, index], {"axis": 1}, name=LAYOUT + name)
+            plain = node.outputs[0]
+            assert value.shape is not None
+            plain.name, plain.type = name, value.type
+            plain.shape = ir.Shape([value.shape[0], len(places), *value.shape[2:]])
+            maker = value.producer()
+            assert maker is not None
+            self._graph.insert_after(maker, node)
+            self._plain[value] = plain
+        return self._plain[value]
+
+
+def _weight(node: ir.Node, index: int) -> ir.TensorProtocol | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None else value.const_value
+
+
+@functools.cache
+def block_of() -> int:
+    """Channels in a block of ONNX Runtime's layout on this processor; 1 where it has none.
+
+    It tells by padding 33 channels to whole blocks.
+    """
+    helper = onnx.helper
+    weight = onnx.numpy_helper.from_array(np.ones((33, 64, 1, 1), np.float32), "w")
+    infos = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, 8, 8])
+        for name, count in (("x", 64), ("y", 33))
+    ]
+    conv = helper.make_node("Conv", ["x", "w"], ["y"])
+    graph = helper.make_graph([conv], "probe", infos[:1], infos[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "probe.onnx")
+        ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        optimised = onnx.load(options.optimized_model_filepath)
+    padded = _padded_count(optimised.graph)
+    return 1 if padded is None else next(b for b in (16, 8, 4, 1) if -(-33 // b) * b == padded)
+
+
+def _padded_count(graph: onnx.GraphProto) -> int | None:
+    weights = {t.name: t.dims for t in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Conv" and node.domain == "com.microsoft.nchwc":
+            return int(weights[node.input[1]][0])
+    return None
