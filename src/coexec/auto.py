@@ -3,7 +3,10 @@
 The cores of a machine can be one wide device or several narrow ones, beside a GPU or not, and what
 is fastest depends on the model: many branches favour plans, one long chain favours a wide device.
 So every configuration is profiled, planned by several planners and simulated; the best predictions,
-and always the best single device, then run for real, in turns. The fastest is remembered.
+and always the best single device, then run for real, in turns, until it is clear who is fastest.
+That one is remembered. Who is compared runs in the same rounds, and ratios are compared rather than
+times: what disturbs a machine for a second then disturbs all alike. A plan that is not clearly
+faster than the best single device is not taken.
 """
 
 import hashlib
@@ -11,10 +14,10 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coexec.cache import Cache
 from coexec.compiled import CompiledPlan
@@ -35,21 +38,27 @@ from coexec.simulate import simulate
 
 __all__ = ["Auto", "Candidate", "Choice", "prepared"]
 
-_FINALISTS = 4
-"""Configurations that run for real."""
+_FINALISTS = 5
+"""Plans that run for real."""
 _WORTH_TRYING = 1.25
 """Predicted makespan over the best prediction: beyond, predictions are not that wrong."""
 _REST_S = 0.03
 """Before each run: the threads of a rival that spins for work leave the cores to the next."""
 _MOST_KERNELS = 100
-_BUDGET_S = 3.0
+_BUDGET_S = 6.0
 """For all runs of the finalists together."""
+_ROUNDS = (5, 40)
+"""At least and at most."""
+_CLEARLY = 1.02
+"""Who takes so much longer than the first in three of four rounds, is out."""
+_GAIN = 0.99
+"""A plan for several devices has to take less than this share of what one device takes."""
 _OPTIONS = {"planners": "hope_greedy,heft", "finalists": _FINALISTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration of devices with the best plan for it."""
+    """A configuration of devices with a plan for it."""
 
     devices: tuple[str, ...]
     planner: str
@@ -68,7 +77,23 @@ class Choice:
     plan: Plan
     compiled: CompiledPlan
     candidates: tuple[Candidate, ...]
-    """All that were considered, the fastest first."""
+    """All that were considered: what ran, the best first, then by prediction."""
+
+
+class _Entry(NamedTuple):
+    """A candidate, ready to be compiled."""
+
+    candidate: Candidate
+    work: Pipeline
+    plan: Plan
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.candidate.devices) == 1
+
+    def with_measured(self, times: Sequence[float]) -> "_Entry":
+        measured_s = statistics.median(times) if times else None
+        return self._replace(candidate=replace(self.candidate, measured_s=measured_s))
 
 
 class Auto:
@@ -89,7 +114,7 @@ class Auto:
             source: as for `Pipeline`.
             devices: what may be used; by default all that the machine has.
             options: "planners", comma-separated, for configurations of several devices, and
-                "finalists", how many configurations run for real.
+                "finalists", how many plans run for real.
             cache, fresh, settings: as for `Pipeline`.
 
         Raises:
@@ -128,17 +153,24 @@ class Auto:
         known = None if self._fresh else self._remembered(key)
         if known is not None:
             return known
-        tried = [self._planned(names, first) for names in self._configurations]
-        able = [(c, w, p) for c, w, p in tried if w is not None and p is not None]
+        able: list[_Entry] = []
+        refused: list[Candidate] = []
+        for names in self._configurations:
+            try:
+                able += self._planned(names, first)
+            except CoexecError as error:
+                refused.append(Candidate(names, "", float("inf"), refused=str(error)))
         if not able:
-            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c, _, _ in tried)
+            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
             raise InfeasibleError(f"no configuration of devices runs the model: {reasons}")
         finalists = self._worth_running(able)
-        measured = _run_in_turns(finalists)
-        ranked = sorted(zip(measured, finalists, strict=True), key=lambda pair: pair[0])
-        others = [c for c, *_ in tried if c not in [f[0] for f in finalists]]
-        candidates = [replace(f[0], measured_s=s) for s, f in ranked] + others
-        _, work, plan = ranked[0][1]
+        ranked = _ranked(finalists, _run_in_turns(finalists))
+        tried = {id(entry) for entry in finalists}
+        others = sorted(
+            [e.candidate for e in able if id(e) not in tried], key=lambda c: c.predicted_s
+        )
+        candidates = [entry.candidate for entry in ranked] + others + refused
+        _, work, plan = ranked[0]
         self._remember(key, plan, candidates)
         return Choice(work, plan, work.compiled_plan(plan), tuple(candidates))
 
@@ -149,24 +181,22 @@ class Auto:
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    def _planned(
-        self, names: tuple[str, ...], first: Pipeline
-    ) -> tuple[Candidate, Pipeline | None, Plan | None]:
-        """A configuration with the shortest of its plans, as simulated."""
-        try:
-            work = first if names == first.names else self._open(names)
-            self._refuse_long_compilation(work)
-            cost, system = work.measured
-            planners = self._planners if len(names) > 1 else ["single"]
-            plans = {name: work.plan(name) for name in planners}
-            spans = {
-                name: simulate(work.schedule(plan), cost, system).makespan_s
-                for name, plan in plans.items()
-            }
-        except CoexecError as error:
-            return Candidate(names, "", float("inf"), refused=str(error)), None, None
-        best = min(spans, key=spans.__getitem__)
-        return Candidate(names, best, spans[best]), work, plans[best]
+    def _planned(self, names: tuple[str, ...], first: Pipeline) -> list[_Entry]:
+        """A configuration with its plans, as simulated; each different one once.
+
+        Raises:
+            CoexecError: it cannot run the model.
+        """
+        work = first if names == first.names else self._open(names)
+        self._refuse_long_compilation(work)
+        cost, system = work.measured
+        found: dict[str, _Entry] = {}
+        for planner in self._planners if len(names) > 1 else ["single"]:
+            plan = work.plan(planner)
+            predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
+            entry = _Entry(Candidate(names, planner, predicted_s), work, plan)
+            found.setdefault(repr(plan.order), entry)
+        return list(found.values())
 
     def _refuse_long_compilation(self, work: Pipeline) -> None:
         """PoCL is only tried unasked where its kernels compile in well under a minute."""
@@ -179,17 +209,15 @@ class Auto:
                 f"among the devices to try it"
             )
 
-    def _worth_running(
-        self, able: Sequence[tuple[Candidate, Pipeline | None, Plan | None]]
-    ) -> list[tuple[Candidate, Pipeline, Plan]]:
+    def _worth_running(self, able: Sequence[_Entry]) -> list[_Entry]:
         """The best predictions, and the best single device whatever the prediction."""
-        ranked = sorted(able, key=lambda entry: entry[0].predicted_s)
-        limit = _WORTH_TRYING * ranked[0][0].predicted_s
-        chosen = [e for e in ranked if e[0].predicted_s <= limit][: self._finalists]
-        single = next((e for e in ranked if len(e[0].devices) == 1), None)
+        ranked = sorted(able, key=lambda entry: entry.candidate.predicted_s)
+        limit = _WORTH_TRYING * ranked[0].candidate.predicted_s
+        chosen = [e for e in ranked if e.candidate.predicted_s <= limit][: self._finalists]
+        single = next((e for e in ranked if e.is_single), None)
         if single is not None and single not in chosen:
             chosen.append(single)
-        return [(c, w, p) for c, w, p in chosen if w is not None and p is not None]
+        return chosen
 
     def _remember(self, key: str, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {"plan": plan.to_json(), "candidates": [asdict(c) for c in candidates]}
@@ -215,35 +243,71 @@ class Auto:
             return None  # damaged: decided anew
 
 
-def _run_in_turns(finalists: Sequence[tuple[Candidate, Pipeline, Plan]]) -> list[float]:
-    """Median seconds of each; infinite for one that fails. Alone, nothing needs to be run."""
+def _run_in_turns(finalists: Sequence[_Entry]) -> list[list[float]]:
+    """Seconds of each in the rounds until it was clearly beaten; none for one that fails."""
+    times: list[list[float]] = [[] for _ in finalists]
     if len(finalists) == 1:
-        return [finalists[0][0].predicted_s]
+        return times  # nothing needs to be run
     from coexec.frontend.load import random_inputs
 
-    feeds = random_inputs(finalists[0][1].model.graph)
-    times: list[list[float]] = [[] for _ in finalists]
+    feeds = random_inputs(finalists[0].work.model.graph)
     with ExitStack() as stack:
-        runs: list[Executor | None] = []
-        for _, work, plan in finalists:
-            try:
+        runs: dict[int, Executor] = {}
+        for which, (_, work, plan) in enumerate(finalists):
+            with suppress(CoexecError):
                 executor = stack.enter_context(Executor(work.compiled_plan(plan), work.devices))
                 for _ in range(2):
                     executor.run(feeds)
-                runs.append(executor)
-            except CoexecError:
-                runs.append(None)
-        total_s = sum(c.predicted_s + _REST_S for c, *_ in finalists)
-        rounds = max(5, min(25, int(_BUDGET_S / total_s)))
-        for number in range(rounds):
-            for turn in range(len(runs)):
-                which = (turn + number) % len(runs)
-                if (run := runs[which]) is not None:
-                    time.sleep(_REST_S)
-                    start_s = time.perf_counter()
-                    run.run(feeds)
-                    times[which].append(time.perf_counter() - start_s)
-    return [statistics.median(t) if t else float("inf") for t in times]
+                runs[which] = executor
+        end_s = time.perf_counter() + _BUDGET_S
+        for number in range(_ROUNDS[1]):
+            enough = number >= _ROUNDS[0]
+            if enough and (len(runs) < 2 or time.perf_counter() > end_s):
+                break
+            turns = list(runs)
+            for which in turns[number % len(turns) :] + turns[: number % len(turns)]:
+                time.sleep(_REST_S)
+                start_s = time.perf_counter()
+                runs[which].run(feeds)
+                times[which].append(time.perf_counter() - start_s)
+            if enough:
+                runs = {which: runs[which] for which in _still_in(times, turns)}
+    return times
+
+
+def _still_in(times: Sequence[Sequence[float]], turns: Sequence[int]) -> list[int]:
+    """Who has not been clearly slower than the one with the best median."""
+    first = min(turns, key=lambda which: statistics.median(times[which]))
+    return [
+        which for which in turns
+        if statistics.quantiles(_ratios(times[which], times[first]))[0] <= _CLEARLY
+    ]  # fmt: skip
+
+
+def _ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """Round by round, as long as both ran."""
+    return [x / y for x, y in zip(a, b, strict=False)]
+
+
+def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> list[_Entry]:
+    """The finalists with what was measured, the best first.
+
+    That is the one with the least median ratio to the best single device, or to any other that
+    ran; and the single device itself unless that ratio is clearly below one.
+    """
+    ran = [which for which, seconds in enumerate(times) if seconds]
+    if not ran:
+        return list(finalists)
+    single = next((which for which in ran if finalists[which].is_single), None)
+    unit = ran[0] if single is None else single
+    ratio = {which: statistics.median(_ratios(times[which], times[unit])) for which in ran}
+    if single is not None:
+        ratio[single] = _GAIN
+    order = sorted(range(len(finalists)), key=lambda which: ratio.get(which, float("inf")))
+    return [
+        finalists[which].with_measured(times[which])
+        for which in order
+    ]  # fmt: skip
 
 
 def prepared(

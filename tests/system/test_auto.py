@@ -1,7 +1,9 @@
 """planner="auto": configurations, choice, memory; and reasons for what was chosen."""
 
 import json
+import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,11 +53,12 @@ def test_the_fastest_is_kept_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = branches()
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
     choice = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
-    measured = [c.measured_s for c in choice.candidates if c.measured_s is not None]
-    assert measured == sorted(measured) and measured
-    assert choice.candidates[0].devices == choice.work.names
+    first = choice.candidates[0]
+    assert first.devices == choice.work.names and first.measured_s is not None
     assert any(len(c.devices) == 1 and c.measured_s for c in choice.candidates)
+    assert any(len(c.devices) == 2 and c.measured_s for c in choice.candidates)
 
     def again(*_: object) -> None:
         raise AssertionError("it measured again")
@@ -68,6 +71,38 @@ def test_the_fastest_is_kept_and_remembered(
     file.write_text(file.read_text()[:40])
     repaired = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     assert repaired.candidates and json.loads(next(tmp_path.glob("choices/*/*")).read_text())
+
+
+def entry(devices: int, planner: str = "heft") -> Any:
+    names = tuple(f"cpu:{i}" for i in range(devices))
+    return auto_module._Entry(auto_module.Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
+    single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
+    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
+    # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
+    fast = [0.5 * n for n in noise[1:]]
+    ranked = auto_module._ranked([single, pair], [noise[1:], fast])
+    assert [e.candidate.devices for e in ranked] == [("cpu:0", "cpu:1"), ("cpu:0",)]
+    assert ranked[0].candidate.measured_s == statistics.median(fast)
+    # Hardly faster: one device is simpler and steadier.
+    ranked = auto_module._ranked([pair, single], [[0.995 * n for n in noise], noise])
+    assert ranked[0].candidate.devices == ("cpu:0",)
+    # One failed, one left the race early: it is compared in its own rounds.
+    ranked = auto_module._ranked([pair, single, other], [[], noise, [1.3, 2.9]])
+    assert [e.candidate.planner for e in ranked] == ["single", "hope_greedy", "heft"]
+    assert ranked[-1].candidate.measured_s is None
+    assert auto_module._ranked([pair, other], [[2.0], [1.0]])[0].candidate.planner == "hope_greedy"
+    assert auto_module._ranked([pair], [[]])[0].candidate.measured_s is None
+
+
+def test_who_is_clearly_beaten_runs_no_more() -> None:
+    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
+    times = [noise, [1.1 * n for n in noise], [1.01 * n for n in noise]]
+    assert auto_module._still_in(times, [0, 1, 2]) == [0, 2]
+    times[1] = [0.9, 4.0, 0.9, 12.0, 1.9]  # worse in the median, but not in most of the rounds
+    assert auto_module._still_in(times, [0, 1, 2]) == [0, 1, 2]
 
 
 @two_cores
