@@ -177,7 +177,8 @@ class Auto:
     def _key(self, work: Pipeline) -> str:
         """The choice depends on model, devices with their drivers, and what was asked for."""
         specs = {n: describe(n).key for names in self._configurations for n in names}
-        asked = (self._planners, sorted(work.pins.items()), sorted(work.gpu.items()))
+        asked = (self._planners, sorted(work.pins.items()), sorted(work.gpu.items()),
+                 work.waiting)  # fmt: skip
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -255,7 +256,7 @@ def _run_in_turns(finalists: Sequence[_Entry]) -> list[list[float]]:
         runs: dict[int, Executor] = {}
         for which, (_, work, plan) in enumerate(finalists):
             with suppress(CoexecError):
-                executor = stack.enter_context(Executor(work.compiled_plan(plan), work.devices))
+                executor = stack.enter_context(work.start(work.compiled_plan(plan)))
                 for _ in range(2):
                     executor.run(feeds)
                 runs[which] = executor

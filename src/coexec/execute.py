@@ -1,9 +1,10 @@
 """Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from coexec.memory.reuse import Lifetime, share
 from coexec.record import NoRecorder, Recorder
 from coexec.schedule import Progress, Segment, ended_before
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "Waiting"]
 
 _SMALL_BYTES = 2**15
 """Of outputs: below, a copy is quicker than new memory in each run."""
 
-_Queue = SimpleQueue["tuple[_Run, int | str] | None"]
-"""Of one device: segments to run, and values to bring over, each with its run."""
+Waiting = Literal["passive", "active"]
+
+_Queue = SimpleQueue["tuple[_Run, int | str | None] | None"]
+"""Of one device: segments to run, and values to bring over, each with its run; or just a run that
+begins, for those who wait actively. None ends a thread, or the caller's part in a run."""
 
 
 class Executor:
@@ -33,12 +37,21 @@ class Executor:
     """
 
     def __init__(
-        self, compiled: CompiledPlan, devices: Sequence[Device], tensor_caching: bool = True
+        self,
+        compiled: CompiledPlan,
+        devices: Sequence[Device],
+        *,
+        waiting: Waiting = "passive",
+        tensor_caching: bool = True,
     ) -> None:
         """Compile the modules and start a thread for each device that has something to do.
 
-        Without ``tensor_caching`` a tensor is moved anew for each segment that reads it elsewhere,
-        and not before: to measure what caching and prefetching bring.
+        Args:
+            waiting: what a thread does that waits for another device during a run. "passive": it
+                sleeps. "active": it keeps its core busy, which gets it going sooner. Between runs
+                all threads sleep.
+            tensor_caching: without it, a tensor is moved anew for each segment that reads it
+                elsewhere, and not before: to measure what caching and prefetching bring.
 
         Raises:
             DeviceError: a device of the plan is missing, or cannot compile its part.
@@ -81,6 +94,7 @@ class Executor:
         # The caller's own thread serves the device that ends last, which saves two hand-overs.
         self._callers = compiled.segments[-1].device if used else None
         self._queues: dict[str, _Queue] = {name: SimpleQueue() for name in used}
+        self._active = waiting == "active"
         self._closed = False
         self._threads: list[tuple[threading.Thread, _Queue]] = []
         for name in used:
@@ -263,9 +277,11 @@ class Executor:
         with self._devices[name].entered():
             for node in run.start():
                 self._queues[self._compiled.segments[node].device].put((run, node))
+            for _, other in self._threads if self._active else ():
+                other.put((run, None))
             while True:
                 try:
-                    job = queue.get()
+                    job = _next(queue, run if self._active else None)
                     if job is None:
                         return
                     self._advance(*job, name)
@@ -274,11 +290,13 @@ class Executor:
 
     def _serve(self, name: str) -> None:
         """The thread of one device."""
+        queue, run = self._queues[name], None
         with self._devices[name].entered():
-            while (job := self._queues[name].get()) is not None:
+            while (job := _next(queue, run)) is not None:
+                run = job[0] if self._active else None
                 self._advance(*job, name)
 
-    def _advance(self, run: "_Run", job: int | str, name: str) -> None:
+    def _advance(self, run: "_Run", job: int | str | None, name: str) -> None:
         if isinstance(job, str):
             self._prefetch(run, job, name)
             return
@@ -335,6 +353,7 @@ class _Run:
         self.when_done: Callable[[], None] = _nothing
         self._progress = progress
         self._under_way = 0
+        self.over = False
         self._lock = threading.Lock()
         self._moved: dict[tuple[str, str], Any] = {}
 
@@ -352,6 +371,7 @@ class _Run:
             freed = self._progress.finish(node) if self.error is None else []
             self._under_way += len(freed) - 1
             if self._under_way == 0:
+                self.over = True
                 self.when_done()
             return freed
 
@@ -364,6 +384,16 @@ class _Run:
         if (value, memory) not in self._moved:
             self._moved[value, memory] = move()
         return self._moved[value, memory]
+
+
+def _next(queue: _Queue, run: "_Run | None") -> "tuple[_Run, int | str | None] | None":
+    """The next job; as long as ``run`` goes on, by asking for it again and again."""
+    while run is not None and not run.over:
+        try:
+            return queue.get_nowait()
+        except Empty:
+            time.sleep(0)  # the others need the interpreter
+    return queue.get()
 
 
 def _nothing() -> None:

@@ -89,7 +89,7 @@ class Failover:
     def replace(self, compiled: CompiledPlan) -> None:
         """Run another plan on the same devices from now on."""
         old = self._current
-        self._main = _Running(Executor(compiled, old.work.devices), old.work, compiled)
+        self._main = _Running(old.work.start(compiled), old.work, compiled)
         old.executor.close()
 
     def wait(self) -> None:
@@ -133,4 +133,4 @@ class Failover:
 
 def _start(prepare: Callable[[], Ready]) -> _Running:
     work, compiled = prepare()
-    return _Running(Executor(compiled, work.devices), work, compiled)
+    return _Running(work.start(compiled), work, compiled)

@@ -20,6 +20,7 @@ from coexec.costs.table import CostTable
 from coexec.devices.base import Device
 from coexec.devices.registry import default_names, gpu_options, open_devices
 from coexec.errors import InfeasibleError, StoreError, UsageError
+from coexec.execute import Executor, Waiting
 from coexec.frontend.module import Array
 from coexec.hardware import System
 from coexec.ir.graph import Piece
@@ -53,6 +54,7 @@ class Pipeline:
         progress: "Progress | None" = None,
         gpu: Mapping[str, str] | None = None,
         pins: Mapping[str, str] | None = None,
+        waiting: Waiting = "passive",
     ) -> None:
         """Open the devices; nothing else yet.
 
@@ -64,10 +66,15 @@ class Pipeline:
             fresh: measure anew what the store already holds.
             gpu: how GPU devices work, see `coexec.devices.base.Options`.
             pins: the device of each task whose name matches a pattern.
+            waiting: how threads wait for each other during a run, see `Executor`.
 
         Raises:
             DeviceError, StoreError: a device or the cache cannot be used.
+            UsageError: ``waiting`` is neither "passive" nor "active".
         """
+        if waiting not in ("passive", "active"):
+            raise UsageError(f"waiting is {waiting!r}; it is 'passive' or 'active'")
+        self.waiting = waiting
         self.cache = cache if isinstance(cache, Cache) else Cache(cache)
         self.gpu = dict(gpu or {})
         self.pins = dict(pins or {})
@@ -161,7 +168,7 @@ class Pipeline:
         with ProfileStore(self.cache.profiles) as store:
             profiler = Profiler(
                 self.devices, store, fresh=self._fresh, effort=self._effort,
-                progress=self._progress,
+                progress=self._progress, waiting=self.waiting,
             )  # fmt: skip
             return profiler.cost(self.compiler), profiler.system()
 
@@ -224,6 +231,10 @@ class Pipeline:
         """``plan`` ready to start, from the cache if it is there and sound."""
         text = repr((self.digest, self._described.fingerprint, plan.to_json()))
         return self._kept(text, lambda: plan, fresh=False)
+
+    def start(self, compiled: CompiledPlan) -> Executor:
+        """The executor of a compiled plan; to be closed by the caller."""
+        return Executor(compiled, self.devices, waiting=self.waiting)
 
     def plan_of(self, compiled: CompiledPlan) -> Plan:
         """The plan behind a compiled one; who made it is not known any more."""

@@ -19,7 +19,7 @@ from coexec.costs.table import CostTable
 from coexec.derive import stepwise
 from coexec.devices.base import Device
 from coexec.errors import InfeasibleError
-from coexec.execute import Executor
+from coexec.execute import Executor, Waiting
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Module
 from coexec.hardware import Link, System
@@ -59,8 +59,14 @@ class Profiler:
         fresh: bool = False,
         effort: Effort | None = None,
         progress: Progress | None = None,
+        waiting: Waiting = "passive",
     ) -> None:
-        """``fresh`` measures everything anew and replaces what is stored."""
+        """
+        Args:
+            fresh: measure everything anew and replace what is stored.
+            waiting: how the threads of two devices will wait for each other.
+        """
+        self._waiting: Waiting = waiting
         self._devices = devices
         self._store = store
         self._fresh = fresh
@@ -155,9 +161,8 @@ class Profiler:
 
     def _link(self, source: Device, target: Device) -> Link:
         key = f"{source.spec.key} -> {target.spec.key}"
-        latency_s = self._cached(
-            key, "handover", lambda: self._chain([source, target], _PRODUCT)[1]
-        )
+        handover = "handover" if self._waiting == "passive" else "handover, active"
+        latency_s = self._cached(key, handover, lambda: self._chain([source, target], _PRODUCT)[1])
         bandwidth = float("inf")
         if source.spec.memory != target.spec.memory:
             bandwidth = 1 / self._cached(key, "copy, a byte", lambda: _copy_s(source, target))
@@ -182,7 +187,7 @@ class Profiler:
         spans_s: list[float] = []
         gaps_s: list[float] = []
         devices = pair if names[0] != names[1] else pair[:1]
-        with Executor(compiled, devices) as executor:
+        with Executor(compiled, devices, waiting=self._waiting) as executor:
             for _ in range(6):
                 recorder = RealRecorder(compiled, names)
                 executor.run({tensor.name: np.zeros(tensor.shape, np.float32)}, recorder)

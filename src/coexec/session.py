@@ -14,6 +14,7 @@ from coexec.auto import prepared
 from coexec.compiled import CompiledPlan
 from coexec.devices.registry import whole_cpu
 from coexec.errors import InputError, UsageError
+from coexec.execute import Waiting
 from coexec.failover import Failover, Ready
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
@@ -61,6 +62,7 @@ class InferenceSession:
         background: bool = False,
         pins: Mapping[str, str] | None = None,
         replan: float | None = None,
+        waiting: Waiting = "passive",
     ) -> None:
         """Load, profile, plan and compile ``path_or_bytes``, or start it from the cache.
 
@@ -81,6 +83,8 @@ class InferenceSession:
             pins: devices by names of tasks, patterns such as "conv*" allowed.
             replan: watch the runs, and plan anew when a device has for some time been slower or
                 faster than its profile says by more than this share (0.25 is a quarter).
+            waiting: what threads do that wait for another device during a run: "passive" ones
+                sleep, "active" ones keep their core and go on sooner.
 
         Raises:
             CoexecError: the subclass says whose fault it is, the message what to do.
@@ -102,7 +106,8 @@ class InferenceSession:
         if devices is not None and (not devices or any(not isinstance(d, str) for d in devices)):
             raise UsageError(f"devices={devices!r} names no devices; write for example "
                              f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
-        settings = {"shapes": shapes, "cache": cache, "gpu": gpu, "pins": pins}
+        settings = {"shapes": shapes, "cache": cache, "gpu": gpu, "pins": pins,
+                    "waiting": waiting}  # fmt: skip
         options = dict(planner_options or {})
         prepare, gpus = prepared(path_or_bytes, devices, planner, options, settings)
         on_cpu = partial(_on_cpu, path_or_bytes, shapes, cache)

@@ -18,7 +18,7 @@ from coexec.devices.null import NullDevice
 from coexec.devices.reference import ReferenceDevice
 from coexec.devices.registry import open_devices
 from coexec.errors import ExecutionError, StoreError
-from coexec.execute import Executor
+from coexec.execute import Executor, Waiting
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.model import Model
@@ -29,6 +29,7 @@ from coexec.schedule import Schedule
 from coexec.simulate import VirtualClock, simulate
 
 MODEL = load(branches(width=4))
+waits = pytest.mark.parametrize("waiting", ["passive", "active"])
 
 
 def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
@@ -141,12 +142,16 @@ class Failing(ReferenceDevice):
         return Program()
 
 
-def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(cache: Cache) -> None:
+@waits
+def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(
+    waiting: Waiting, cache: Cache
+) -> None:
     devices = [Failing(Device(f"reference:{i}", "reference")) for i in range(2)]
     devices[0].fail = devices[1].fail = True
     schedule = split(MODEL, ["reference:0", "reference:1"])
     feeds = random_inputs(MODEL.graph)
-    with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    with Executor(compiled, devices, waiting=waiting) as executor:
         with pytest.raises(ExecutionError, match=r"reference:\d failed .*b1\.b.*out of magic"):
             executor.run(feeds)
         found = executor.run(feeds)
@@ -154,14 +159,16 @@ def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(cache: Cache
     assert worst_difference(found["y"], expected) < 1e-5
 
 
-def test_many_threads_share_one_executor(cache: Cache) -> None:
+@waits
+def test_many_threads_share_one_executor(waiting: Waiting, cache: Cache) -> None:
     from test_devices import names_of
 
     devices = open_devices(names_of("cpu"))
     schedule = split(MODEL, [d.spec.name for d in devices])
     session = plain_session(branches(width=4))
     wrong: list[float] = []
-    with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    with Executor(compiled, devices, waiting=waiting) as executor:
 
         def work(seed: int) -> None:
             feeds = random_inputs(MODEL.graph, seed)

@@ -135,6 +135,7 @@ def test_real_exports(name: str, tmp_path: Path) -> None:
         ({"path_or_bytes": "zoo:lstm", "devices": []}, "names no devices"),
         ({"path_or_bytes": "zoo:lstm", "devices": [1]}, "names no devices"),
         ({"path_or_bytes": "zoo:lstm", "devices": DEVICES[0], "planner": "nope"}, "no planner"),
+        ({"path_or_bytes": "zoo:lstm", "waiting": "bored"}, "waiting is 'bored'; it is 'passive'"),
     ],
 )
 def test_wrong_arguments(words: dict, message: str, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
+    Waiting,
+    WaitingOpt,
     decide,
     differences,
     out,
@@ -85,6 +87,7 @@ def command(
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     gpu: GpuOpt = None,
+    waiting: WaitingOpt = Waiting.PASSIVE,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -105,6 +108,7 @@ def command(
             "progress": tell,
             "gpu": gpu,
             "pin": pin,
+            "waiting": waiting,
         }
         choice = decide(model, devices, planner, options, **settings)
         work = choice.work
@@ -170,7 +174,7 @@ def _ours(
 ) -> tuple[Row, Executor, Any]:
     start_s = time.perf_counter()
     compiled = work.compiled_plan(plan)
-    executor = Executor(compiled, work.devices)
+    executor = work.start(compiled)
     row = Row(name, predicted_s, lambda: executor.run(feeds))
     row.init_s = time.perf_counter() - start_s
     return row, executor, compiled
@@ -205,7 +209,7 @@ def _measure_peak(
     work = Pipeline(source, devices, shapes=shapes, cache=cache, gpu=gpu)
     compiled = work.compiled_plan(work.plan("single") if plan is None else Plan.from_json(plan))
     feeds = {t.name: np.zeros(t.shape, t.dtype) for t in compiled.inputs}
-    with Executor(compiled, work.devices) as executor:
+    with work.start(compiled) as executor:
         for _ in range(2):
             executor.run(feeds)
     return _own_peak_bytes()

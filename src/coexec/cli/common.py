@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,18 @@ PinOpt = Annotated[
     list[str] | None,
     typer.Option("--pin", help="TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable."),
 ]
+
+
+class Waiting(StrEnum):
+    """What threads do that wait for each other during a run."""
+
+    PASSIVE = "passive"
+    ACTIVE = "active"
+
+
+WaitingOpt = Annotated[
+    Waiting, typer.Option(help="Threads that wait for another device sleep, or keep their core.")
+]
 CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
 FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -61,9 +74,12 @@ def pipeline(
     progress: Any = None,
     gpu: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
+    waiting: Waiting = Waiting.PASSIVE,
 ) -> Pipeline:
     """The pipeline that the common options describe."""
-    return Pipeline(model, _names(devices), **_settings(shape, cache, fresh, progress, gpu, pin))
+    return Pipeline(
+        model, _names(devices), **_settings(shape, cache, fresh, progress, gpu, pin, waiting)
+    )
 
 
 def _names(devices: str | None) -> list[str] | None:
@@ -80,11 +96,13 @@ def _settings(
     progress: Any = None,
     gpu: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
+    waiting: Waiting = Waiting.PASSIVE,
 ) -> dict[str, Any]:
     """The options as `Pipeline` takes them."""
     shapes = dict(_shape(text) for text in shape or ())
     return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
-            "gpu": _pairs(gpu, "--gpu"), "pins": _pairs(pin, "--pin")}  # fmt: skip
+            "gpu": _pairs(gpu, "--gpu"), "pins": _pairs(pin, "--pin"),
+            "waiting": waiting.value}  # fmt: skip
 
 
 def decide(

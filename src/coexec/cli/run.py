@@ -20,6 +20,8 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    Waiting,
+    WaitingOpt,
     decide,
     differences,
     given_plan,
@@ -34,7 +36,6 @@ from coexec.cli.common import (
 )
 from coexec.cli.gantt import draw
 from coexec.errors import InputError
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.record import RealRecorder
@@ -56,6 +57,7 @@ def command(
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     gpu: GpuOpt = None,
+    waiting: WaitingOpt = Waiting.PASSIVE,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -74,6 +76,7 @@ def command(
             "progress": tell,
             "gpu": gpu,
             "pin": pin,
+            "waiting": waiting,
         }
         if given is None:
             choice = decide(model, devices, planner, planner_options(option), **settings)
@@ -84,7 +87,7 @@ def command(
     wanted = {t.name: t for t in compiled.inputs}
     feeds = random_inputs(work.model.graph) if inputs is None else _read_inputs(inputs)
     feeds = check_feeds(wanted, feeds)
-    with Executor(compiled, work.devices) as executor:
+    with work.start(compiled) as executor:
         for _ in range(2):
             executor.run(feeds)
         recorder = RealRecorder(compiled, work.names)
