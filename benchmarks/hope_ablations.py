@@ -1,22 +1,24 @@
-"""What each of HOPE's ideas is worth on the simulated phones; all simulated.
+"""What each of HOPE's ideas is worth on the simulated phones, and tensor caching here as well.
 
 Tensor caching, merging of short operators, K of the greedy search and the size of the parts that
 the ILP solves, each changed alone; and what would change if tensors moved faster than published.
-
-    python benchmarks/hope_ablations.py inception_v3 squeezenet --phones kirin_990
 """
 
-import argparse
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import show
-from hope_phones import MODELS, PHONES, Row, graph_of, make, simulated_s
+from contest import Contest, accuracy
+from hope_here import pairs
+from hope_phones import simulated_s
+from hope_tables import Row, graph_of, head, in_ms, source_of
 
+from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
+from coexec.pipeline import Pipeline, make_plan
+from coexec.plan import Plan
 from coexec.planners import PLANNERS
 from coexec.platforms import Platform, load
 
@@ -25,53 +27,87 @@ MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 TOP_K = (1, 2, 3, 4)
 PART_TASKS = (4, 8, 12, 16)
 """The paper takes 12."""
+CACHED = ("dmdar", "hope_greedy", "hope_ilp")
 PART_OPTION = "part_tasks"
+Tables = Iterator[tuple[str, list[Row]]]
+Variants = Iterator[tuple[str, float]]
 TRANSFER_SHARES = (1.0, 0.5, 0.25, 0.0)
 
 
-def ablations(models: Sequence[str], platforms: Sequence[str]) -> dict[str, list[Row]]:
-    """By title, a row for each model and platform: milliseconds by variant."""
-    return {
-        "tensors moved once, or anew for each reader": [*_rows(models, platforms, _caching)],
-        "hope_greedy: operators merged that are shorter": [*_rows(models, platforms, _merging)],
-        "hope_greedy: K": [*_rows(models, platforms, _top_k)],
-        "hope_ilp: NT": [*_rows(models, platforms, _parts)],
-        "tensors that move in this share of the published time": [
-            *_rows(models, platforms, _transfers)
-        ],
+def tables(models: Sequence[str], platforms: Sequence[str]) -> Tables:
+    """A row for each model and platform with a number for each variant; all simulated."""
+    by_title = {
+        "ms with tensors moved once, or anew for each reader": _caching,
+        "ms of hope_greedy, operators merged that are shorter": _merging,
+        "ms of hope_greedy by K": _top_k,
+        "ms of hope_ilp by NT": _parts,
+        "% that hope_ilp saves of mosaic, by share of the published transfer times": _transfers,
     }
+    for title, variants in by_title.items():
+        yield f"{title}; simulated", [*_rows(models, platforms, variants)]
 
 
-def _rows(models: Sequence[str], platforms: Sequence[str], variants: Any) -> Iterator[Row]:
+def _rows(
+    models: Sequence[str],
+    platforms: Sequence[str],
+    variants: Callable[[Graph, Platform], Variants],
+) -> Iterator[Row]:
     for model in models:
         for name in platforms:
-            found = {label: f"{s * 1e3:.1f}" for label, s in variants(graph_of(model), load(name))}
+            found = {label: f"{x:.1f}" for label, x in variants(graph_of(model), load(name))}
             if found:
                 yield {"model": model, "platform": name, **found}
 
 
-Variants = Iterator[tuple[str, float]]
+def _make(planner: str, graph: Graph, phone: Platform, **options: Any) -> Plan:
+    return make_plan(planner, options, graph, phone.cost, phone.system)
+
+
+def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
+    return 1e3 * simulated_s(plan, graph, phone, caching=caching)
+
+
+def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
+    """The rows of each model on CPU and GPU: plans with tensor caching and without."""
+    for platform, names in pairs().items():
+        if not names[1].startswith("gpu"):
+            continue
+        for model in models:
+            try:
+                work = Pipeline(source_of(model), names, cache=options.cache)
+                with Contest(platform, model, work) as contest:
+                    for planner in CACHED:
+                        contest.planned(planner)
+                        contest.planned(f"{planner}, anew", planner, caching=False)
+                    yield contest.timed(options.rounds)
+            except CoexecError as error:
+                yield [head(platform, model, "-") | {"skipped": f"{platform}: {error}"}]
+
+
+def tables_here(found: Sequence[Row]) -> Tables:
+    yield "ms with tensors moved once, or anew for each reader; measured", in_ms(found)
+    yield "simulated / measured", accuracy(found)
 
 
 def _caching(graph: Graph, phone: Platform) -> Variants:
-    for planner in ("dmdar", "hope_greedy", "hope_ilp"):
+    for planner in CACHED:
         if planner in PLANNERS:
-            plan = make(planner, graph, phone)
-            yield f"{planner}, once", simulated_s(plan, graph, phone)
-            yield f"{planner}, anew", simulated_s(plan, graph, phone, caching=False)
+            plan = _make(planner, graph, phone)
+            yield planner, _ms(plan, graph, phone)
+            yield f"{planner}, anew", _ms(plan, graph, phone, caching=False)
 
 
 def _merging(graph: Graph, phone: Platform) -> Variants:
     for below_s in MERGE_BELOW_S:
-        plan = make("hope_greedy", graph, phone, merge_below_s=below_s)
+        plan = _make("hope_greedy", graph, phone, merge_below_s=below_s)
         label = f"than {below_s * 1e3:.1f} ms" if below_s else "never"
-        yield label, simulated_s(plan, graph, phone)
+        yield label, _ms(plan, graph, phone)
 
 
 def _top_k(graph: Graph, phone: Platform) -> Variants:
     for k in TOP_K:
-        plan = make("hope_greedy", graph, phone, top_k=k)
-        yield f"K={k}", simulated_s(plan, graph, phone)
+        plan = _make("hope_greedy", graph, phone, top_k=k)
+        yield f"K={k}", _ms(plan, graph, phone)
 
 
 def _parts(graph: Graph, phone: Platform) -> Variants:
@@ -81,17 +117,20 @@ def _parts(graph: Graph, phone: Platform) -> Variants:
     if PART_OPTION not in known:
         return
     for count in PART_TASKS:
-        plan = make("hope_ilp", graph, phone, **{PART_OPTION: count})
-        yield f"NT={count}", simulated_s(plan, graph, phone)
+        plan = _make("hope_ilp", graph, phone, **{PART_OPTION: count})
+        yield f"NT={count}", _ms(plan, graph, phone)
 
 
 def _transfers(graph: Graph, phone: Platform) -> Variants:
+    if not {"mosaic", "hope_ilp"} <= PLANNERS.keys():
+        return
     for share in TRANSFER_SHARES:
         faster = _moving_in(phone, share)
-        for planner in ("mosaic", "hope_ilp"):
-            if planner in PLANNERS:
-                plan = make(planner, graph, faster)
-                yield f"{planner} x{share:g}", simulated_s(plan, graph, faster)
+        mosaic, ours = (
+            simulated_s(_make(planner, graph, faster), graph, faster)
+            for planner in ("mosaic", "hope_ilp")
+        )
+        yield f"x{share:g}", 100 * (1 - ours / mosaic)
 
 
 def _moving_in(phone: Platform, share: float) -> Platform:
@@ -103,18 +142,3 @@ def _moving_in(phone: Platform, share: float) -> Platform:
     setups_s = {ends: s * share for ends, s in phone.cost.setups_s.items()}
     system, cost = replace(phone.system, links=links), replace(phone.cost, setups_s=setups_s)
     return replace(phone, system=system, cost=cost)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--phones", default=",".join(PHONES))
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    args = parser.parse_args()
-    for title, table in ablations(args.models, args.phones.split(",")).items():
-        if table:
-            show(f"{title} (ms, simulated)", table, args.json)
-
-
-if __name__ == "__main__":
-    main()
