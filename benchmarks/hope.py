@@ -11,7 +11,6 @@ transfer times; caching also here). Measure with nothing else running.
 """
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,8 +33,6 @@ Arguments = argparse.Namespace
 
 def main() -> None:
     options = _arguments()
-    # A control group made for a slow device is removed on the way out, whatever ends the program.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         for part in options.parts:
             for title, table in PARTS[part](options):

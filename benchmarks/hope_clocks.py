@@ -19,7 +19,6 @@ from hope_phones import PAPER_CLOCKS
 from hope_tables import PLANNED, Row, head, pair, reductions, source_of
 from slow_device import slowed
 
-from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
 from coexec.devices.base import Device
 from coexec.errors import CoexecError
@@ -51,32 +50,33 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
     first, *others = work.devices
     with slowed(first, share, options.slow_by) as slow:
         devices = (slow, *others)
-        cost = _slower(work, slow)
+        factor = _slowdown(work, slow)
+        cost = _times(work.measured[0], slow.spec.name, factor)
         with Contest(label, model, work, cost=cost, devices=devices) as contest:
             for device in names:
                 contest.planned(device, "single", device=device)
             for planner in PLANNERS:
                 contest.planned(planner)
-            return contest.timed(options.rounds)
+            return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
 
 
-def _slower(work: Pipeline, slow: Device) -> CostModel:
-    """The profile, of the slow device as many times as much as its whole network takes."""
+def _slowdown(work: Pipeline, slow: Device) -> float:
+    """How many times as long the whole network takes on the slow device as on the real one."""
     cost, system = work.measured
-    name = slow.spec.name
     feeds = random_inputs(work.model.graph)
-    plan = make_plan("single", {"device": name}, work.model.graph, cost, system)
+    plan = make_plan("single", {"device": slow.spec.name}, work.model.graph, cost, system)
     compiled = work.compiled_plan(plan)
     with Executor(compiled, work.devices) as usual, Executor(compiled, [slow]) as slower:
         runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
         times = in_turns(runs, _CALIBRATION_ROUNDS, REST_S)
-    return _times(cost, name, math.fsum(times["slow"]) / math.fsum(times["usual"]))
+    return math.fsum(times["slow"]) / math.fsum(times["usual"])
 
 
-def _times(cost: CostTable, name: str, factor: float) -> CostTable:
-    tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[name].items()}
-    launches_s = {**cost.launches_s, name: cost.launch_s(name) * factor}
-    return replace(cost, tasks_s={**cost.tasks_s, name: tasks_s}, launches_s=launches_s)
+def _times(cost: CostTable, device: str, factor: float) -> CostTable:
+    """``cost`` with all that ``device`` does taking ``factor`` times as long."""
+    tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[device].items()}
+    launches_s = {**cost.launches_s, device: cost.launch_s(device) * factor}
+    return replace(cost, tasks_s={**cost.tasks_s, device: tasks_s}, launches_s=launches_s)
 
 
 def tables(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -95,7 +95,9 @@ def _saved(own: Sequence[Row], platform: str) -> Row:
     highest = max(PAPER_CLOCKS)
     by_share = {f"{hertz / highest:.0%}": percents for hertz, percents in PAPER_CLOCKS.items()}
     paper = by_share.get(platform.rpartition(" ")[2], (None, None))
+    slowdowns = [row["slowdown"] for row in own if "slowdown" in row]
     cells: Row = {"devices": platform}
+    cells["times slower"] = f"{statistics.median(slowdowns):.2f}" if slowdowns else "-"
     for better in ("hope_ilp", "hope_greedy"):
         for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
             if saved := reductions(own, better, worse).values():

@@ -73,29 +73,31 @@ def _described(choice: Choice) -> str:
 
 
 def tables(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    yield "this machine, ms, medians of all in turns", in_ms(found)
-    yield "the same over the second device's alone", normalised(found, lambda p: p.split("+")[1])
+    """For each pair what the paper's Fig. 4 shows, how auto stands, and how well it was known."""
     for platform in dict.fromkeys(row["platform"] for row in found):
         own = [row for row in found if row["platform"] == platform]
-        yield f"latency saved on {platform}, %: measured / paper's phones", beside_the_paper(own)
-    yield "simulated / measured", accuracy(found)
-    yield "auto, ratios round by round", _auto(found)
+        unit = platform.split("+")[1]
+        yield f"{platform}, ms, medians of all in turns", in_ms(own)
+        yield f"{platform}, the same over {unit} alone", normalised(own, lambda _, unit=unit: unit)
+        yield f"{platform}, latency saved, %: measured / paper's phones", beside_the_paper(own)
+        yield f"{platform}, time over that of auto, by round", _auto(own)
+        yield f"{platform}, simulated / measured", accuracy(own)
 
 
 def _auto(found: Sequence[Row]) -> list[Row]:
     """How auto stands against each device alone, the best of them, and other engines."""
-    by_model: dict[tuple[str, str], dict[str, Row]] = {}
+    by_model: dict[str, dict[str, Row]] = {}
     for row in found:
         if row["rounds_s"]:
-            by_model.setdefault((row["platform"], row["model"]), {})[row["planner"]] = row
+            by_model.setdefault(row["model"], {})[row["planner"]] = row
     table = []
-    for (platform, model), own in by_model.items():
+    for model, own in by_model.items():
         if AUTO not in own:
             continue
         auto_s = own[AUTO]["rounds_s"]
-        cells = {"platform": platform, "model": model, "auto is": own[AUTO]["note"]}
+        cells = {"model": model, "auto is": own[AUTO]["note"]}
         others = {n: r["rounds_s"] for n, r in own.items() if n not in (*PLANNED, AUTO)}
-        cells |= {f"{name} / auto": ratio(rounds_s, auto_s) for name, rounds_s in others.items()}
+        cells |= {name: ratio(rounds_s, auto_s) for name, rounds_s in others.items()}
         alone = [rounds_s for name, rounds_s in others.items() if ":" in name]
         cells["auto / best device"] = max(ratio(auto_s, rounds_s) for rounds_s in alone)
         table.append(cells)

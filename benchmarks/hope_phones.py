@@ -97,6 +97,27 @@ def tables(found: Sequence[Row]) -> Tables:
     yield "simulated phones, ms", in_ms(found)
     yield "the same over the GPU's alone", normalised(found, lambda phone: "GPU")
     yield "latency saved, %: simulated / as the paper measured it", beside_the_paper(found)
+    yield "% that hope_ilp saves, and that any plan could save at most", headroom(found)
+
+
+def headroom(found: Sequence[Row]) -> list[Row]:
+    """By phone and model: how unequal its processors are, and what the bound leaves to save."""
+    by_case: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in found:
+        if row["rounds_s"]:
+            by_case.setdefault((row["platform"], row["model"]), {})[row["planner"]] = row
+    table = []
+    for (platform, model), own in by_case.items():
+        ms = {name: 1e3 * row["rounds_s"][0] for name, row in own.items()}
+        bound = max(1e3 * (row["bound_s"] or 0.0) for row in own.values())
+        cells = {"platform": platform, "model": model, "GPU / CPU": f"{ms['GPU'] / ms['CPU']:.2f}"}
+        for worse in ("mosaic", "dmdar"):
+            if worse in ms:
+                if "hope_ilp" in ms:
+                    cells[f"of {worse}"] = f"{100 * (1 - ms['hope_ilp'] / ms[worse]):.1f}"
+                cells[f"of {worse} at most"] = f"{100 * (1 - bound / ms[worse]):.1f}"
+        table.append(cells)
+    return table
 
 
 def big_little(models: Sequence[str]) -> Tables:
