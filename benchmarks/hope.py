@@ -43,28 +43,29 @@ def main() -> None:
 
 
 def phones(options: Arguments) -> Tables:
-    found = hope_phones.rows(options.models, options.phones, options.planners)
+    rows = hope_phones.rows(options.models, options.phones, options.planners)
+    found = _gathered("phones", rows)
     yield from _explained("simulated phones, each planner", found, options)
     yield from hope_phones.tables(found)
     yield from hope_phones.big_little(options.models)
 
 
 def here(options: Arguments) -> Tables:
-    found = _gathered("here", hope_here.rows(options.models, options.planners, options), options)
+    found = _gathered("here", hope_here.rows(options.models, options.planners, options))
     yield from _explained("this machine, each planner", found, options)
     yield from hope_here.tables(found)
 
 
 def clocks(options: Arguments) -> Tables:
     yield from hope_phones.clocks(options.models)
-    found = _gathered("clocks", hope_clocks.rows(options.models, options), options)
+    found = _gathered("clocks", hope_clocks.rows(options.models, options))
     yield from _explained("this machine, one device slow", found, options)
     yield from hope_clocks.tables(found)
 
 
 def ablations(options: Arguments) -> Tables:
     yield from hope_ablations.tables(options.models, options.phones)
-    found = _gathered("ablations", hope_ablations.caching_here(options.models, options), options)
+    found = _gathered("ablations", hope_ablations.caching_here(options.models, options))
     yield from _explained("this machine, tensor caching", found, options)
     yield from hope_ablations.tables_here(found)
 
@@ -74,7 +75,7 @@ PARTS: Mapping[str, Callable[[Arguments], Tables]] = {
 }  # fmt: skip
 
 
-def _gathered(part: str, groups: Iterable[list[Row]], options: Arguments) -> list[Row]:
+def _gathered(part: str, groups: Iterable[list[Row]]) -> list[Row]:
     """All rows; says on the way what is done, as real runs take long."""
     found: list[Row] = []
     for rows in groups:

@@ -31,7 +31,7 @@ CACHED = ("dmdar", "hope_greedy", "hope_ilp")
 PART_OPTION = "part_tasks"
 Tables = Iterator[tuple[str, list[Row]]]
 Variants = Iterator[tuple[str, float]]
-TRANSFER_SHARES = (1.0, 0.5, 0.25, 0.0)
+TRANSFER_SHARES = (1.0, 0.25, 0.0)
 
 
 def tables(models: Sequence[str], platforms: Sequence[str]) -> Tables:
@@ -41,7 +41,7 @@ def tables(models: Sequence[str], platforms: Sequence[str]) -> Tables:
         "ms of hope_greedy, operators merged that are shorter": _merging,
         "ms of hope_greedy by K": _top_k,
         "ms of hope_ilp by NT": _parts,
-        "% that hope_ilp saves of mosaic, by share of the published transfer times": _transfers,
+        "% saved of mosaic, and at most, by share of the published transfer times": _transfers,
     }
     for title, variants in by_title.items():
         yield f"{title}; simulated", [*_rows(models, platforms, variants)]
@@ -122,15 +122,17 @@ def _parts(graph: Graph, phone: Platform) -> Variants:
 
 
 def _transfers(graph: Graph, phone: Platform) -> Variants:
-    if not {"mosaic", "hope_ilp"} <= PLANNERS.keys():
-        return
+    """What planners save of mosaic's latency, and what the bound leaves for any to save."""
     for share in TRANSFER_SHARES:
         faster = _moving_in(phone, share)
-        mosaic, ours = (
-            simulated_s(_make(planner, graph, faster), graph, faster)
-            for planner in ("mosaic", "hope_ilp")
-        )
-        yield f"x{share:g}", 100 * (1 - ours / mosaic)
+        mosaic = _make("mosaic", graph, faster)
+        mosaic_s = simulated_s(mosaic, graph, faster)
+        for planner in ("hope_greedy", "hope_ilp"):
+            if planner in PLANNERS:
+                saved_s = mosaic_s - simulated_s(_make(planner, graph, faster), graph, faster)
+                yield f"{planner} x{share:g}", 100 * saved_s / mosaic_s
+        bound_s = mosaic.provenance.bound_s or 0.0
+        yield f"at most x{share:g}", 100 * (1 - bound_s / mosaic_s)
 
 
 def _moving_in(phone: Platform, share: float) -> Platform:
