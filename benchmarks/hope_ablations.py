@@ -4,7 +4,6 @@ Tensor caching, merging of short operators, K of the greedy search and the size 
 the ILP solves, each changed alone; and what would change if tensors moved faster than published.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,12 +11,12 @@ from typing import Any
 
 from contest import Contest, accuracy
 from hope_here import pairs
-from hope_phones import simulated_s
+from hope_phones import planned, simulated_s
 from hope_tables import Row, graph_of, head, in_ms, source_of
 
 from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
-from coexec.pipeline import Pipeline, make_plan
+from coexec.pipeline import Pipeline
 from coexec.plan import Plan
 from coexec.planners import PLANNERS
 from coexec.platforms import Platform, load
@@ -28,7 +27,6 @@ TOP_K = (1, 2, 3, 4)
 PART_TASKS = (4, 8, 12, 16)
 """The paper takes 12."""
 CACHED = ("dmdar", "hope_greedy", "hope_ilp")
-PART_OPTION = "part_tasks"
 Tables = Iterator[tuple[str, list[Row]]]
 Variants = Iterator[tuple[str, float]]
 TRANSFER_SHARES = (1.0, 0.25, 0.0)
@@ -59,8 +57,8 @@ def _rows(
                 yield {"model": model, "platform": name, **found}
 
 
-def _make(planner: str, graph: Graph, phone: Platform, **options: Any) -> Plan:
-    return make_plan(planner, options, graph, phone.cost, phone.system)
+def _plan(planner: str, graph: Graph, phone: Platform, **options: Any) -> Plan:
+    return planned(planner, graph, phone, **options)[0]
 
 
 def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
@@ -92,32 +90,29 @@ def tables_here(found: Sequence[Row]) -> Tables:
 def _caching(graph: Graph, phone: Platform) -> Variants:
     for planner in CACHED:
         if planner in PLANNERS:
-            plan = _make(planner, graph, phone)
+            plan = _plan(planner, graph, phone)
             yield planner, _ms(plan, graph, phone)
             yield f"{planner}, anew", _ms(plan, graph, phone, caching=False)
 
 
 def _merging(graph: Graph, phone: Platform) -> Variants:
     for below_s in MERGE_BELOW_S:
-        plan = _make("hope_greedy", graph, phone, merge_below_s=below_s)
+        plan = _plan("hope_greedy", graph, phone, merge_below_s=below_s)
         label = f"than {below_s * 1e3:.1f} ms" if below_s else "never"
         yield label, _ms(plan, graph, phone)
 
 
 def _top_k(graph: Graph, phone: Platform) -> Variants:
     for k in TOP_K:
-        plan = _make("hope_greedy", graph, phone, top_k=k)
+        plan = _plan("hope_greedy", graph, phone, top_k=k)
         yield f"K={k}", _ms(plan, graph, phone)
 
 
 def _parts(graph: Graph, phone: Platform) -> Variants:
     if "hope_ilp" not in PLANNERS:
         return
-    known = inspect.signature(PLANNERS["hope_ilp"]).parameters
-    if PART_OPTION not in known:
-        return
     for count in PART_TASKS:
-        plan = _make("hope_ilp", graph, phone, **{PART_OPTION: count})
+        plan = _plan("hope_ilp", graph, phone, part_tasks=count)
         yield f"NT={count}", _ms(plan, graph, phone)
 
 
@@ -125,11 +120,11 @@ def _transfers(graph: Graph, phone: Platform) -> Variants:
     """What planners save of mosaic's latency, and what the bound leaves for any to save."""
     for share in TRANSFER_SHARES:
         faster = _moving_in(phone, share)
-        mosaic = _make("mosaic", graph, faster)
+        mosaic = _plan("mosaic", graph, faster)
         mosaic_s = simulated_s(mosaic, graph, faster)
         for planner in ("hope_greedy", "hope_ilp"):
             if planner in PLANNERS:
-                saved_s = mosaic_s - simulated_s(_make(planner, graph, faster), graph, faster)
+                saved_s = mosaic_s - simulated_s(_plan(planner, graph, faster), graph, faster)
                 yield f"{planner} x{share:g}", 100 * saved_s / mosaic_s
         bound_s = mosaic.provenance.bound_s or 0.0
         yield f"at most x{share:g}", 100 * (1 - bound_s / mosaic_s)
