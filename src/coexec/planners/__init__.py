@@ -15,7 +15,7 @@ from coexec.costs.base import CostModel
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners import dmdar, exhaustive, heft, hope_greedy, mosaic, single
+from coexec.planners import cpsat, dmdar, exhaustive, heft, hope_greedy, hope_ilp, mosaic, single
 
 __all__ = ["PLANNERS", "Planner"]
 
@@ -24,10 +24,12 @@ Planner: TypeAlias = Callable[Concatenate[Graph, CostModel, System, ...], Plan]
 
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
     {
+        "cpsat": cpsat.plan,
         "dmdar": dmdar.plan,
         "exhaustive": exhaustive.plan,
         "heft": heft.plan,
         "hope_greedy": hope_greedy.plan,
+        "hope_ilp": hope_ilp.plan,
         "mosaic": mosaic.plan,
         "single": single.plan,
     }

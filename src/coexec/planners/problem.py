@@ -15,6 +15,7 @@ from coexec.costs.base import CostModel
 from coexec.errors import InfeasibleError
 from coexec.hardware import Link, System
 from coexec.ir.graph import Graph
+from coexec.planners.bounds import Chain, Flags, Floats, chained, precedence, shared_out
 
 __all__ = ["Matrix", "Problem"]
 
@@ -140,8 +141,8 @@ class Problem:
 
     @cached_property
     def bound_s(self) -> float:
-        """No plan of unsplit tasks is faster: the longer of critical path and shared-out work."""
-        return max(self.critical_path_s, self.divisible_load_s)
+        """No plan of unsplit tasks is faster: the longest of three ways to see the work."""
+        return max(self.critical_path_s, self.divisible_load_s, self.chained_load_s)
 
     @cached_property
     def critical_path_s(self) -> float:
@@ -154,7 +155,7 @@ class Problem:
         ends_s: list[list[float]] = []
         for task in self.tasks:
             ends_s.append([
-                self._net_s[task][b] + max(
+                self.net_s[task][b] + max(
                     (
                         min(ends_s[p][a] + self.comm_s(p, task, a, b) for a in self.devices)
                         for p in self.predecessors[task]
@@ -165,37 +166,40 @@ class Problem:
             ])  # fmt: skip
         return max((min(row) for row in ends_s), default=0.0)
 
-    @cached_property
+    @property
     def divisible_load_s(self) -> float:
-        """All work shared out over all devices, as if tasks could be cut at will.
+        """All work shared out over all devices, as if tasks could be cut at will."""
+        return self._shared_out[0]
 
-        That is the linear program: least tau so that no device has more than tau to do. For any
-        weights w of the devices with sum 1, tau = sum of w[j] tau >= sum over tasks of
-        min over j of w[j] latency[j]; so every step of this search for good weights is valid.
-        It ends within a percent of the optimum.
-        """
-        if not self.tasks:
-            return 0.0
-        net_s = np.array(self._net_s)
-        weights = np.full(len(self.devices), 1 / len(self.devices))
-        best_s, step = 0.0, 1.0
-        for _ in range(200):
-            choice = (net_s * weights).argmin(axis=1)
-            chosen_s = net_s[self.tasks, choice]
-            value_s = float((chosen_s * weights[choice]).sum())
-            # More weight makes a device less attractive: give it to those with much to do.
-            loads_s = np.bincount(choice, chosen_s, len(self.devices))
-            if value_s > best_s:
-                best_s = value_s
-            else:
-                step *= 0.94
-            weights *= np.exp(step * loads_s / max(loads_s.max(), np.finfo(float).tiny))
-            weights /= weights.sum()
-        return best_s
+    @property
+    def chained_load_s(self) -> float:
+        """The longest chain of tasks that each wait for all the work since the one before."""
+        return self.chain.total_s
 
     @cached_property
-    def _net_s(self) -> Matrix:
-        # Inside a segment a task costs one launch less than on its own.
+    def chain(self) -> Chain:
+        """How early each task can start, and how much must follow it, for the work alone."""
+        uniform = np.full(len(self.devices), 1 / len(self.devices))
+        pairs = permutations(self.devices, 2)
+        crossing_s = min((self.links[a][b].latency_s for a, b in pairs), default=0.0)
+        return chained(self._net, self.precedes, [self._shared_out[1], uniform], crossing_s)
+
+    @cached_property
+    def precedes(self) -> Flags:
+        """Whether there is a path from one task (row) to another (column)."""
+        return precedence(self.predecessors)
+
+    @cached_property
+    def _net(self) -> Floats:
+        return np.array(self.net_s, dtype=float).reshape(-1, len(self.devices))
+
+    @cached_property
+    def _shared_out(self) -> tuple[float, Floats]:
+        return shared_out(self._net)
+
+    @cached_property
+    def net_s(self) -> Matrix:
+        """By task, by device: inside a segment a task costs one launch less than on its own."""
         launches_s = [self.cost.launch_s(name) for name in self.system.names]
         return tuple(
             tuple(max(0.0, s - launch_s) for s, launch_s in zip(row, launches_s, strict=True))

@@ -1,0 +1,225 @@
+"""The whole graph at once, with a bound, by OR-Tools CP-SAT."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from coexec.costs.base import CostModel
+from coexec.derive import derive
+from coexec.errors import UsageError
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners import heft, hope_greedy
+from coexec.planners.base import Problem, Timeline, build_plan, makespan_s
+from coexec.planners.exact.constraints import TRUE, Constraints, Literal, Sum
+from coexec.planners.exact.formulation import Formulation, Solution
+from coexec.planners.exact.listing import listed
+from coexec.simulate import simulate
+
+__all__ = ["plan"]
+
+_TICKS = 1e8
+"""CP-SAT counts in whole numbers; the longest plan has about so many, at most ten times."""
+
+
+def plan(
+    graph: Graph,
+    cost: CostModel,
+    system: System,
+    *,
+    limit: float = 12.0,
+    time_limit_s: float = 60.0,
+    workers: int = 2,
+    seed: int = 0,
+) -> Plan:
+    """Search for the best plan of the whole graph, and prove how good it is.
+
+    The model: a decision for each task and device, an optional interval for each, no overlap on a
+    device, and literals for the tensors that move. It starts from the shortest of three plans
+    (hope_greedy, heft and plain list scheduling), and the plan returned is never longer than that
+    in the simulator. Promises a bound that no plan of unsplit tasks beats, neither in the
+    planners' model of time nor in the simulator: the tasks of a segment pay for one launch in it.
+    Status "optimal" says that the simulated makespan meets the bound (as closely as the solver's
+    whole numbers tell, 1e-4 of it at worst), "feasible" that the work limit came first, "time
+    limit" that the clock did. Exponential at worst.
+
+    Same input, same plan, also for several workers, unless the clock stops the search: only
+    ``time_limit_s`` can make two runs differ.
+
+    Method: constraint programming with optional intervals; Laborie et al., "IBM ILOG CP optimizer
+    for scheduling", Constraints, 2018, for the modelling; Perron and Furnon, OR-Tools, for the
+    solver.
+
+    Args:
+        limit: work for the search in the solver's own deterministic units; on current machines a
+            unit takes from one to five seconds of a core.
+        time_limit_s: seconds of wall clock after which the search is given up. Building the model
+            is not counted.
+        workers: strategies that search in turns and share what they find.
+        seed: of the solver's random choices.
+
+    Raises:
+        UsageError: OR-Tools is not installed, or an option is not positive.
+    """
+    cp_model = _ortools()
+    for name, value in (("limit", limit), ("time_limit_s", time_limit_s), ("workers", workers)):
+        if not value > 0:
+            raise UsageError(f"{name} is {value}, but planner cpsat needs more than 0")
+    problem = Problem(graph, cost, system)
+    start = min(_starts(problem), key=lambda start: _simulated_s(problem, start))
+    formulation = _formulate(problem, start)
+    model = _Model(cp_model, formulation)
+    model.start_from(formulation.solution(*start))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = limit
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.num_workers = workers
+    solver.parameters.interleave_search = True  # workers in turns: the same on any machine
+    solver.parameters.random_seed = seed
+    found, bound_s = model.solve(solver)
+    best = min([start, *found], key=lambda found: _simulated_s(problem, found))
+    # A bound of equal seconds is reached to within what rounding to ticks leaves open.
+    slack_s = 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
+    status = "time limit" if solver.wall_time >= time_limit_s else "feasible"
+    if _simulated_s(problem, best) <= bound_s + slack_s:
+        status = "optimal"
+    return build_plan(
+        problem, *best, "cpsat",
+        {"limit": limit, "time_limit_s": time_limit_s, "workers": workers, "seed": seed},
+        status=status, bound_s=max(problem.bound_s, bound_s),
+    )  # fmt: skip
+
+
+class _Found(NamedTuple):
+    """Where tasks run, and a sequence of all of them."""
+
+    assignment: Sequence[int]
+    sequence: Sequence[int]
+
+
+def _simulated_s(problem: Problem, found: _Found) -> float:
+    """Seconds of one inference, launches saved and segments joined."""
+    schedule = derive(build_plan(problem, *found, "cpsat", {}), problem.graph)
+    return simulate(schedule, problem.cost, problem.system).makespan_s
+
+
+def _starts(problem: Problem) -> list[_Found]:
+    """What heuristics find."""
+    case = (problem.graph, problem.cost, problem.system)
+    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
+    plans = [hope_greedy.plan(*case), heft.plan(*case)]
+    return [_Found(timeline.device, sequence), *(_read(problem, plan) for plan in plans)]
+
+
+def _read(problem: Problem, plan: Plan) -> _Found:
+    """The tasks of a plan, and a sequence that keeps the order on each device."""
+    number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
+    queues = [[number[p.task] for p in plan.order[name]] for name in problem.system.names]
+    assignment = [0] * len(problem.tasks)
+    for device, queue in enumerate(queues):
+        for task in queue:
+            assignment[task] = device
+    sequence: dict[int, None] = {}
+    while any(queues):
+        for queue in queues:
+            while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
+                sequence[queue.pop(0)] = None
+    return _Found(assignment, list(sequence))
+
+
+def _formulate(problem: Problem, start: _Found) -> Formulation:
+    """The problem in whole ticks, to be solved in no more of them than ``start`` takes."""
+    tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start)) / _TICKS))
+    formulation = Formulation(
+        problem, problem.tasks, Timeline(problem), Constraints(tick_s, whole=True),
+        problem.chain.tails_s, joined=True,
+    )  # fmt: skip
+    formulation.keep_order()
+    known = formulation.solution(*start)
+    formulation.within(known.moments[formulation.end_of_all])
+    return formulation
+
+
+class _Model:
+    """A formulation in CP-SAT's words."""
+
+    def __init__(self, cp_model: Any, formulation: Formulation) -> None:
+        self._formulation, self._constraints = formulation, formulation.constraints
+        self._cp_model = cp_model
+        self._model = cp_model.CpModel()
+        self._flags = [self._model.new_bool_var("") for _ in range(self._constraints.flags + 1)]
+        self._moments = [self._model.new_int_var(a, b, "") for a, b in self._constraints.moments]
+        self._one_task_at_a_time()
+        self._clauses()
+        self._rules()
+        self._model.minimize(self._moments[formulation.end_of_all])
+
+    def start_from(self, known: Solution) -> None:
+        """Let the search begin with this solution."""
+        for flag, value in zip(self._flags[1:], known.flags[1:], strict=True):
+            self._model.add_hint(flag, value)
+        for moment, tick in zip(self._moments, known.moments, strict=True):
+            self._model.add_hint(moment, tick)
+
+    def solve(self, solver: Any) -> tuple[list[_Found], float]:
+        """The best solution, if there is one, and a bound in seconds that rounding leaves valid."""
+        status = solver.solve(self._model)
+        if status not in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE):
+            return [], 0.0
+        flags = [bool(solver.value(flag)) for flag in self._flags]
+        solution = Solution(flags, [solver.value(moment) for moment in self._moments])
+        ticks = solver.best_objective_bound - self._constraints.rounding()
+        return [_Found(*self._formulation.read(solution))], ticks * self._constraints.tick_s
+
+    def _one_task_at_a_time(self) -> None:
+        formulation = self._formulation
+        for device in formulation.problem.devices:
+            able = [task for task in formulation.tasks if device in formulation.able(task)]
+            self._model.add_no_overlap([self._interval(task, device) for task in able])
+
+    def _interval(self, task: int, device: int) -> Any:
+        """The time that ``task`` keeps ``device`` busy, with the copies before and behind it."""
+        formulation = self._formulation
+        start, end = self._sum(formulation.begins(task)), self._moments[formulation.end[task]]
+        here = self._literal(formulation.on(task, device))
+        size: Any
+        size, _, copies = occupied = self._constraints.in_ticks(formulation.occupies(task, device))
+        if copies:
+            longest = size + sum(ticks for ticks, _ in copies)
+            size = self._model.new_int_var(size, longest, "")
+            end = self._model.new_int_var(0, formulation.horizon, "")
+            self._model.add(size == self._sum(occupied)).only_enforce_if(here)
+        return self._model.new_optional_interval_var(start, size, end, here, "")
+
+    def _clauses(self) -> None:
+        self._model.add_bool_or([self._literal(TRUE)])
+        for clause in self._constraints.clauses:
+            self._model.add_bool_or([self._literal(literal) for literal in clause])
+
+    def _rules(self) -> None:
+        for rule in self._constraints.rules:
+            posted = self._model.add(self._sum(rule.late) >= self._sum(rule.early))
+            posted.only_enforce_if([self._literal(literal) for literal in rule.literals])
+
+    def _literal(self, literal: Literal) -> Any:
+        flag = self._flags[abs(literal)]
+        return flag if literal > 0 else ~flag
+
+    def _sum(self, terms: Sum) -> Any:
+        total: Any = terms.constant
+        if terms.moment is not None:
+            total = total + self._moments[terms.moment]
+        for ticks, literal in terms.flags:
+            total = total + ticks * self._literal(literal)
+        return total
+
+
+def _ortools() -> Any:
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise UsageError(
+            "planner cpsat needs OR-Tools, which is not installed; pip install 'coexec[exact]'"
+        ) from error
+    return cp_model

@@ -1,0 +1,300 @@
+"""HOPE's integer linear program on parts of the graph ("HOPE:LP")."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coexec.costs.base import CostModel
+from coexec.errors import UsageError
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners.base import Problem, Timeline, build_plan, makespan_s
+from coexec.planners.exact.constraints import Constraints
+from coexec.planners.exact.formulation import Formulation, Solution
+from coexec.planners.exact.listing import listed
+from coexec.planners.exact.rows import Rows
+
+__all__ = ["partition", "plan"]
+
+_SHARES = (0.0, 0.25, 0.5, 1.0)
+_PART_NODES = 20
+_SUM_OF_ENDS = 1e-3
+"""Its weight in the objective of a part: tasks that are not the last to end shall end early, too,
+as the next part begins where they end."""
+
+
+def plan(
+    graph: Graph,
+    cost: CostModel,
+    system: System,
+    *,
+    part_tasks: int = 12,
+    eps: float = 0.2,
+    look_ahead: float | None = None,
+    max_nodes: int | None = None,
+    time_limit_s: float = 60.0,
+) -> Plan:
+    """Cut the graph into small parts and plan one after the other, each with an integer program.
+
+    Parts follow each other without a barrier: a part begins on each device when that is free, and
+    knows where the tensors are that it reads. The objective of a part is the latest end of its
+    tasks, each with a share of the longest way from there to the end of the graph. Promises the
+    optimum in the planners' model of time (`planners.base.Timeline`) if there is one part only,
+    as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else no quality,
+    but in that model never a longer plan than plain list scheduling makes, from which each part
+    is solved and against which it is judged. Exponential in ``part_tasks``, linear in the number
+    of parts.
+
+    Same input, same plan, unless the clock stops a solver: only ``time_limit_s`` can make two runs
+    differ.
+
+    Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
+    mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Ours: times and
+    tensors carried from part to part, copies that keep any of the two devices or none busy, and
+    the look ahead, without which a part ends early at the cost of the rest.
+
+    Args:
+        part_tasks: the paper's NT; a part has fewer tasks. 0: the whole graph is one part.
+        eps: a cut may leave a side with so much more than half of the tasks; grows by 0.1 until
+            there is a cut.
+        look_ahead: the share, from 0 to 1; by default each of 0, 1/4, 1/2 and 1 is tried, and the
+            shortest plan is kept. Of no use if there is one part only.
+        max_nodes: of the solver's search tree, for each part; by default 20, and no limit if there
+            is one part only.
+        time_limit_s: seconds of wall clock in all solvers together. What is left then is planned
+            by list scheduling: status "time limit".
+
+    Raises:
+        UsageError: HiGHS is not installed, or an option has no meaning.
+    """
+    solver = _Solver(_highs(), time_limit_s)
+    _check(part_tasks, eps, look_ahead, max_nodes)
+    problem = Problem(graph, cost, system)
+    parts = partition(problem, part_tasks, eps) if part_tasks else [list(problem.tasks)]
+    if len(parts) == 1:
+        solved = [_whole(problem, max_nodes, solver)]
+    else:
+        max_nodes = max_nodes or _PART_NODES
+        shares = _SHARES if look_ahead is None else (look_ahead,)
+        solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
+    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
+    plain = _Found(timeline.device, sequence, solved[0].look_ahead)
+    best = min([*solved, plain], key=lambda f: makespan_s(problem, f.assignment, f.sequence))
+    status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
+    options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
+               "max_nodes": max_nodes, "time_limit_s": time_limit_s}  # fmt: skip
+    return build_plan(problem, best.assignment, best.sequence, "hope_ilp", options, status=status)
+
+
+def _check(part_tasks: int, eps: float, look_ahead: float | None, max_nodes: int | None) -> None:
+    if part_tasks < 0 or part_tasks == 1:
+        raise UsageError(
+            f"part_tasks is {part_tasks}, but a part has fewer tasks than that and at least one; "
+            f"use 0 for the whole graph as one part"
+        )
+    if not eps >= 0:
+        raise UsageError(f"eps is {eps}, but no cut is closer to halves than 0")
+    if look_ahead is not None and not 0 <= look_ahead <= 1:
+        raise UsageError(f"look_ahead is {look_ahead}, but a share is from 0 to 1")
+    if max_nodes is not None and max_nodes < 1:
+        raise UsageError(f"max_nodes is {max_nodes}, but the solver looks at one at least")
+
+
+class _Found(NamedTuple):
+    """Where tasks run, and a sequence of all of them."""
+
+    assignment: Sequence[int]
+    sequence: Sequence[int]
+    look_ahead: float | None
+    proven: bool = False
+
+
+def partition(problem: Problem, part_tasks: int, eps: float) -> list[list[int]]:
+    """Parts of fewer than ``part_tasks`` tasks; none reads from a later one.
+
+    The paper's Algorithm 1: cut where the fewest tasks have the same number of tasks on the
+    longest way to them, then cut both sides.
+    """
+    depths = [0] * len(problem.tasks)
+    for task in problem.tasks:
+        depths[task] = 1 + max((depths[p] for p in problem.predecessors[task]), default=0)
+    return _halves(list(problem.tasks), depths, part_tasks, eps)
+
+
+def _halves(
+    tasks: list[int], depths: Sequence[int], part_tasks: int, eps: float
+) -> list[list[int]]:
+    if len(tasks) < part_tasks:
+        return [tasks]
+    counts = Counter(depths[task] for task in tasks)
+    if len(counts) == 1:  # none waits for another: any halves will do
+        middle = len(tasks) // 2
+        sides = tasks[:middle], tasks[middle:]
+    else:
+        depth = _cut(counts, eps)
+        sides = [t for t in tasks if depths[t] <= depth], [t for t in tasks if depths[t] > depth]
+    return [part for side in sides for part in _halves(side, depths, part_tasks, eps)]
+
+
+def _cut(counts: Mapping[int, int], eps: float) -> int:
+    """The last depth of the first side; ``counts`` are tasks by depth."""
+    total = sum(counts.values())
+    while True:
+        below, options = 0, []
+        for depth in sorted(counts)[:-1]:
+            below += counts[depth]
+            larger = max(below, total - below)
+            if larger <= (1 + eps) * total / 2:
+                options.append((counts[depth], larger, depth))
+        if options:
+            return min(options)[-1]
+        eps += 0.1
+
+
+def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Found:
+    """The graph as one part; if the solver has no time for anything, as listed."""
+    ranks_s, tails_s = problem.upward_rank_s, problem.chain.tails_s
+    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
+    formulation = _formulate(problem, problem.tasks, Timeline(problem), tails_s, timeline)
+    known = formulation.solution(timeline.device, sequence)
+    formulation.within(known.moments[formulation.end_of_all])
+    solution, proven = solver.solve(formulation, known, 0.0, max_nodes)
+    assignment, sequence = formulation.read(solution)
+    return _Found(assignment, sequence, None, proven)
+
+
+def _in_parts(
+    problem: Problem, parts: Iterable[list[int]], share: float, max_nodes: int, solver: "_Solver"
+) -> _Found:
+    """One part after the other, with a ``share`` of what follows added to the ends of tasks."""
+    timeline, sequence = Timeline(problem), list[int]()
+    follows_s = [share * s for s in _follows_s(problem)]
+    for part in parts:
+        timeline, ordered = _part(problem, part, timeline, follows_s, max_nodes, solver)
+        sequence += ordered
+    return _Found(timeline.device, sequence, share)
+
+
+def _follows_s(problem: Problem) -> list[float]:
+    """By task, its upward rank without itself, at mean costs."""
+    means_s = (np.mean([s for s in row if s < np.inf]) for row in problem.latency_s)
+    return [float(max(0.0, r - m)) for r, m in zip(problem.upward_rank_s, means_s, strict=True)]
+
+
+def _part(
+    problem: Problem,
+    part: list[int],
+    before: Timeline,
+    follows_s: Sequence[float],
+    max_nodes: int,
+    solver: "_Solver",
+) -> tuple[Timeline, list[int]]:
+    """The better of the solver's plan for ``part`` behind ``before`` and the listed one."""
+    first, sequence = listed(problem, part, before, problem.upward_rank_s)
+    if solver.left_s <= 0:
+        return first, sequence
+    formulation = _formulate(problem, part, before, follows_s, first)
+    known = formulation.solution(first.device, sequence)
+    formulation.within(known.moments[formulation.end_of_all])
+    solution, _ = solver.solve(formulation, known, _SUM_OF_ENDS, max_nodes)
+    assignment, ordered = formulation.read(solution)
+    second = before.copy()
+    for task in ordered:
+        second.run(task, assignment[task])
+
+    def objective_s(timeline: Timeline) -> float:
+        ends_s = [timeline.end_s[task] for task in part]
+        latest_s = max(end_s + follows_s[t] for t, end_s in zip(part, ends_s, strict=True))
+        return latest_s + _SUM_OF_ENDS * sum(ends_s)
+
+    better = objective_s(second) < objective_s(first)
+    return (second, ordered) if better else (first, sequence)
+
+
+def _formulate(
+    problem: Problem,
+    tasks: Sequence[int],
+    before: Timeline,
+    tails_s: Sequence[float],
+    listed: Timeline,
+) -> Formulation:
+    """``tasks`` behind ``before``; about a hundred ticks are what they take as ``listed``."""
+    tick_s = max(1e-12, listed.makespan_s - min(before.free_s)) / 100
+    formulation = Formulation(problem, tasks, before, Constraints(tick_s), tails_s)
+    formulation.one_at_a_time()
+    return formulation
+
+
+class _Solver:
+    """HiGHS, on one thread, and the time that it may still take."""
+
+    def __init__(self, highspy: Any, left_s: float) -> None:
+        self._highspy = highspy
+        self.left_s = left_s
+
+    def solve(
+        self,
+        formulation: Formulation,
+        known: Solution,
+        weight: float,
+        max_nodes: int | None,
+    ) -> tuple[Solution, bool]:
+        """The best solution found, at worst ``known``; whether it is the best of all.
+
+        The objective is the end of all and, times ``weight``, the sum of the ends of tasks.
+        """
+        highs = self._highspy.Highs()
+        options = {"output_flag": False, "threads": 1, "time_limit": self.left_s,
+                   "mip_rel_gap": 1e-4 if weight else 0.0, "mip_abs_gap": 1e-6}  # fmt: skip
+        if max_nodes is not None:
+            options["mip_max_nodes"] = max_nodes
+        for name, value in options.items():
+            highs.setOptionValue(name, value)
+        highs.passModel(self._program(formulation, weight))
+        start = self._highspy.HighsSolution()
+        start.col_value = [float(x) for x in (*known.flags[1:], *known.moments)]
+        highs.setSolution(start)
+        highs.run()
+        self.left_s -= highs.getRunTime()
+        values = list(highs.getSolution().col_value)
+        if highs.getInfo().primal_solution_status != self._highspy.kSolutionStatusFeasible:
+            return known, False
+        flags = formulation.constraints.flags
+        proven = highs.getModelStatus() == self._highspy.HighsModelStatus.kOptimal
+        return Solution([False, *(x > 0.5 for x in values[:flags])], values[flags:]), proven
+
+    def _program(self, formulation: Formulation, weight: float) -> Any:
+        constraints = formulation.constraints
+        rows = Rows(constraints)
+        flags, moments = constraints.flags, constraints.moments
+        program = self._highspy.HighsLp()
+        program.num_col_, program.num_row_ = flags + len(moments), len(rows.lower)
+        costs = np.zeros(program.num_col_)
+        costs[[rows.column(moment) for moment in formulation.end.values()]] = weight
+        costs[rows.column(formulation.end_of_all)] = 1.0
+        program.col_cost_ = costs
+        earliest, latest = zip(*moments, strict=True)
+        program.col_lower_ = np.array([1.0, *[0.0] * (flags - 1), *earliest])  # `TRUE` is first
+        program.col_upper_ = np.array([*[1.0] * flags, *latest])
+        program.row_lower_ = np.array(rows.lower)
+        program.row_upper_ = np.full(len(rows.lower), np.inf)
+        matrix = program.a_matrix_
+        matrix.format_ = self._highspy.MatrixFormat.kRowwise
+        matrix.start_, matrix.index_ = np.array(rows.starts), np.array(rows.columns)
+        matrix.value_ = np.array(rows.factors)
+        kinds = self._highspy.HighsVarType
+        program.integrality_ = [kinds.kInteger] * flags + [kinds.kContinuous] * len(moments)
+        return program
+
+
+def _highs() -> Any:
+    try:
+        import highspy
+    except ImportError as error:
+        raise UsageError(
+            "planner hope_ilp needs HiGHS, which is not installed; pip install 'coexec[exact]'"
+        ) from error
+    return highspy
