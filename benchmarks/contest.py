@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import onnx_ir as ir
 from common import REST_S, in_turns
-from hope_tables import Row, head, source_of, tried
+from hope_tables import Row, head, limited, source_of, tried
 
 from coexec import zoo
 from coexec.costs.base import CostModel
@@ -42,6 +42,7 @@ class Contest:
         *,
         cost: CostModel | None = None,
         devices: Sequence[Device] | None = None,
+        limit_s: float | None = None,
     ) -> None:
         """
         Args:
@@ -49,11 +50,13 @@ class Contest:
             work: the model on its devices.
             cost: what planners and simulator believe; by default the profile.
             devices: what runs the plans; by default those of ``work``.
+            limit_s: for planners that know a limit of time; by default their own.
         """
         self.platform, self.model, self.work = platform, model, work
         measured, self.system = work.measured
         self.cost = measured if cost is None else cost
         self._devices = work.devices if devices is None else devices
+        self._limit_s = limit_s
         self._feeds = random_inputs(work.model.graph)
         self._stack = ExitStack()
         self._runs: dict[str, Run] = {}
@@ -79,6 +82,7 @@ class Contest:
 
     def _planned(self, label: str, planner: str, options: Mapping[str, Any], caching: bool) -> Row:
         start_s = time.perf_counter()
+        options = {**options, **limited(planner, self._limit_s)}
         plan = make_plan(planner, options, self.work.model.graph, self.cost, self.system)
         took_s = time.perf_counter() - start_s
         self._runs[label] = self._executed(plan, caching)
@@ -86,6 +90,7 @@ class Contest:
         return {
             "simulated_s": simulate(schedule, self.cost, self.system).makespan_s,
             "bound_s": plan.provenance.bound_s,
+            "status": plan.provenance.status,
             "planning_s": took_s,
         }
 

@@ -11,6 +11,7 @@ transfer times; caching also here). Measure with nothing else running.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,11 +44,12 @@ def main() -> None:
 
 
 def phones(options: Arguments) -> Tables:
-    rows = hope_phones.rows(options.models, options.phones, options.planners)
+    plans = options.plans
+    rows = hope_phones.rows(plans, options.models, options.phones, options.planners)
     found = _gathered("phones", rows)
     yield from _explained("simulated phones, each planner", found, options)
     yield from hope_phones.tables(found)
-    yield from hope_phones.big_little(options.models)
+    yield from hope_phones.big_little(plans, options.models)
 
 
 def here(options: Arguments) -> Tables:
@@ -57,14 +59,14 @@ def here(options: Arguments) -> Tables:
 
 
 def clocks(options: Arguments) -> Tables:
-    yield from hope_phones.clocks(options.models)
+    yield from hope_phones.clocks(options.plans, options.models)
     found = _gathered("clocks", hope_clocks.rows(options.models, options))
     yield from _explained("this machine, one device slow", found, options)
     yield from hope_clocks.tables(found)
 
 
 def ablations(options: Arguments) -> Tables:
-    yield from hope_ablations.tables(options.models, options.phones)
+    yield from hope_ablations.tables(options.plans, options.models, options.phones)
     found = _gathered("ablations", hope_ablations.caching_here(options.models, options))
     yield from _explained("this machine, tensor caching", found, options)
     yield from hope_ablations.tables_here(found)
@@ -91,7 +93,7 @@ def _explained(title: str, found: Sequence[Row], options: Arguments) -> Tables:
     if options.json:
         yield title, found
     for reason in reasons(found):
-        print(f"left out: {reason}", file=sys.stderr)
+        print(reason, file=sys.stderr)
 
 
 def _arguments() -> Arguments:
@@ -106,10 +108,14 @@ def _arguments() -> Arguments:
     parser.add_argument("--shares", type=_shares, default=hope_clocks.SHARES,
                         help="of its full speed that a slow device has")  # fmt: skip
     parser.add_argument("--slow-by", choices=WAYS, default=WAYS[0])
+    parser.add_argument("--time-limit", type=_seconds, metavar="SECONDS",
+                        help="of hope_ilp and cpsat for a plan; by default their own")  # fmt: skip
     parser.add_argument("--cache", help="folder for profiles and plans")
     parser.add_argument("--fresh", action="store_true", help="profile anew")
     parser.add_argument("--json", action="store_true", help="a table as JSON in each line")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.plans = hope_phones.Plans(options.time_limit)
+    return options
 
 
 def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -134,6 +140,16 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 1 or more")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def _shares(text: str) -> list[float]:

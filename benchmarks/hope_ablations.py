@@ -11,7 +11,7 @@ from typing import Any
 
 from contest import Contest, accuracy
 from hope_here import pairs
-from hope_phones import planned, simulated_s
+from hope_phones import Plans, simulated_s
 from hope_tables import Row, graph_of, head, in_ms, source_of
 
 from coexec.errors import CoexecError
@@ -32,7 +32,7 @@ Variants = Iterator[tuple[str, float]]
 TRANSFER_SHARES = (1.0, 0.25, 0.0)
 
 
-def tables(models: Sequence[str], platforms: Sequence[str]) -> Tables:
+def tables(plans: Plans, models: Sequence[str], platforms: Sequence[str]) -> Tables:
     """A row for each model and platform with a number for each variant; all simulated."""
     by_title = {
         "ms with tensors moved once, or anew for each reader": _caching,
@@ -42,23 +42,20 @@ def tables(models: Sequence[str], platforms: Sequence[str]) -> Tables:
         "% saved of mosaic, and at most, by share of the published transfer times": _transfers,
     }
     for title, variants in by_title.items():
-        yield f"{title}; simulated", [*_rows(models, platforms, variants)]
+        yield f"{title}; simulated", [*_rows(plans, models, platforms, variants)]
 
 
 def _rows(
+    plans: Plans,
     models: Sequence[str],
     platforms: Sequence[str],
-    variants: Callable[[Graph, Platform], Variants],
+    variants: Callable[[Plans, Graph, Platform], Variants],
 ) -> Iterator[Row]:
     for model in models:
         for name in platforms:
-            found = {label: f"{x:.1f}" for label, x in variants(graph_of(model), load(name))}
+            found = {label: f"{x:.1f}" for label, x in variants(plans, graph_of(model), load(name))}
             if found:
                 yield {"model": model, "platform": name, **found}
-
-
-def _plan(planner: str, graph: Graph, phone: Platform, **options: Any) -> Plan:
-    return planned(planner, graph, phone, **options)[0]
 
 
 def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
@@ -73,7 +70,7 @@ def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
         for model in models:
             try:
                 work = Pipeline(source_of(model), names, cache=options.cache)
-                with Contest(platform, model, work) as contest:
+                with Contest(platform, model, work, limit_s=options.time_limit) as contest:
                     for planner in CACHED:
                         contest.planned(planner)
                         contest.planned(f"{planner}, anew", planner, caching=False)
@@ -87,44 +84,46 @@ def tables_here(found: Sequence[Row]) -> Tables:
     yield "simulated / measured", accuracy(found)
 
 
-def _caching(graph: Graph, phone: Platform) -> Variants:
+def _caching(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for planner in CACHED:
         if planner in PLANNERS:
-            plan = _plan(planner, graph, phone)
+            plan = plans.make(planner, graph, phone)[0]
             yield planner, _ms(plan, graph, phone)
             yield f"{planner}, anew", _ms(plan, graph, phone, caching=False)
 
 
-def _merging(graph: Graph, phone: Platform) -> Variants:
+def _merging(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for below_s in MERGE_BELOW_S:
-        plan = _plan("hope_greedy", graph, phone, merge_below_s=below_s)
+        plan = plans.make("hope_greedy", graph, phone, merge_below_s=below_s)[0]
         label = f"than {below_s * 1e3:.1f} ms" if below_s else "never"
         yield label, _ms(plan, graph, phone)
 
 
-def _top_k(graph: Graph, phone: Platform) -> Variants:
+def _top_k(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for k in TOP_K:
-        plan = _plan("hope_greedy", graph, phone, top_k=k)
+        plan = plans.make("hope_greedy", graph, phone, top_k=k)[0]
         yield f"K={k}", _ms(plan, graph, phone)
 
 
-def _parts(graph: Graph, phone: Platform) -> Variants:
+def _parts(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     if "hope_ilp" not in PLANNERS:
         return
     for count in PART_TASKS:
-        plan = _plan("hope_ilp", graph, phone, part_tasks=count)
+        plan = plans.make("hope_ilp", graph, phone, part_tasks=count)[0]
         yield f"NT={count}", _ms(plan, graph, phone)
 
 
-def _transfers(graph: Graph, phone: Platform) -> Variants:
+def _transfers(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     """What planners save of mosaic's latency, and what the bound leaves for any to save."""
     for share in TRANSFER_SHARES:
         faster = _moving_in(phone, share)
-        mosaic = _plan("mosaic", graph, faster)
+        mosaic = plans.make("mosaic", graph, faster)[0]
         mosaic_s = simulated_s(mosaic, graph, faster)
         for planner in ("hope_greedy", "hope_ilp"):
             if planner in PLANNERS:
-                saved_s = mosaic_s - simulated_s(_plan(planner, graph, faster), graph, faster)
+                saved_s = mosaic_s - simulated_s(
+                    plans.make(planner, graph, faster)[0], graph, faster
+                )
                 yield f"{planner} x{share:g}", 100 * saved_s / mosaic_s
         bound_s = mosaic.provenance.bound_s or 0.0
         yield f"at most x{share:g}", 100 * (1 - bound_s / mosaic_s)

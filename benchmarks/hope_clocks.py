@@ -52,7 +52,9 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
         devices = (slow, *others)
         factor = _slowdown(work, slow)
         cost = _times(work.measured[0], slow.spec.name, factor)
-        with Contest(label, model, work, cost=cost, devices=devices) as contest:
+        with Contest(
+            label, model, work, cost=cost, devices=devices, limit_s=options.time_limit
+        ) as contest:
             for device in names:
                 contest.planned(device, "single", device=device)
             for planner in PLANNERS:

@@ -51,7 +51,7 @@ def _compare(
         choice = Auto(source_of(model), pair, cache=options.cache, fresh=fresh).choose()
         fresh = False  # it has measured all that there is
     work = Pipeline(source_of(model), pair, cache=options.cache, fresh=fresh)
-    with Contest(platform, model, work) as contest:
+    with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for device in pair:
             contest.planned(device, "single", device=device)
         if all(describe(device).kind == "cpu" for device in pair):

@@ -21,6 +21,7 @@ from hope_tables import (
     graph_of,
     head,
     in_ms,
+    limited,
     normalised,
     pair,
     reductions,
@@ -42,7 +43,29 @@ Tables = Iterator[tuple[str, list[Row]]]
 """Title and rows."""
 
 
+class Plans:
+    """Makes plans, each once: several tables ask for the same."""
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        """``limit_s`` is for planners that know a limit of time; by default their own."""
+        self._limit_s = limit_s
+        self._known: dict[str, tuple[Plan, float]] = {}
+
+    def make(
+        self, planner: str, graph: Graph, phone: Platform, **options: Any
+    ) -> tuple[Plan, float]:
+        """A plan, and the seconds that it took."""
+        asked = options | limited(planner, self._limit_s)
+        key = repr((planner, graph.fingerprint, phone.system, phone.cost, sorted(asked.items())))
+        if key not in self._known:
+            start_s = time.perf_counter()
+            plan = make_plan(planner, asked, graph, phone.cost, phone.system)
+            self._known[key] = plan, time.perf_counter() - start_s
+        return self._known[key]
+
+
 def rows(
+    plans: Plans,
     models: Sequence[str] = MODELS,
     phones: Sequence[str] = PHONES,
     planners: Sequence[str] = PLANNED,
@@ -50,15 +73,15 @@ def rows(
     """By phone and model, a row for each planner and for each processor alone."""
     for name in phones:
         for model in models:
-            yield _compare(model, load(name), planners)
+            yield _compare(plans, model, load(name), planners)
 
 
-def _compare(model: str, phone: Platform, planners: Sequence[str]) -> list[Row]:
+def _compare(plans: Plans, model: str, phone: Platform, planners: Sequence[str]) -> list[Row]:
     graph = graph_of(model)
     found = []
     for label, device in _labels(phone).items():
         row = head(phone.name, model, label)
-        found.append(tried(row, partial(_run, "single", graph, phone, device=device)))
+        found.append(tried(row, partial(_run, plans, "single", graph, phone, device=device)))
     for name in planners:
         row = head(phone.name, model, name)
         if name == AUTO:
@@ -66,7 +89,7 @@ def _compare(model: str, phone: Platform, planners: Sequence[str]) -> list[Row]:
                 row | {"skipped": "auto: it runs what it chooses from, phones are only simulated"}
             )
         else:
-            found.append(tried(row, partial(_run, name, graph, phone)))
+            found.append(tried(row, partial(_run, plans, name, graph, phone)))
     return found
 
 
@@ -77,26 +100,11 @@ def _labels(phone: Platform) -> dict[str, str]:
     return dict(zip(kinds if clear else phone.system.names, phone.system.names, strict=True))
 
 
-def _run(planner: str, graph: Graph, phone: Platform, **options: Any) -> Row:
-    plan, took_s = planned(planner, graph, phone, **options)
+def _run(plans: Plans, planner: str, graph: Graph, phone: Platform, **options: Any) -> Row:
+    plan, took_s = plans.make(planner, graph, phone, **options)
     latency_s = simulated_s(plan, graph, phone)
-    return {
-        "rounds_s": [latency_s], "bound_s": plan.provenance.bound_s, "planning_s": took_s,
-        "simulated_s": latency_s,
-    }  # fmt: skip
-
-
-_PLANS: dict[str, tuple[Plan, float]] = {}
-
-
-def planned(planner: str, graph: Graph, phone: Platform, **options: Any) -> tuple[Plan, float]:
-    """A plan, and the seconds that it took; made once, as several tables ask for the same."""
-    key = repr((planner, graph.fingerprint, phone.system, phone.cost, sorted(options.items())))
-    if key not in _PLANS:
-        start_s = time.perf_counter()
-        plan = make_plan(planner, options, graph, phone.cost, phone.system)
-        _PLANS[key] = plan, time.perf_counter() - start_s
-    return _PLANS[key]
+    made = {"status": plan.provenance.status, "bound_s": plan.provenance.bound_s}
+    return {"rounds_s": [latency_s], "simulated_s": latency_s, "planning_s": took_s, **made}
 
 
 def simulated_s(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
@@ -135,23 +143,25 @@ def headroom(found: Sequence[Row]) -> list[Row]:
     return table
 
 
-def big_little(models: Sequence[str]) -> Tables:
+def big_little(plans: Plans, models: Sequence[str]) -> Tables:
     """Two big and four little cores of the Kirin 990, no GPU."""
     phone = load("kirin_990", ["cpu:6-7", "cpu:0-3"])
     found = [
-        row for m in models for row in _compare(m, phone, ("dmdar", "hope_greedy", "hope_ilp"))
+        row
+        for m in models
+        for row in _compare(plans, m, phone, ("dmdar", "hope_greedy", "hope_ilp"))
     ]
     title = "latency saved, %, on two big and four little cores of kirin_990: simulated / paper"
     yield title, beside_the_paper(found, PAPER_BIG_LITTLE)
 
 
-def clocks(models: Sequence[str]) -> Tables:
+def clocks(plans: Plans, models: Sequence[str]) -> Tables:
     """The Snapdragon 625 with its CPU at the lowest, middle and highest clock; mean of models."""
     table = []
     for hertz, paper in PAPER_CLOCKS.items():
         phone = load("snapdragon_625", clocks_hz={"cpu:0-3": hertz})
         names = ("mosaic", "dmdar", "hope_greedy", "hope_ilp")
-        found = [row for m in models for row in _compare(m, phone, names)]
+        found = [row for m in models for row in _compare(plans, m, phone, names)]
         cells: Row = {"CPU clock": f"{hertz / 1e6:.0f} MHz"}
         for better in ("hope_ilp", "hope_greedy"):
             for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):

@@ -4,6 +4,7 @@ A row is one planner with one model on one machine. ``rounds_s`` has its seconds
 it was simulated; None where the planner is not there or refuses, which ``skipped`` then explains.
 """
 
+import inspect
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -15,10 +16,11 @@ from lstm_cells import lstm_cells
 from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
 from coexec.pipeline import Pipeline
+from coexec.planners import PLANNERS
 
 __all__ = [
     "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "beside_the_paper", "graph_of",
-    "head", "in_ms", "normalised", "pair", "reasons", "reductions", "source_of", "tried",
+    "head", "in_ms", "limited", "normalised", "pair", "reasons", "reductions", "source_of", "tried",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -58,8 +60,14 @@ def graph_of(model: str) -> Graph:
 
 def head(platform: str, model: str, planner: str) -> Row:
     """A row without results."""
-    nothing = dict.fromkeys(("rounds_s", "bound_s", "planning_s", "simulated_s"))
+    nothing = dict.fromkeys(("rounds_s", "status", "bound_s", "planning_s", "simulated_s"))
     return {"platform": platform, "model": model, "planner": planner} | nothing | {"skipped": ""}
+
+
+def limited(planner: str, limit_s: float | None) -> dict[str, float]:
+    """The option that lets ``planner`` think so long; none where it knows no limit of time."""
+    known = inspect.signature(PLANNERS[planner]).parameters if planner in PLANNERS else ()
+    return {"time_limit_s": limit_s} if limit_s and "time_limit_s" in known else {}
 
 
 def tried(row: Row, fill: Callable[[], Row]) -> Row:
@@ -71,8 +79,15 @@ def tried(row: Row, fill: Callable[[], Row]) -> Row:
 
 
 def reasons(found: Iterable[Row]) -> list[str]:
-    """Why results are missing, each reason once."""
-    return sorted({row["skipped"] for row in found} - {""})
+    """Why results are missing, or might be better; each reason once."""
+    skipped = {f"left out: {row['skipped']}" for row in found if row["skipped"]}
+    hurried = {
+        f"{row['planner']} with {row['model']} on {row['platform']} was stopped by its time limit: "
+        f"another run may find another plan, a higher --time-limit a better one"
+        for row in found
+        if row["status"] == "time limit"
+    }
+    return sorted(skipped | hurried)
 
 
 def reductions(found: Sequence[Row], better: str, worse: str) -> dict[str, float]:
