@@ -16,7 +16,7 @@ from common import REST_S, in_turns
 from contest import Contest, accuracy
 from hope_here import Pair, pairs
 from hope_phones import PAPER_CLOCKS
-from hope_tables import PLANNED, Row, head, pair, reductions, source_of
+from hope_tables import MODELS, PLANNED, Row, head, pair, reductions, source_of
 from slow_device import slowed
 
 from coexec.costs.table import CostTable
@@ -103,6 +103,6 @@ def _saved(own: Sequence[Row], platform: str) -> Row:
     for better in ("hope_ilp", "hope_greedy"):
         for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
             if saved := reductions(own, better, worse).values():
-                known = percent if better == "hope_ilp" else None
+                known = percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
                 cells[f"{better} against {worse}"] = pair(statistics.mean(saved), known)
     return cells
