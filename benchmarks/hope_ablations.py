@@ -1,7 +1,8 @@
 """What each of HOPE's ideas is worth on the simulated phones, and tensor caching here as well.
 
-Tensor caching, merging of short operators, K of the greedy search and the size of the parts that
-the ILP solves, each changed alone; and what would change if tensors moved faster than published.
+Tensor caching, merging of short operators, K of the greedy search, the size of the parts that the
+ILP solves and the weight of transfers in dmdar, each changed alone; and what would change if
+tensors moved faster than published.
 """
 
 import math
@@ -27,6 +28,8 @@ TOP_K = (1, 2, 3, 4)
 PART_TASKS = (4, 8, 12, 16)
 """The paper takes 12."""
 CACHED = ("dmdar", "hope_greedy", "hope_ilp")
+BETAS = (1.0, 2.0, 4.0)
+"""StarPU's default is 1."""
 Tables = Iterator[tuple[str, list[Row]]]
 Variants = Iterator[tuple[str, float]]
 TRANSFER_SHARES = (1.0, 0.25, 0.0)
@@ -39,6 +42,7 @@ def tables(plans: Plans, models: Sequence[str], platforms: Sequence[str]) -> Tab
         "ms of hope_greedy, operators merged that are shorter": _merging,
         "ms of hope_greedy by K": _top_k,
         "ms of hope_ilp by NT": _parts,
+        "ms of dmdar by the weight of moving data": _beta,
         "% saved of mosaic, and at most, by share of the published transfer times": _transfers,
     }
     for title, variants in by_title.items():
@@ -111,6 +115,12 @@ def _parts(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for count in PART_TASKS:
         plan = plans.make("hope_ilp", graph, phone, part_tasks=count)[0]
         yield f"NT={count}", _ms(plan, graph, phone)
+
+
+def _beta(plans: Plans, graph: Graph, phone: Platform) -> Variants:
+    for beta in BETAS:
+        plan = plans.make("dmdar", graph, phone, beta=beta)[0]
+        yield f"beta={beta:g}", _ms(plan, graph, phone)
 
 
 def _transfers(plans: Plans, graph: Graph, phone: Platform) -> Variants:
