@@ -95,13 +95,15 @@ def device_of(plan: Plan) -> dict[str, str]:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, min_tasks: int = 1, max_tasks: int = 6) -> Graph:
-    """DAGs of tasks a, b, ...; each reads up to three earlier ones, some by a tensor of its own."""
+def graphs(draw: st.DrawFn, min_tasks: int = 1, max_tasks: int = 6, several: bool = True) -> Graph:
+    """DAGs of tasks a, b, ...; each reads up to three earlier ones, some by a tensor of its own if
+    a task may make ``several``."""
     names = "abcdefghij"[: draw(st.integers(min_tasks, max_tasks))]
     reads: dict[str, list[str]] = {}
     for i, name in enumerate(names):
         before = draw(st.lists(st.sampled_from(names[:i]), max_size=3, unique=True)) if i else []
-        reads[name] = [f"{p}>{name}" if draw(st.booleans()) else p for p in before]
+        own = st.booleans() if several else st.just(False)
+        reads[name] = [f"{p}>{name}" if draw(own) else p for p in before]
     asked = {tensor for tensors in reads.values() for tensor in tensors}
     return make_graph(reads, {name: draw(st.integers(1, 4)) for name in sorted(asked)})
 
@@ -144,9 +146,10 @@ def cases(
     busy: Busy | None = None,
     launch: bool = True,
     alone: bool = True,
+    several: bool = True,
 ) -> Case:
     """A graph with costs on a system of two or more of ``devices``."""
-    graph = draw(graphs(max_tasks=max_tasks))
+    graph = draw(graphs(max_tasks=max_tasks, several=several))
     system = draw(systems(devices, busy))
     return Case(graph, draw(costs(graph, system, launch, alone)), system)
 

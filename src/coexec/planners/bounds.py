@@ -97,13 +97,16 @@ def _on_several_s(path: Floats, net_s: Floats, weights: Floats, crossing_s: floa
     crossings = np.full_like(path, 2.0)
     crossings[0, :] -= 1.0
     crossings[:, -1] -= 1.0
-    return _between(path, (net_s * weights).min(axis=1)) + crossings * weights.min() * crossing_s
+    least_s: Floats = (net_s * weights).min(axis=1)
+    summed: Floats = _between(path, least_s) + crossings * weights.min() * crossing_s
+    return summed
 
 
 def _on_one_s(path: Floats, net_s: Floats) -> Floats:
     """By two tasks, the least time between them if one device runs all tasks on paths between."""
     finite_s = np.minimum(net_s, 1e12)  # infinity times no path would be no number
-    return np.minimum.reduce([_between(path, column_s) for column_s in finite_s.T])
+    least_s: Floats = np.minimum.reduce([_between(path, column_s) for column_s in finite_s.T])
+    return least_s
 
 
 def _between(path: Floats, work_s: Floats) -> Floats:

@@ -165,8 +165,10 @@ class _Model:
     def solve(self, solver: Any) -> tuple[list[_Found], float]:
         """The best solution, if there is one, and a bound in seconds that rounding leaves valid."""
         status = solver.solve(self._model)
-        if status not in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE):
+        if status == self._cp_model.UNKNOWN:
             return [], 0.0
+        if status not in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE):
+            raise RuntimeError(f"CP-SAT refuses what it was given a solution of: {status}")
         flags = [bool(solver.value(flag)) for flag in self._flags]
         solution = Solution(flags, [solver.value(moment) for moment in self._moments])
         ticks = solver.best_objective_bound - self._constraints.rounding()
@@ -185,10 +187,11 @@ class _Model:
         here = self._literal(formulation.on(task, device))
         size: Any
         size, _, copies = occupied = self._constraints.in_ticks(formulation.occupies(task, device))
+        if copies or size != self._constraints.ticks(formulation.run_s[task][device]):
+            end = self._model.new_int_var(0, formulation.horizon, "")
         if copies:
             longest = size + sum(ticks for ticks, _ in copies)
             size = self._model.new_int_var(size, longest, "")
-            end = self._model.new_int_var(0, formulation.horizon, "")
             self._model.add(size == self._sum(occupied)).only_enforce_if(here)
         return self._model.new_optional_interval_var(start, size, end, here, "")
 

@@ -1,5 +1,6 @@
 """HOPE's integer linear program on parts of the graph ("HOPE:LP")."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,8 +20,11 @@ from coexec.planners.exact.rows import Rows
 
 __all__ = ["partition", "plan"]
 
-_SHARES = (0.0, 0.25, 0.5, 1.0)
+_FEW_TASKS = 400
+"""Up to here the solver is also asked without looking ahead, which takes it ten times longer."""
 _PART_NODES = 20
+_PART_TICKS = 100
+"""A part is so many ticks long as listed; the solver may stop one tick above its bound."""
 _SUM_OF_ENDS = 1e-3
 """Its weight in the objective of a part: tasks that are not the last to end shall end early, too,
 as the next part begins where they end."""
@@ -60,8 +64,8 @@ def plan(
         part_tasks: the paper's NT; a part has fewer tasks. 0: the whole graph is one part.
         eps: a cut may leave a side with so much more than half of the tasks; grows by 0.1 until
             there is a cut.
-        look_ahead: the share, from 0 to 1; by default each of 0, 1/4, 1/2 and 1 is tried, and the
-            shortest plan is kept. Of no use if there is one part only.
+        look_ahead: the share, from 0 to 1; by default 1/4, and up to 400 tasks 0 is tried as well
+            and the shorter plan kept. Of no use if there is one part only.
         max_nodes: of the solver's search tree, for each part; by default 20, and no limit if there
             is one part only.
         time_limit_s: seconds of wall clock in all solvers together. What is left then is planned
@@ -71,14 +75,14 @@ def plan(
         UsageError: HiGHS is not installed, or an option has no meaning.
     """
     solver = _Solver(_highs(), time_limit_s)
-    _check(part_tasks, eps, look_ahead, max_nodes)
+    _check(part_tasks, eps, look_ahead, max_nodes, time_limit_s)
     problem = Problem(graph, cost, system)
     parts = partition(problem, part_tasks, eps) if part_tasks else [list(problem.tasks)]
     if len(parts) == 1:
         solved = [_whole(problem, max_nodes, solver)]
     else:
         max_nodes = max_nodes or _PART_NODES
-        shares = _SHARES if look_ahead is None else (look_ahead,)
+        shares = _shares(problem) if look_ahead is None else [look_ahead]
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
     plain = _Found(timeline.device, sequence, solved[0].look_ahead)
@@ -89,7 +93,13 @@ def plan(
     return build_plan(problem, best.assignment, best.sequence, "hope_ilp", options, status=status)
 
 
-def _check(part_tasks: int, eps: float, look_ahead: float | None, max_nodes: int | None) -> None:
+def _check(
+    part_tasks: int,
+    eps: float,
+    look_ahead: float | None,
+    max_nodes: int | None,
+    time_limit_s: float,
+) -> None:
     if part_tasks < 0 or part_tasks == 1:
         raise UsageError(
             f"part_tasks is {part_tasks}, but a part has fewer tasks than that and at least one; "
@@ -101,6 +111,8 @@ def _check(part_tasks: int, eps: float, look_ahead: float | None, max_nodes: int
         raise UsageError(f"look_ahead is {look_ahead}, but a share is from 0 to 1")
     if max_nodes is not None and max_nodes < 1:
         raise UsageError(f"max_nodes is {max_nodes}, but the solver looks at one at least")
+    if not time_limit_s > 0:
+        raise UsageError(f"time_limit_s is {time_limit_s}, but the solver needs more than 0")
 
 
 class _Found(NamedTuple):
@@ -166,6 +178,10 @@ def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Found
     return _Found(assignment, sequence, None, proven)
 
 
+def _shares(problem: Problem) -> list[float]:
+    return [0.25, 0.0] if len(problem.tasks) <= _FEW_TASKS else [0.25]
+
+
 def _in_parts(
     problem: Problem, parts: Iterable[list[int]], share: float, max_nodes: int, solver: "_Solver"
 ) -> _Found:
@@ -180,8 +196,11 @@ def _in_parts(
 
 def _follows_s(problem: Problem) -> list[float]:
     """By task, its upward rank without itself, at mean costs."""
-    means_s = (np.mean([s for s in row if s < np.inf]) for row in problem.latency_s)
-    return [float(max(0.0, r - m)) for r, m in zip(problem.upward_rank_s, means_s, strict=True)]
+    found = []
+    for rank_s, row in zip(problem.upward_rank_s, problem.latency_s, strict=True):
+        runs_s = [s for s in row if s < math.inf]
+        found.append(max(0.0, rank_s - sum(runs_s) / len(runs_s)))
+    return found
 
 
 def _part(
@@ -207,7 +226,7 @@ def _part(
 
     def objective_s(timeline: Timeline) -> float:
         ends_s = [timeline.end_s[task] for task in part]
-        latest_s = max(end_s + follows_s[t] for t, end_s in zip(part, ends_s, strict=True))
+        latest_s = max(timeline.end_s[task] + follows_s[task] for task in part)
         return latest_s + _SUM_OF_ENDS * sum(ends_s)
 
     better = objective_s(second) < objective_s(first)
@@ -221,8 +240,8 @@ def _formulate(
     tails_s: Sequence[float],
     listed: Timeline,
 ) -> Formulation:
-    """``tasks`` behind ``before``; about a hundred ticks are what they take as ``listed``."""
-    tick_s = max(1e-12, listed.makespan_s - min(before.free_s)) / 100
+    """``tasks`` behind ``before``, in ticks of a share of what they take as ``listed``."""
+    tick_s = max(1e-12, listed.makespan_s - min(before.free_s)) / _PART_TICKS
     formulation = Formulation(problem, tasks, before, Constraints(tick_s), tails_s)
     formulation.one_at_a_time()
     return formulation
@@ -248,7 +267,7 @@ class _Solver:
         """
         highs = self._highspy.Highs()
         options = {"output_flag": False, "threads": 1, "time_limit": self.left_s,
-                   "mip_rel_gap": 1e-4 if weight else 0.0, "mip_abs_gap": 1e-6}  # fmt: skip
+                   "mip_rel_gap": 0.0, "mip_abs_gap": 1.0 if weight else 1e-6}  # fmt: skip
         if max_nodes is not None:
             options["mip_max_nodes"] = max_nodes
         for name, value in options.items():
