@@ -68,9 +68,7 @@ def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> f
 
 def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
     """The rows of each model on CPU and GPU: plans with tensor caching and without."""
-    for platform, names in pairs().items():
-        if not names[1].startswith("gpu"):
-            continue
+    for platform, names in pairs(["gpu"]).items():
         for model in models:
             try:
                 work = Pipeline(source_of(model), names, cache=options.cache)

@@ -14,7 +14,7 @@ from typing import Any
 
 from common import REST_S, in_turns
 from contest import Contest, accuracy
-from hope_here import Pair, pairs
+from hope_here import pairs
 from hope_phones import PAPER_CLOCKS
 from hope_tables import MODELS, PLANNED, Row, head, pair, reductions, source_of
 from slow_device import slowed
@@ -35,18 +35,19 @@ _CALIBRATION_ROUNDS = 10
 
 def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
     """The rows of each model, pair and share, as soon as they are there."""
-    for platform, names in pairs().items():
+    for platform, names in pairs(options.pairs).items():
         for model in models:
             for share in options.shares:
                 label = f"{platform}, {names[0]} at {share:.0%}"
                 try:
-                    yield _compare(label, names, model, share, options)
+                    fresh = options.fresh and share == options.shares[0]
+                    work = Pipeline(source_of(model), names, cache=options.cache, fresh=fresh)
+                    yield _compare(label, model, work, share, options)
                 except CoexecError as error:
                     yield [head(label, model, "-") | {"skipped": f"{label}: {error}"}]
 
 
-def _compare(label: str, names: Pair, model: str, share: float, options: Any) -> list[Row]:
-    work = Pipeline(source_of(model), names, cache=options.cache, fresh=options.fresh)
+def _compare(label: str, model: str, work: Pipeline, share: float, options: Any) -> list[Row]:
     first, *others = work.devices
     with slowed(first, share, options.slow_by) as slow:
         devices = (slow, *others)
@@ -55,7 +56,7 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
         with Contest(
             label, model, work, cost=cost, devices=devices, limit_s=options.time_limit
         ) as contest:
-            for device in names:
+            for device in work.names:
                 contest.planned(device, "single", device=device)
             for planner in PLANNERS:
                 contest.planned(planner)

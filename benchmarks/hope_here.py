@@ -22,19 +22,23 @@ from coexec.pipeline import Pipeline
 Pair = tuple[str, str]
 
 
-def pairs() -> dict[str, Pair]:
+KINDS = ("cpu", "gpu")
+"""Of the device beside the first core."""
+
+
+def pairs(kinds: Sequence[str]) -> dict[str, Pair]:
     """By name: two one-core clusters; a cluster and PoCL. None where there are no two cores."""
     cores = usable_cores()
     if len(cores) < 2:
         return {}
     # PoCL's threads are bound when it is first used, and stay there: always on the second core.
-    cpu, other, pocl = f"cpu:{cores[0]}", f"cpu:{cores[1]}", f"gpu:0@{cores[1]}"
-    return {f"{cpu}+{other}": (cpu, other), f"{cpu}+{pocl}": (cpu, pocl)}
+    second = {"cpu": f"cpu:{cores[1]}", "gpu": f"gpu:0@{cores[1]}"}
+    return {f"cpu:{cores[0]}+{second[k]}": (f"cpu:{cores[0]}", second[k]) for k in kinds}
 
 
 def rows(models: Sequence[str], planners: Sequence[str], options: Any) -> Iterator[list[Row]]:
     """The rows of each model on each pair, as soon as they are there."""
-    for platform, pair in pairs().items():
+    for platform, pair in pairs(options.pairs).items():
         for model in models:
             try:
                 yield _compare(platform, pair, model, planners, options)
