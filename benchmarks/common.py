@@ -71,14 +71,16 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print the rows; numbers called ..._s in milliseconds."""
+    """Print the rows, numbers called ..._s in milliseconds; as JSON in one line, in seconds."""
     if as_json:
-        print(json.dumps({"title": title, "rows": rows}, indent=1))
+        print(json.dumps({"title": title, "rows": rows}), flush=True)
         return
-    table = Table(*(key.replace("_s", ", ms") for key in rows[0]), title=title, box=None)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = (f"{key.removesuffix('_s')}, ms" if key.endswith("_s") else key for key in keys)
+    table = Table(*columns, title=title, box=None)
     for row in rows:
-        table.add_row(*(_cell(key, value) for key, value in row.items()))
-    Console(width=120).print(table)
+        table.add_row(*(_cell(key, row.get(key, "")) for key in keys))
+    Console(width=150).print(table)
 
 
 def _cell(key: str, value: Any) -> str:

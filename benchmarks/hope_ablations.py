@@ -1,22 +1,24 @@
-"""What each of HOPE's ideas is worth on the simulated phones; all simulated.
+"""What each of HOPE's ideas is worth on the simulated phones, and tensor caching here as well.
 
-Tensor caching, merging of short operators, K of the greedy search and the size of the parts that
-the ILP solves, each changed alone; and what would change if tensors moved faster than published.
-
-    python benchmarks/hope_ablations.py inception_v3 squeezenet --phones kirin_990
+Tensor caching, merging of short operators, K of the greedy search, the size of the parts that the
+ILP solves and the weight of transfers in dmdar, each changed alone; and what would change if
+tensors moved faster than published.
 """
 
-import argparse
-import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import show
-from hope_phones import MODELS, PHONES, Row, graph_of, make, simulated_s
+from contest import Contest, accuracy
+from hope_here import pairs
+from hope_phones import Plans, simulated_s
+from hope_tables import Row, graph_of, head, in_ms, source_of
 
+from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
+from coexec.pipeline import Pipeline
+from coexec.plan import Plan
 from coexec.planners import PLANNERS
 from coexec.platforms import Platform, load
 
@@ -25,73 +27,114 @@ MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 TOP_K = (1, 2, 3, 4)
 PART_TASKS = (4, 8, 12, 16)
 """The paper takes 12."""
-PART_OPTION = "part_tasks"
-TRANSFER_SHARES = (1.0, 0.5, 0.25, 0.0)
+CACHED = ("dmdar", "hope_greedy", "hope_ilp")
+BETAS = (1.0, 2.0, 4.0)
+"""StarPU's default is 1."""
+Tables = Iterator[tuple[str, list[Row]]]
+Variants = Iterator[tuple[str, float]]
+TRANSFER_SHARES = (1.0, 0.25, 0.0)
 
 
-def ablations(models: Sequence[str], platforms: Sequence[str]) -> dict[str, list[Row]]:
-    """By title, a row for each model and platform: milliseconds by variant."""
-    return {
-        "tensors moved once, or anew for each reader": [*_rows(models, platforms, _caching)],
-        "hope_greedy: operators merged that are shorter": [*_rows(models, platforms, _merging)],
-        "hope_greedy: K": [*_rows(models, platforms, _top_k)],
-        "hope_ilp: NT": [*_rows(models, platforms, _parts)],
-        "tensors that move in this share of the published time": [
-            *_rows(models, platforms, _transfers)
-        ],
+def tables(plans: Plans, models: Sequence[str], platforms: Sequence[str]) -> Tables:
+    """A row for each model and platform with a number for each variant; all simulated."""
+    by_title = {
+        "ms with tensors moved once, or anew for each reader": _caching,
+        "ms of hope_greedy, operators merged that are shorter": _merging,
+        "ms of hope_greedy by K": _top_k,
+        "ms of hope_ilp by NT": _parts,
+        "ms of dmdar by the weight of moving data": _beta,
+        "% saved of mosaic, and at most, by share of the published transfer times": _transfers,
     }
+    for title, variants in by_title.items():
+        yield f"{title}; simulated", [*_rows(plans, models, platforms, variants)]
 
 
-def _rows(models: Sequence[str], platforms: Sequence[str], variants: Any) -> Iterator[Row]:
+def _rows(
+    plans: Plans,
+    models: Sequence[str],
+    platforms: Sequence[str],
+    variants: Callable[[Plans, Graph, Platform], Variants],
+) -> Iterator[Row]:
     for model in models:
         for name in platforms:
-            found = {label: f"{s * 1e3:.1f}" for label, s in variants(graph_of(model), load(name))}
+            found = {label: f"{x:.1f}" for label, x in variants(plans, graph_of(model), load(name))}
             if found:
                 yield {"model": model, "platform": name, **found}
 
 
-Variants = Iterator[tuple[str, float]]
+def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
+    return 1e3 * simulated_s(plan, graph, phone, caching=caching)
 
 
-def _caching(graph: Graph, phone: Platform) -> Variants:
-    for planner in ("dmdar", "hope_greedy", "hope_ilp"):
+def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
+    """The rows of each model on CPU and GPU: plans with tensor caching and without."""
+    for platform, names in pairs(["gpu"]).items():
+        for model in models:
+            try:
+                work = Pipeline(source_of(model), names, cache=options.cache)
+                with Contest(platform, model, work, limit_s=options.time_limit) as contest:
+                    for planner in CACHED:
+                        contest.planned(planner)
+                        contest.planned(f"{planner}, anew", planner, caching=False)
+                    yield contest.timed(options.rounds)
+            except CoexecError as error:
+                yield [head(platform, model, "-") | {"skipped": f"{platform}: {error}"}]
+
+
+def tables_here(found: Sequence[Row]) -> Tables:
+    yield "ms with tensors moved once, or anew for each reader; measured", in_ms(found)
+    yield "simulated / measured", accuracy(found)
+
+
+def _caching(plans: Plans, graph: Graph, phone: Platform) -> Variants:
+    for planner in CACHED:
         if planner in PLANNERS:
-            plan = make(planner, graph, phone)
-            yield f"{planner}, once", simulated_s(plan, graph, phone)
-            yield f"{planner}, anew", simulated_s(plan, graph, phone, caching=False)
+            plan = plans.make(planner, graph, phone)[0]
+            yield planner, _ms(plan, graph, phone)
+            yield f"{planner}, anew", _ms(plan, graph, phone, caching=False)
 
 
-def _merging(graph: Graph, phone: Platform) -> Variants:
+def _merging(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for below_s in MERGE_BELOW_S:
-        plan = make("hope_greedy", graph, phone, merge_below_s=below_s)
+        plan = plans.make("hope_greedy", graph, phone, merge_below_s=below_s)[0]
         label = f"than {below_s * 1e3:.1f} ms" if below_s else "never"
-        yield label, simulated_s(plan, graph, phone)
+        yield label, _ms(plan, graph, phone)
 
 
-def _top_k(graph: Graph, phone: Platform) -> Variants:
+def _top_k(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for k in TOP_K:
-        plan = make("hope_greedy", graph, phone, top_k=k)
-        yield f"K={k}", simulated_s(plan, graph, phone)
+        plan = plans.make("hope_greedy", graph, phone, top_k=k)[0]
+        yield f"K={k}", _ms(plan, graph, phone)
 
 
-def _parts(graph: Graph, phone: Platform) -> Variants:
+def _parts(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     if "hope_ilp" not in PLANNERS:
         return
-    known = inspect.signature(PLANNERS["hope_ilp"]).parameters
-    if PART_OPTION not in known:
-        return
     for count in PART_TASKS:
-        plan = make("hope_ilp", graph, phone, **{PART_OPTION: count})
-        yield f"NT={count}", simulated_s(plan, graph, phone)
+        plan = plans.make("hope_ilp", graph, phone, part_tasks=count)[0]
+        yield f"NT={count}", _ms(plan, graph, phone)
 
 
-def _transfers(graph: Graph, phone: Platform) -> Variants:
+def _beta(plans: Plans, graph: Graph, phone: Platform) -> Variants:
+    for beta in BETAS:
+        plan = plans.make("dmdar", graph, phone, beta=beta)[0]
+        yield f"beta={beta:g}", _ms(plan, graph, phone)
+
+
+def _transfers(plans: Plans, graph: Graph, phone: Platform) -> Variants:
+    """What planners save of mosaic's latency, and what the bound leaves for any to save."""
     for share in TRANSFER_SHARES:
         faster = _moving_in(phone, share)
-        for planner in ("mosaic", "hope_ilp"):
+        mosaic = plans.make("mosaic", graph, faster)[0]
+        mosaic_s = simulated_s(mosaic, graph, faster)
+        for planner in ("hope_greedy", "hope_ilp"):
             if planner in PLANNERS:
-                plan = make(planner, graph, faster)
-                yield f"{planner} x{share:g}", simulated_s(plan, graph, faster)
+                saved_s = mosaic_s - simulated_s(
+                    plans.make(planner, graph, faster)[0], graph, faster
+                )
+                yield f"{planner} x{share:g}", 100 * saved_s / mosaic_s
+        bound_s = mosaic.provenance.bound_s or 0.0
+        yield f"at most x{share:g}", 100 * (1 - bound_s / mosaic_s)
 
 
 def _moving_in(phone: Platform, share: float) -> Platform:
@@ -103,18 +146,3 @@ def _moving_in(phone: Platform, share: float) -> Platform:
     setups_s = {ends: s * share for ends, s in phone.cost.setups_s.items()}
     system, cost = replace(phone.system, links=links), replace(phone.cost, setups_s=setups_s)
     return replace(phone, system=system, cost=cost)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--phones", default=",".join(PHONES))
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    args = parser.parse_args()
-    for title, table in ablations(args.models, args.phones.split(",")).items():
-        if table:
-            show(f"{title} (ms, simulated)", table, args.json)
-
-
-if __name__ == "__main__":
-    main()

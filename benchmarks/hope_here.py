@@ -1,104 +1,108 @@
-"""Plans on this machine against other engines with all cores, all in turns in one run.
+"""HOPE's tables on this machine: each planner on two cores, as two clusters and as CPU and GPU.
 
-For each model: one core alone, the best single device, every planner on two one-core clusters,
-"auto", ONNX Runtime and OpenVINO with two threads (OpenVINO where it is installed: pip install
-openvino). Goals: on nasnet_large and pnasnet_large "auto" at least 1.75 times faster than one core
-and ahead of both engines; on every model "auto" at most 1.02 times the best single device.
-
-    python benchmarks/hope_here.py [MODEL ...]
+PoCL, OpenCL on a CPU core, stands for the GPU: another engine with a memory of its own. For each
+model and pair all run in turns: each device alone, every planner, "auto", ONNX Runtime and OpenVINO
+with all cores. Goals: on nasnet_large and pnasnet_large "auto" at least 1.75 times faster than one
+core and ahead of both engines; on every model "auto" at most 1.02 times the best single device.
 """
 
-import statistics
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import onnx_ir as ir
-from common import REST_S, arguments, in_turns, ratio, show, source, two_cores
+from common import ratio
+from contest import Contest, accuracy
+from hope_tables import AUTO, PLANNED, Row, beside_the_paper, head, in_ms, normalised, source_of
 
-from coexec import zoo
 from coexec.auto import Auto, Choice
-from coexec.execute import Executor
-from coexec.frontend.load import random_inputs
-from coexec.frontend.module import Array
+from coexec.devices.detect import usable_cores
+from coexec.devices.registry import cpu_name, describe
+from coexec.errors import CoexecError
 from coexec.pipeline import Pipeline
-from coexec.simulate import simulate
 
-MODELS = ["inception_v3", "inception_v4", "pnasnet_mobile", "pnasnet_large", "nasnet_large"]
-PLANNERS = ["hope_greedy", "heft"]
-Run = Callable[[], Any]
+Pair = tuple[str, str]
 
 
-def main() -> None:
-    options = arguments(__doc__, MODELS)
-    rows = [_compare(name, options) for name in options.models]
-    show(f"on {', '.join(two_cores())}", rows, options.json)
+KINDS = ("cpu", "gpu")
+"""Of the device beside the first core."""
 
 
-def _compare(name: str, options: Any) -> dict[str, Any]:
-    cores = two_cores()
-    choice = Auto(source(name), cache=options.cache, fresh=options.fresh).choose()
-    single = next(c.devices for c in choice.candidates if len(c.devices) == 1)
-    work = Pipeline(source(name), cores, cache=options.cache)
-    feeds = random_inputs(work.model.graph)
-    with ExitStack() as stack:
-        rivals: dict[str, Run] = {
-            "auto": _plan(stack, choice.work, choice, feeds),
-            "one core": _planned(stack, cores[:1], "single", name, options, feeds),
-            "single": _planned(stack, list(single), "single", name, options, feeds),
-        }
-        for planner in PLANNERS:
-            rivals[planner] = _planned(stack, cores, planner, name, options, feeds)
-        session = work.onnx_runtime(threads=2)
-        rivals["ORT 2"] = lambda: session.run(None, dict(feeds))
-        rivals |= _openvino(name, feeds)
-        times = in_turns(rivals, options.rounds, REST_S)
-    cost, system = choice.work.measured
-    predicted_s = simulate(choice.work.schedule(choice.plan), cost, system).makespan_s
-    auto = times["auto"]
-    row: dict[str, Any] = {"model": name, "auto is": "+".join(choice.work.names)}
-    row |= {f"{rival}_s": statistics.median(t) for rival, t in times.items()}
-    row["one core / auto"] = ratio(times["one core"], auto)
-    row["auto / single"] = ratio(auto, times["single"])
-    row["simulated / measured"] = predicted_s / statistics.median(auto)
-    return row
-
-
-def _plan(stack: ExitStack, work: Pipeline, choice: Choice, feeds: dict[str, Array]) -> Run:
-    executor = stack.enter_context(Executor(choice.compiled, work.devices))
-    return lambda: executor.run(feeds)
-
-
-def _planned(
-    stack: ExitStack, devices: list[str], planner: str, name: str, options: Any,
-    feeds: dict[str, Array],
-) -> Run:  # fmt: skip
-    work = Pipeline(source(name), devices, cache=options.cache)
-    executor = stack.enter_context(Executor(work.compiled_for(planner, {}), work.devices))
-    return lambda: executor.run(feeds)
-
-
-def _openvino(name: str, feeds: dict[str, Array]) -> dict[str, Run]:
-    try:
-        import openvino
-    except ImportError:
-        print("openvino is not installed; it is left out")
+def pairs(kinds: Sequence[str]) -> dict[str, Pair]:
+    """By name: two one-core clusters; a cluster and PoCL. None where there are no two cores."""
+    cores = usable_cores()
+    if len(cores) < 2:
         return {}
-    with TemporaryDirectory() as folder:
-        path = name
-        if name in zoo.MODELS:
-            path = str(Path(folder) / "model.onnx")
-            ir.save(zoo.build(name), path)
-        settings = {
-            "INFERENCE_NUM_THREADS": 2, "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in 16 bits where it can
-        }  # fmt: skip
-        compiled = openvino.Core().compile_model(path, "CPU", settings)
-    request = compiled.create_infer_request()
-    return {"OpenVINO 2": lambda: request.infer(list(feeds.values()))}
+    # PoCL's threads are bound when it is first used, and stay there: always on the second core.
+    second = {"cpu": f"cpu:{cores[1]}", "gpu": f"gpu:0@{cores[1]}"}
+    return {f"cpu:{cores[0]}+{second[k]}": (f"cpu:{cores[0]}", second[k]) for k in kinds}
 
 
-if __name__ == "__main__":
-    main()
+def rows(models: Sequence[str], planners: Sequence[str], options: Any) -> Iterator[list[Row]]:
+    """The rows of each model on each pair, as soon as they are there."""
+    for platform, pair in pairs(options.pairs).items():
+        for model in models:
+            try:
+                yield _compare(platform, pair, model, planners, options)
+            except CoexecError as error:
+                reason = f"{model} on {platform}: {error}"
+                yield [head(platform, model, "-") | {"skipped": reason}]
+
+
+def _compare(
+    platform: str, pair: Pair, model: str, planners: Sequence[str], options: Any
+) -> list[Row]:
+    choice, fresh = None, options.fresh
+    if AUTO in planners:
+        choice = Auto(source_of(model), pair, cache=options.cache, fresh=fresh).choose()
+        fresh = False  # it has measured all that there is
+    work = Pipeline(source_of(model), pair, cache=options.cache, fresh=fresh)
+    with Contest(platform, model, work, limit_s=options.time_limit) as contest:
+        for device in pair:
+            contest.planned(device, "single", device=device)
+        if all(describe(device).kind == "cpu" for device in pair):
+            wide = cpu_name(sorted(core for d in pair for core in describe(d).cores))
+            one = Pipeline(source_of(model), [wide], cache=options.cache)
+            contest.of_another(wide, one, one.plan("single"))
+        for planner in planners:
+            if planner in PLANNED:
+                contest.planned(planner)
+        if choice is not None:
+            contest.of_another(AUTO, choice.work, choice.plan, note=_described(choice))
+        contest.engines(threads=2)
+        return contest.timed(options.rounds)
+
+
+def _described(choice: Choice) -> str:
+    chosen = choice.candidates[0]
+    return f"{chosen.planner} on {'+'.join(chosen.devices)}"
+
+
+def tables(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """For each pair what the paper's Fig. 4 shows, how auto stands, and how well it was known."""
+    for platform in dict.fromkeys(row["platform"] for row in found):
+        own = [row for row in found if row["platform"] == platform]
+        unit = platform.split("+")[1]
+        yield f"{platform}, ms, medians of all in turns", in_ms(own)
+        yield f"{platform}, the same over {unit} alone", normalised(own, lambda _, unit=unit: unit)
+        yield f"{platform}, latency saved, %: measured / paper's phones", beside_the_paper(own)
+        yield f"{platform}, time over that of auto, by round", _auto(own)
+        yield f"{platform}, simulated / measured", accuracy(own)
+
+
+def _auto(found: Sequence[Row]) -> list[Row]:
+    """How auto stands against each device alone, the best of them, and other engines."""
+    by_model: dict[str, dict[str, Row]] = {}
+    for row in found:
+        if row["rounds_s"]:
+            by_model.setdefault(row["model"], {})[row["planner"]] = row
+    table = []
+    for model, own in by_model.items():
+        if AUTO not in own:
+            continue
+        auto_s = own[AUTO]["rounds_s"]
+        cells = {"model": model, "auto is": own[AUTO]["note"]}
+        others = {n: r["rounds_s"] for n, r in own.items() if n not in (*PLANNED, AUTO)}
+        cells |= {name: ratio(rounds_s, auto_s) for name, rounds_s in others.items()}
+        alone = [rounds_s for name, rounds_s in others.items() if ":" in name]
+        cells["auto / best device"] = max(ratio(auto_s, rounds_s) for rounds_s in alone)
+        table.append(cells)
+    return table

@@ -1,73 +1,49 @@
-"""The paper's LSTM, written out: a task for each gate of each step, as engines for phones run it.
-
-The zoo's LSTM is one ONNX operator, which leaves a scheduler nothing to choose.
+"""The paper's LSTM, written out: an operator for each gate of each step, as engines for phones run
+it. The zoo's LSTM is one ONNX operator, which leaves a scheduler nothing to choose.
 """
 
-from coexec.ir.graph import Graph, Operator, Task, Tensor
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 GATES = {"input": "Sigmoid", "forget": "Sigmoid", "cell": "Tanh", "output": "Sigmoid"}
+OPSET = 17
 
 
-def lstm_cells(steps: int = 10, size: int = 1024) -> Graph:
+def lstm_cells(steps: int = 10, size: int = 1024) -> onnx.ModelProto:
     """One layer: [x, h] times a matrix of its own for each gate, then the usual sums.
 
     Step t reads "x<t>" of ``size`` features; the state starts as the inputs "h" and "c".
     """
-    graph = _Recorder(size)
-    h, c = graph.input("h"), graph.input("c")
+    nodes: list[onnx.NodeProto] = []
+
+    def add(op_type: str, inputs: list[str], output: str, **attributes: int) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [output], output, **attributes))
+        return output
+
+    h, c = "h", "c"
     for t in range(steps):
-        both = graph.task(f"{t}/concat", ["Concat"], [graph.input(f"x{t}"), h], 2 * size)
-        i, f, g, o = (graph.gate(f"{t}/{gate}", act, both) for gate, act in GATES.items())
-        new = graph.task(f"{t}/write", ["Mul"], [i, g])
-        kept = graph.task(f"{t}/keep", ["Mul"], [f, c])
-        c = graph.task(f"{t}/c", ["Add"], [new, kept])
-        h = graph.task(f"{t}/h", ["Mul"], [o, graph.task(f"{t}/tanh", ["Tanh"], [c])])
-    return graph.finish(h)
+        both = add("Concat", [f"x{t}", h], f"{t}/concat", axis=1)
+        i, f, g, o = (
+            add(activation, [add("MatMul", [both, f"{gate}/w"], f"{t}/{gate}/sum")], f"{t}/{gate}")
+            for gate, activation in GATES.items()
+        )
+        new, kept = add("Mul", [i, g], f"{t}/write"), add("Mul", [f, c], f"{t}/keep")
+        c = add("Add", [new, kept], f"{t}/c")
+        h = add("Mul", [o, add("Tanh", [c], f"{t}/tanh")], f"{t}/h")
+    inputs = [_info(name, size) for name in ("h", "c", *(f"x{t}" for t in range(steps)))]
+    graph = helper.make_graph(nodes, "lstm_cells", inputs, [_info(h, size)], _weights(size))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
 
 
-class _Recorder:
-    """Collects tasks in topological order."""
+def _info(name: str, size: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, size))
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._tensors: dict[str, Tensor] = {}
-        self._tasks: list[Task] = []
-        self._inputs: list[str] = []
 
-    def input(self, name: str) -> str:
-        self._inputs.append(name)
-        return self._tensor(name, (1, self._size))
-
-    def gate(self, name: str, activation: str, both: str) -> str:
-        weight = self._tensor(f"{name}/w", (2 * self._size, self._size), constant=True)
-        return self.task(name, ["MatMul", activation], [both], weights=(weight,))
-
-    def task(
-        self,
-        name: str,
-        kinds: list[str],
-        reads: list[str],
-        features: int | None = None,
-        weights: tuple[str, ...] = (),
-    ) -> str:
-        """A task of operators of these kinds, one behind the other; the tensor that it makes."""
-        shape = (1, features or self._size)
-        operators, inputs = [], (*reads, *weights)
-        for number, kind in enumerate(kinds):
-            last = number == len(kinds) - 1
-            output = self._tensor(name if last else f"{name}/{kind}", shape)
-            operators.append(Operator(kind, inputs, (output,), {"axis": 1}, {}))
-            inputs = (output,)
-        signature = f"{kinds} {reads and self._tensors[reads[0]].shape} {shape}"
-        macs = 2 * self._size * self._size if weights else 0
-        made = Task(name, tuple(operators), tuple(reads), weights, (name,), signature, macs)
-        self._tasks.append(made)
-        return name
-
-    def finish(self, output: str) -> Graph:
-        tasks, inputs = tuple(self._tasks), tuple(self._inputs)
-        return Graph("lstm_cells", self._tensors, tasks, inputs, (output,))
-
-    def _tensor(self, name: str, shape: tuple[int, ...], constant: bool = False) -> str:
-        self._tensors[name] = Tensor(name, shape, "float32", constant)
-        return name
+def _weights(size: int) -> list[onnx.TensorProto]:
+    random = np.random.default_rng(0)
+    shape, scale = (2 * size, size), np.float32((2 * size) ** -0.5)
+    return [
+        numpy_helper.from_array(random.standard_normal(shape, np.float32) * scale, f"{gate}/w")
+        for gate in GATES
+    ]

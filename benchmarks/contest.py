@@ -1,0 +1,168 @@
+"""Plans and other engines with one model on this machine, timed in turns in one process."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import onnx_ir as ir
+from common import REST_S, in_turns
+from hope_tables import Row, head, limited, source_of, tried
+
+from coexec import zoo
+from coexec.costs.base import CostModel
+from coexec.derive import derive
+from coexec.devices.base import Device
+from coexec.execute import Executor
+from coexec.frontend.load import random_inputs
+from coexec.pipeline import Pipeline, make_plan
+from coexec.plan import Plan
+from coexec.simulate import simulate
+
+__all__ = ["Contest"]
+
+Run = Callable[[], Any]
+
+
+class Contest:
+    """Collect rivals, then time all of them. Rivals with equal plans share one executor.
+
+    Use it in a ``with`` statement: executors keep threads and memory until then.
+    """
+
+    def __init__(
+        self,
+        platform: str,
+        model: str,
+        work: Pipeline,
+        *,
+        cost: CostModel | None = None,
+        devices: Sequence[Device] | None = None,
+        limit_s: float | None = None,
+    ) -> None:
+        """
+        Args:
+            platform, model: the heads of the rows.
+            work: the model on its devices.
+            cost: what planners and simulator believe; by default the profile.
+            devices: what runs the plans; by default those of ``work``.
+            limit_s: for planners that know a limit of time; by default their own.
+        """
+        self.platform, self.model, self.work = platform, model, work
+        measured, self.system = work.measured
+        self.cost = measured if cost is None else cost
+        self._devices = work.devices if devices is None else devices
+        self._limit_s = limit_s
+        self._feeds = random_inputs(work.model.graph)
+        self._stack = ExitStack()
+        self._runs: dict[str, Run] = {}
+        self._known: dict[str, Run] = {}
+        self._rows: list[Row] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def planned(
+        self, label: str, planner: str | None = None, *, caching: bool = True, **options: Any
+    ) -> None:
+        """A planner of the registry on all devices; why it cannot is noted in its row.
+
+        Without ``caching`` tensors are moved anew for each segment that reads them.
+        """
+        row = head(self.platform, self.model, label)
+        fill = partial(self._planned, label, planner or label, options, caching)
+        self._rows.append(tried(row, fill))
+
+    def _planned(self, label: str, planner: str, options: Mapping[str, Any], caching: bool) -> Row:
+        start_s = time.perf_counter()
+        options = {**options, **limited(planner, self._limit_s)}
+        plan = make_plan(planner, options, self.work.model.graph, self.cost, self.system)
+        took_s = time.perf_counter() - start_s
+        self._runs[label] = self._executed(plan, caching)
+        schedule = derive(plan, self.work.model.graph, tensor_caching=caching)
+        return {
+            "simulated_s": simulate(schedule, self.cost, self.system).makespan_s,
+            "bound_s": plan.provenance.bound_s,
+            "status": plan.provenance.status,
+            "planning_s": took_s,
+        }
+
+    def _executed(self, plan: Plan, caching: bool) -> Run:
+        text = repr((plan.order, caching))
+        if text not in self._known:
+            executor = Executor(self.work.compiled_plan(plan), self._devices, caching)
+            self._stack.enter_context(executor)
+            self._known[text] = partial(executor.run, self._feeds)
+        return self._known[text]
+
+    def of_another(self, label: str, work: Pipeline, plan: Plan, **cells: Any) -> None:
+        """A plan of the same model for other devices, or in another configuration."""
+        cost, system = work.measured
+        executor = Executor(work.compiled_plan(plan), work.devices)
+        self._stack.enter_context(executor)
+        simulated_s = simulate(work.schedule(plan), cost, system).makespan_s
+        self.other(label, partial(executor.run, self._feeds), simulated_s=simulated_s, **cells)
+
+    def other(self, label: str, run: Run, **cells: Any) -> None:
+        """Anything that runs the model."""
+        self._runs[label] = run
+        self._rows.append(head(self.platform, self.model, label) | cells)
+
+    def engines(self, threads: int) -> None:
+        """ONNX Runtime and OpenVINO with all cores."""
+        session = self.work.onnx_runtime(threads=threads)
+        self.other(f"ORT {threads}", lambda: session.run(None, self._feeds))
+        label = f"OpenVINO {threads}"
+        try:
+            run = _openvino(self.model, self._feeds, threads)
+        except ImportError:
+            row = head(self.platform, self.model, label)
+            reason = f"{label}: it is not installed (pip install openvino)"
+            self._rows.append(row | {"skipped": reason})
+        else:
+            self.other(label, run)
+
+    def timed(self, rounds: int) -> list[Row]:
+        """The rows of all rivals in the order in which they came."""
+        times = in_turns(self._runs, rounds, REST_S)
+        return [row | {"rounds_s": times.get(row["planner"])} for row in self._rows]
+
+
+def _openvino(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
+    import openvino
+
+    settings = {
+        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in 16 bits where it can
+    }  # fmt: skip
+    with TemporaryDirectory() as folder:
+        path: Any = Path(folder) / "model.onnx"
+        given = source_of(model)
+        if isinstance(given, bytes):
+            path.write_bytes(given)
+        elif given.startswith("zoo:"):
+            ir.save(zoo.build(given.removeprefix("zoo:")), path)
+        else:
+            path = given
+        compiled = openvino.Core().compile_model(path, "CPU", settings)
+    request = compiled.create_infer_request()
+    return lambda: request.infer(dict(feeds))
+
+
+def accuracy(rows: Sequence[Row]) -> list[Row]:
+    """Simulated makespan over the measured one, by platform and model, for each planner."""
+    table: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if row["simulated_s"] and row["rounds_s"]:
+            key = row["platform"], row["model"]
+            cells = table.setdefault(key, {"platform": key[0], "model": key[1]})
+            measured_s = statistics.median(row["rounds_s"])
+            cells[row["planner"]] = f"{row['simulated_s'] / measured_s:.2f}"
+    return [*table.values()]

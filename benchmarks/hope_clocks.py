@@ -1,0 +1,109 @@
+"""Do gains persist when one processor is slower? On this machine, as the paper's Fig. 5 on a phone.
+
+The first device of each pair is made slow (`slow_device`), as low clocks do. What the profile says
+of it is multiplied by how much longer the whole network takes on it alone; planners plan with that,
+and their plans run on the slow device and the other one.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from common import REST_S, in_turns
+from contest import Contest, accuracy
+from hope_here import pairs
+from hope_phones import PAPER_CLOCKS
+from hope_tables import MODELS, PLANNED, Row, head, pair, reductions, source_of
+from slow_device import slowed
+
+from coexec.costs.table import CostTable
+from coexec.devices.base import Device
+from coexec.errors import CoexecError
+from coexec.execute import Executor
+from coexec.frontend.load import random_inputs
+from coexec.pipeline import Pipeline, make_plan
+
+SHARES = (0.32, 0.84, 1.0)
+"""Of the full speed: the paper's clocks over the highest of them."""
+PLANNERS = tuple(name for name in PLANNED if name not in ("heft", "cpsat"))
+"""Those of the paper."""
+_CALIBRATION_ROUNDS = 10
+
+
+def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
+    """The rows of each model, pair and share, as soon as they are there."""
+    for platform, names in pairs(options.pairs).items():
+        for model in models:
+            for share in options.shares:
+                label = f"{platform}, {names[0]} at {share:.0%}"
+                try:
+                    fresh = options.fresh and share == options.shares[0]
+                    work = Pipeline(source_of(model), names, cache=options.cache, fresh=fresh)
+                    yield _compare(label, model, work, share, options)
+                except CoexecError as error:
+                    yield [head(label, model, "-") | {"skipped": f"{label}: {error}"}]
+
+
+def _compare(label: str, model: str, work: Pipeline, share: float, options: Any) -> list[Row]:
+    first, *others = work.devices
+    with slowed(first, share, options.slow_by) as slow:
+        devices = (slow, *others)
+        factor = _slowdown(work, slow)
+        cost = _times(work.measured[0], slow.spec.name, factor)
+        with Contest(
+            label, model, work, cost=cost, devices=devices, limit_s=options.time_limit
+        ) as contest:
+            for device in work.names:
+                contest.planned(device, "single", device=device)
+            for planner in PLANNERS:
+                contest.planned(planner)
+            return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
+
+
+def _slowdown(work: Pipeline, slow: Device) -> float:
+    """How many times as long the whole network takes on the slow device as on the real one."""
+    cost, system = work.measured
+    feeds = random_inputs(work.model.graph)
+    plan = make_plan("single", {"device": slow.spec.name}, work.model.graph, cost, system)
+    compiled = work.compiled_plan(plan)
+    with Executor(compiled, work.devices) as usual, Executor(compiled, [slow]) as slower:
+        runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
+        times = in_turns(runs, _CALIBRATION_ROUNDS, REST_S)
+    return math.fsum(times["slow"]) / math.fsum(times["usual"])
+
+
+def _times(cost: CostTable, device: str, factor: float) -> CostTable:
+    """``cost`` with all that ``device`` does taking ``factor`` times as long."""
+    tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[device].items()}
+    launches_s = {**cost.launches_s, device: cost.launch_s(device) * factor}
+    return replace(cost, tasks_s={**cost.tasks_s, device: tasks_s}, launches_s=launches_s)
+
+
+def tables(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    platforms = list(dict.fromkeys(row["platform"] for row in found))
+    yield (
+        "latency saved, %, mean of the models, one device slow: measured / paper's phone",
+        [
+            _saved([row for row in found if row["platform"] == platform], platform)
+            for platform in platforms
+        ],
+    )
+    yield "simulated / measured, one device slow", accuracy(found)
+
+
+def _saved(own: Sequence[Row], platform: str) -> Row:
+    highest = max(PAPER_CLOCKS)
+    by_share = {f"{hertz / highest:.0%}": percents for hertz, percents in PAPER_CLOCKS.items()}
+    paper = by_share.get(platform.rpartition(" ")[2], (None, None))
+    slowdowns = [row["slowdown"] for row in own if "slowdown" in row]
+    cells: Row = {"devices": platform}
+    cells["times slower"] = f"{statistics.median(slowdowns):.2f}" if slowdowns else "-"
+    for better in ("hope_ilp", "hope_greedy"):
+        for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
+            if saved := reductions(own, better, worse).values():
+                known = percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
+                cells[f"{better} against {worse}"] = pair(statistics.mean(saved), known)
+    return cells

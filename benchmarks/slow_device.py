@@ -1,0 +1,145 @@
+"""A device made slow, as by a lower clock: by a CPU quota, or by waiting after each program.
+
+"quota" puts the device's thread into a control group whose CPU time is limited (cgroup v1, root).
+Linux looks at quotas when its timer ticks, every 4 ms where CONFIG_HZ is 250. Measured there at
+50 %: with a period of 1 ms nothing gets slower (1.00 times); with 5 ms a matrix product of 0.13 ms
+takes 2.01 times as long in the mean and 1.00 times in the median, as the thread runs at full speed
+for some milliseconds and then stands still. Whole networks are slowed as asked, operators are not.
+
+"stretch" lets each program take 1/share of its own time: the thread keeps its core busy for the
+rest. That slows every operator alike, which is what a lower clock does, and needs no rights.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from coexec.devices.base import Bound, Device, Program
+from coexec.errors import DeviceError
+from coexec.frontend.module import Module
+
+__all__ = ["WAYS", "slowed"]
+
+WAYS = ("stretch", "quota")
+_PERIOD_US = 5000
+
+
+@contextmanager
+def slowed(device: Device, share: float, way: str) -> Iterator[Device]:
+    """``device`` at ``share`` of its speed, itself at 1. What was changed for it is undone.
+
+    Raises:
+        DeviceError: there is no control group to limit it with, or no right to make one.
+    """
+    if share >= 1:
+        yield device
+    elif way == "stretch":
+        yield _Stretched(device, share)
+    else:
+        with _group(share) as group:
+            yield _Limited(device, group)
+
+
+class _Like:
+    """A device or a program like another one, but for what a subclass changes."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Stretched(_Like):
+    def __init__(self, device: Device, share: float) -> None:
+        super().__init__(device)
+        self._share = share
+
+    def compile(self, module: Module) -> Program:
+        return _StretchedProgram(self._inner.compile(module), self._share)
+
+
+class _StretchedProgram(_Like):
+    def __init__(self, program: Program, share: float) -> None:
+        super().__init__(program)
+        self._share = share
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        return _StretchedBound(self._inner.bind(inputs, outputs), self._share)
+
+
+class _StretchedBound(_Like):
+    def __init__(self, bound: Bound, share: float) -> None:
+        super().__init__(bound)
+        self._share = share
+
+    def run(self) -> None:
+        start_s = time.perf_counter()
+        self._inner.run()
+        end_s = start_s + (time.perf_counter() - start_s) / self._share
+        while time.perf_counter() < end_s:
+            pass
+
+
+class _Limited(_Like):
+    def __init__(self, device: Device, group: Path) -> None:
+        super().__init__(device)
+        self._group = group
+
+    def entered(self) -> AbstractContextManager[None]:
+        return self._inside()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        with self._inner.entered():
+            _join(self._group)
+            try:
+                yield
+            finally:
+                _join(self._group.parent)
+
+
+def _join(group: Path) -> None:
+    (group / "tasks").write_text(str(threading.get_native_id()))
+
+
+@contextmanager
+def _group(share: float) -> Iterator[Path]:
+    """A control group of this process with a quota; gone afterwards."""
+    group = _own_group() / f"coexec-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        raise DeviceError(f"a control group with a CPU quota cannot be made: {error}; it "
+                          f"needs root, stretch does not") from error  # fmt: skip
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up then, too
+    try:
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(round(share * _PERIOD_US)))
+        yield group
+    finally:
+        for thread in (group / "tasks").read_text().split():
+            (group.parent / "tasks").write_text(thread)
+        group.rmdir()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _own_group() -> Path:
+    """The folder of this process's group in the hierarchy of the CPU controller (cgroup v1)."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError as error:
+        raise DeviceError(f"this machine has no control groups: {error}") from error
+    for _, place, kind, options, *_ in map(str.split, mounts):
+        if kind == "cgroup" and "cpu" in options.split(","):
+            own = next(g.split(":", 2)[2] for g in groups if "cpu" in g.split(":")[1].split(","))
+            return Path(place) / own.lstrip("/")
+    raise DeviceError("this machine has no CPU controller of cgroup v1, in which threads of one "
+                      "process may have different quotas; stretch works without")  # fmt: skip
