@@ -97,7 +97,9 @@ class Contest:
     def _executed(self, plan: Plan, caching: bool) -> Run:
         text = repr((plan.order, caching))
         if text not in self._known:
-            executor = Executor(self.work.compiled_plan(plan), self._devices, caching)
+            executor = Executor(
+                self.work.compiled_plan(plan), self._devices, tensor_caching=caching
+            )
             self._stack.enter_context(executor)
             self._known[text] = partial(executor.run, self._feeds)
         return self._known[text]

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from coexec.derive import derive
 from coexec.plan import Plan, Provenance
 from coexec.planners.problem import Problem
+from coexec.simulate import simulate
 
-__all__ = ["Problem", "Timeline", "build_plan", "makespan_s"]
+__all__ = ["Found", "Problem", "Timeline", "alone", "build_plan", "makespan_s", "simulated_s"]
 
 
 class Timeline:
@@ -122,6 +124,30 @@ def makespan_s(problem: Problem, assignment: Sequence[int], sequence: Iterable[i
     for task in sequence:
         timeline.run(task, assignment[task])
     return timeline.makespan_s
+
+
+class Found(NamedTuple):
+    """A plan of whole tasks, as planners see it."""
+
+    assignment: Sequence[int]
+    """By task, its device."""
+    sequence: Sequence[int]
+    """All tasks, none before its predecessors."""
+
+
+def simulated_s(problem: Problem, found: Found) -> float:
+    """Seconds of one inference in the simulator: segments joined, their launches saved."""
+    schedule = derive(build_plan(problem, *found, "", {}), problem.graph)
+    return simulate(schedule, problem.cost, problem.system).makespan_s
+
+
+def alone(problem: Problem) -> list[Found]:
+    """The plans that use one device only, for each that runs all tasks.
+
+    Planners that search without looking ahead, or with a limit, should not return anything slower.
+    """
+    able = (d for d in problem.devices if all(row[d] < math.inf for row in problem.latency_s))
+    return [Found([device] * len(problem.tasks), problem.tasks) for device in able]
 
 
 def build_plan(

@@ -2,20 +2,25 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from coexec.costs.base import CostModel
-from coexec.derive import derive
 from coexec.errors import UsageError
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners import heft, hope_greedy
-from coexec.planners.base import Problem, Timeline, build_plan, makespan_s
+from coexec.planners import dmdar, heft, hope_greedy, mosaic
+from coexec.planners.base import (
+    Found,
+    Problem,
+    Timeline,
+    build_plan,
+    makespan_s,
+    simulated_s,
+)
 from coexec.planners.exact.constraints import TRUE, Constraints, Literal, Sum
 from coexec.planners.exact.formulation import Formulation, Solution
 from coexec.planners.exact.listing import listed
-from coexec.simulate import simulate
 
 __all__ = ["plan"]
 
@@ -36,8 +41,8 @@ def plan(
     """Search for the best plan of the whole graph, and prove how good it is.
 
     The model: a decision for each task and device, an optional interval for each, no overlap on a
-    device, and literals for the tensors that move. It starts from the shortest of three plans
-    (hope_greedy, heft and plain list scheduling), and the plan returned is never longer than that
+    device, and literals for the tensors that move. It starts from the shortest plan of
+    the heuristics (hope_greedy, heft, dmdar, mosaic, plain list scheduling), and the plan returned is never longer than that
     in the simulator. Promises a bound that no plan of unsplit tasks beats, neither in the
     planners' model of time nor in the simulator: the tasks of a segment pay for one launch in it.
     Status "optimal" says that the simulated makespan meets the bound (as closely as the solver's
@@ -67,7 +72,7 @@ def plan(
         if not value > 0:
             raise UsageError(f"{name} is {value}, but planner cpsat needs more than 0")
     problem = Problem(graph, cost, system)
-    start = min(_starts(problem), key=lambda start: _simulated_s(problem, start))
+    start = min(_starts(problem), key=lambda start: simulated_s(problem, start))
     formulation = _formulate(problem, start)
     model = _Model(cp_model, formulation)
     model.start_from(formulation.solution(*start))
@@ -78,11 +83,11 @@ def plan(
     solver.parameters.interleave_search = True  # workers in turns: the same on any machine
     solver.parameters.random_seed = seed
     found, bound_s = model.solve(solver)
-    best = min([start, *found], key=lambda found: _simulated_s(problem, found))
+    best = min([start, *found], key=lambda found: simulated_s(problem, found))
     # A bound of equal seconds is reached to within what rounding to ticks leaves open.
     slack_s = 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
     status = "time limit" if solver.wall_time >= time_limit_s else "feasible"
-    if _simulated_s(problem, best) <= bound_s + slack_s:
+    if simulated_s(problem, best) <= bound_s + slack_s:
         status = "optimal"
     return build_plan(
         problem, *best, "cpsat",
@@ -91,28 +96,16 @@ def plan(
     )  # fmt: skip
 
 
-class _Found(NamedTuple):
-    """Where tasks run, and a sequence of all of them."""
-
-    assignment: Sequence[int]
-    sequence: Sequence[int]
-
-
-def _simulated_s(problem: Problem, found: _Found) -> float:
-    """Seconds of one inference, launches saved and segments joined."""
-    schedule = derive(build_plan(problem, *found, "cpsat", {}), problem.graph)
-    return simulate(schedule, problem.cost, problem.system).makespan_s
-
-
-def _starts(problem: Problem) -> list[_Found]:
+def _starts(problem: Problem) -> list[Found]:
     """What heuristics find."""
     case = (problem.graph, problem.cost, problem.system)
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    plans = [hope_greedy.plan(*case), heft.plan(*case)]
-    return [_Found(timeline.device, sequence), *(_read(problem, plan) for plan in plans)]
+    heuristics = (dmdar, heft, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
+    plans = [heuristic.plan(*case) for heuristic in heuristics]
+    return [Found(timeline.device, sequence), *(_read(problem, plan) for plan in plans)]
 
 
-def _read(problem: Problem, plan: Plan) -> _Found:
+def _read(problem: Problem, plan: Plan) -> Found:
     """The tasks of a plan, and a sequence that keeps the order on each device."""
     number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
     queues = [[number[p.task] for p in plan.order[name]] for name in problem.system.names]
@@ -125,10 +118,10 @@ def _read(problem: Problem, plan: Plan) -> _Found:
         for queue in queues:
             while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
                 sequence[queue.pop(0)] = None
-    return _Found(assignment, list(sequence))
+    return Found(assignment, list(sequence))
 
 
-def _formulate(problem: Problem, start: _Found) -> Formulation:
+def _formulate(problem: Problem, start: Found) -> Formulation:
     """The problem in whole ticks, to be solved in no more of them than ``start`` takes."""
     tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start)) / _TICKS))
     formulation = Formulation(
@@ -162,7 +155,7 @@ class _Model:
         for moment, tick in zip(self._moments, known.moments, strict=True):
             self._model.add_hint(moment, tick)
 
-    def solve(self, solver: Any) -> tuple[list[_Found], float]:
+    def solve(self, solver: Any) -> tuple[list[Found], float]:
         """The best solution, if there is one, and a bound in seconds that rounding leaves valid."""
         status = solver.solve(self._model)
         if status == self._cp_model.UNKNOWN:
@@ -172,7 +165,7 @@ class _Model:
         flags = [bool(solver.value(flag)) for flag in self._flags]
         solution = Solution(flags, [solver.value(moment) for moment in self._moments])
         ticks = solver.best_objective_bound - self._constraints.rounding()
-        return [_Found(*self._formulation.read(solution))], ticks * self._constraints.tick_s
+        return [Found(*self._formulation.read(solution))], ticks * self._constraints.tick_s
 
     def _one_task_at_a_time(self) -> None:
         formulation = self._formulation

@@ -12,7 +12,15 @@ from coexec.errors import UsageError
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners.base import Problem, Timeline, build_plan, makespan_s
+from coexec.planners.base import (
+    Found,
+    Problem,
+    Timeline,
+    alone,
+    build_plan,
+    makespan_s,
+    simulated_s,
+)
 from coexec.planners.exact.constraints import Constraints
 from coexec.planners.exact.formulation import Formulation, Solution
 from coexec.planners.exact.listing import listed
@@ -85,12 +93,13 @@ def plan(
         shares = _shares(problem) if look_ahead is None else [look_ahead]
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    plain = _Found(timeline.device, sequence, solved[0].look_ahead)
-    best = min([*solved, plain], key=lambda f: makespan_s(problem, f.assignment, f.sequence))
+    plans = [Found(timeline.device, sequence), *alone(problem)]
+    best = min(solved, key=lambda solution: makespan_s(problem, *solution.found))
+    shortest = min([best.found, *plans], key=lambda found: simulated_s(problem, found))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
                "max_nodes": max_nodes, "time_limit_s": time_limit_s}  # fmt: skip
-    return build_plan(problem, best.assignment, best.sequence, "hope_ilp", options, status=status)
+    return build_plan(problem, *shortest, "hope_ilp", options, status=status)
 
 
 def _check(
@@ -115,11 +124,10 @@ def _check(
         raise UsageError(f"time_limit_s is {time_limit_s}, but the solver needs more than 0")
 
 
-class _Found(NamedTuple):
-    """Where tasks run, and a sequence of all of them."""
+class _Solved(NamedTuple):
+    """What the solver found, and how."""
 
-    assignment: Sequence[int]
-    sequence: Sequence[int]
+    found: Found
     look_ahead: float | None
     proven: bool = False
 
@@ -166,7 +174,7 @@ def _cut(counts: Mapping[int, int], eps: float) -> int:
         eps += 0.1
 
 
-def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Found:
+def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Solved:
     """The graph as one part; if the solver has no time for anything, as listed."""
     ranks_s, tails_s = problem.upward_rank_s, problem.chain.tails_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
@@ -175,7 +183,7 @@ def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Found
     formulation.within(known.moments[formulation.end_of_all])
     solution, proven = solver.solve(formulation, known, 0.0, max_nodes)
     assignment, sequence = formulation.read(solution)
-    return _Found(assignment, sequence, None, proven)
+    return _Solved(Found(assignment, sequence), None, proven)
 
 
 def _shares(problem: Problem) -> list[float]:
@@ -184,14 +192,14 @@ def _shares(problem: Problem) -> list[float]:
 
 def _in_parts(
     problem: Problem, parts: Iterable[list[int]], share: float, max_nodes: int, solver: "_Solver"
-) -> _Found:
+) -> _Solved:
     """One part after the other, with a ``share`` of what follows added to the ends of tasks."""
     timeline, sequence = Timeline(problem), list[int]()
     follows_s = [share * s for s in _follows_s(problem)]
     for part in parts:
         timeline, ordered = _part(problem, part, timeline, follows_s, max_nodes, solver)
         sequence += ordered
-    return _Found(timeline.device, sequence, share)
+    return _Solved(Found(timeline.device, sequence), share)
 
 
 def _follows_s(problem: Problem) -> list[float]:
