@@ -1,7 +1,6 @@
 """The whole graph at once, with a bound, by OR-Tools CP-SAT."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from coexec.costs.base import CostModel
@@ -42,12 +41,12 @@ def plan(
 
     The model: a decision for each task and device, an optional interval for each, no overlap on a
     device, and literals for the tensors that move. It starts from the shortest plan of
-    the heuristics (hope_greedy, heft, dmdar, mosaic, plain list scheduling), and the plan returned is never longer than that
-    in the simulator. Promises a bound that no plan of unsplit tasks beats, neither in the
-    planners' model of time nor in the simulator: the tasks of a segment pay for one launch in it.
-    Status "optimal" says that the simulated makespan meets the bound (as closely as the solver's
-    whole numbers tell, 1e-4 of it at worst), "feasible" that the work limit came first, "time
-    limit" that the clock did. Exponential at worst.
+    the heuristics (hope_greedy, heft, dmdar, mosaic, plain list scheduling), and the plan returned
+    is never longer than that in the simulator. Promises a bound that no plan of unsplit tasks
+    beats, neither in the planners' model of time nor in the simulator: the tasks of a segment pay
+    for one launch in it. Status "optimal" says that the simulated makespan meets the bound (as
+    closely as the solver's whole numbers tell, 1e-4 of it at worst), "feasible" that the work limit
+    came first, "time limit" that the clock did. Exponential at worst.
 
     Same input, same plan, also for several workers, unless the clock stops the search: only
     ``time_limit_s`` can make two runs differ.

@@ -47,7 +47,8 @@ def plan(
             several tasks at once is not always better than one, as it serves these alone.
         merge_below_s: tasks shorter than this on every device that runs them are merged; by
             default what handing a task to another device costs at least: the slowest link's
-            latency and a launch.
+            latency and a launch. Where that link also copies, the time of its smallest copy
+            on top is tried as well.
 
     Raises:
         UsageError: ``top_k`` is less than 1.
@@ -55,21 +56,36 @@ def plan(
     problem = Problem(graph, cost, system)
     if top_k is not None and top_k < 1:
         raise UsageError(f"top_k is {top_k}, but at least 1 task is to be placed at a time")
-    if merge_below_s is None:
-        merge_below_s = default_merge_below_s(problem)
-    groups = merge(problem, merge_below_s)
+    below_s = [default_merge_below_s(problem), default_merge_below_s(problem, copies=True)]
+    if merge_below_s is not None:
+        below_s = [merge_below_s]
     most = default_top_k(len(problem.devices))
-    found = [_search(problem, groups, k) for k in ([top_k] if top_k else range(1, most + 1))]
-    best, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
+    found = [
+        (k, below, *_search(problem, groups, k))
+        for below, groups in _distinct(problem, below_s)
+        for k in ([top_k] if top_k else range(1, most + 1))
+    ]
+    best, below, timeline, sequence = min(found, key=lambda result: result[2].makespan_s)
     plans = [Found(timeline.device, sequence), *alone(problem)]
     shortest = min(plans, key=lambda found: simulated_s(problem, found))
-    options = {"top_k": best, "merge_below_s": merge_below_s}
+    options = {"top_k": best, "merge_below_s": below}
     return build_plan(problem, *shortest, "hope_greedy", options)
+
+
+def _distinct(
+    problem: Problem, below_s: Sequence[float]
+) -> list[tuple[float, list[tuple[int, ...]]]]:
+    """The groups that each threshold makes, without those that another one makes as well."""
+    found: dict[str, tuple[float, list[tuple[int, ...]]]] = {}
+    for below in below_s:
+        groups = merge(problem, below)
+        found.setdefault(repr(groups), (below, groups))
+    return list(found.values())
 
 
 def _search(
     problem: Problem, groups: Sequence[tuple[int, ...]], top_k: int
-) -> tuple[int, Timeline, list[int]]:
+) -> tuple[Timeline, list[int]]:
     """The paper's Algorithm 2 for one K."""
     timeline = Timeline(problem)
     sequence: list[int] = []
@@ -80,7 +96,7 @@ def _search(
                 timeline.run(task, device)
             sequence += group
             queue.done(group)
-    return top_k, timeline, sequence
+    return timeline, sequence
 
 
 def default_top_k(devices: int) -> int:
@@ -90,9 +106,16 @@ def default_top_k(devices: int) -> int:
     return max(1, int(math.log(256 + 0.5, devices)))
 
 
-def default_merge_below_s(problem: Problem) -> float:
-    """A task that takes less is not worth a wait for another device."""
-    latency_s = max(link.latency_s for row in problem.links for link in row)
+def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
+    """What takes less is not worth waiting for another device; with ``copies``, or copying."""
+    pairs = [(a, b) for a in problem.devices for b in problem.devices]
+    least_s = [
+        min((copy_s[a][b] for copy_s in problem.copy_s), default=0.0) if copies else 0.0
+        for a, b in pairs
+    ]
+    latency_s = max(
+        problem.links[a][b].latency_s + s for (a, b), s in zip(pairs, least_s, strict=True)
+    )
     return latency_s + max(problem.cost.launch_s(name) for name in problem.system.names)
 
 

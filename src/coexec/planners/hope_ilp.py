@@ -55,10 +55,10 @@ def plan(
     knows where the tensors are that it reads. The objective of a part is the latest end of its
     tasks, each with a share of the longest way from there to the end of the graph. Promises the
     optimum in the planners' model of time (`planners.base.Timeline`) if there is one part only,
-    as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else no quality,
-    but in that model never a longer plan than plain list scheduling makes, from which each part
-    is solved and against which it is judged. Exponential in ``part_tasks``, linear in the number
-    of parts.
+    as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else only that
+    the simulated plan is not slower than the best single device, nor than plain list scheduling,
+    from which each part is solved and against which it is judged. Exponential in ``part_tasks``,
+    linear in the number of parts.
 
     Same input, same plan, unless the clock stops a solver: only ``time_limit_s`` can make two runs
     differ.
@@ -95,11 +95,13 @@ def plan(
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
     plans = [Found(timeline.device, sequence), *alone(problem)]
     best = min(solved, key=lambda solution: makespan_s(problem, *solution.found))
-    shortest = min([best.found, *plans], key=lambda found: simulated_s(problem, found))
+    if not best.proven:
+        plans = [best.found, *plans]
+        best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
                "max_nodes": max_nodes, "time_limit_s": time_limit_s}  # fmt: skip
-    return build_plan(problem, *shortest, "hope_ilp", options, status=status)
+    return build_plan(problem, *best.found, "hope_ilp", options, status=status)
 
 
 def _check(
