@@ -119,7 +119,7 @@ def left_out_s(rows: list[Comparison], *, gpu: bool) -> list[float]:
 def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
     """One network on one processor, operator by operator."""
     device, model = check["device"], check["model"]
-    graph = Pipeline(f"zoo:{model}").model.graph
+    graph = Pipeline(f"zoo:{model}").published_graph
     cost = load(name, [device]).cost
     model_s = sum(cost.piece_s(graph, t, graph.output_of(t).whole, device) for t in graph.tasks)
     published_s = figure(check, "published_s")

@@ -55,7 +55,7 @@ def _lstm() -> bytes:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return Pipeline(source_of(model)).model.graph
+    return Pipeline(source_of(model)).published_graph
 
 
 def head(platform: str, model: str, planner: str) -> Row:

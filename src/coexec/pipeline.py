@@ -30,6 +30,7 @@ from coexec.schedule import Schedule
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.compile import Compiler
     from coexec.frontend.model import Model
+    from coexec.ir.graph import Graph
     from coexec.profile import Effort, Progress
 
 __all__ = ["ZOO", "Pipeline", "make_plan"]
@@ -121,6 +122,17 @@ class Pipeline:
         return restore(
             self.cache.add("models", self.digest, lambda draft: save(model, draft)), self.digest
         )
+
+    @cached_property
+    def published_graph(self) -> "Graph":
+        """The tasks of the model for engines that do not rewrite it as ours do.
+
+        That is for platforms whose engines are simulated from what was published about them.
+        """
+        from coexec.frontend.load import load
+
+        name, source = self._name(), self._resolved()
+        return load(source, shapes=self.shapes, name=name, rewrites=False).graph
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):

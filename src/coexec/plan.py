@@ -10,12 +10,13 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any, Self
 
-from coexec.errors import PlanError
+from coexec.errors import InfeasibleError, PlanError
 from coexec.hardware import System
-from coexec.ir.graph import Graph, Piece
+from coexec.ir.graph import Graph, Piece, Task
 from coexec.ir.region import Region
+from coexec.units import format_bytes
 
-__all__ = ["Plan", "Provenance", "verify_plan"]
+__all__ = ["Plan", "Provenance", "task_bytes", "verify_plan"]
 
 _FORMAT = 1
 
@@ -108,6 +109,7 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
     Raises:
         PlanError: naming the worst offender. That the order has no deadlock is checked where it
             is derived, by `coexec.schedule.derive`.
+        InfeasibleError: a memory cannot hold what the plan puts there.
     """
     if plan.model != graph.fingerprint:
         raise PlanError(
@@ -129,6 +131,44 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
             pieces[piece.task].append(piece.region)
     for task in graph.tasks:
         _verify_cover(task.name, pieces[task.name], graph.output_of(task).whole)
+    _verify_memory(plan, graph, system)
+
+
+def task_bytes(graph: Graph, task: Task) -> int:
+    """Bytes that must lie in a device's memory while it runs a task: weights, inputs, outputs."""
+    names = dict.fromkeys((*task.weights, *task.inputs, *task.outputs))
+    return sum(graph.tensors[name].size_bytes for name in names)
+
+
+def _verify_memory(plan: Plan, graph: Graph, system: System) -> None:
+    """Refuse a plan if the weights in a memory and one task on top are more than it has.
+
+    That is the least: intermediate tensors that live longer come on top.
+    """
+    wholes: dict[str, list[Task]] = {}
+    for name, order in plan.order.items():
+        tasks = [graph.task[piece.task] for piece in order]
+        memory = system.device[name].memory
+        wholes.setdefault(memory, []).extend(
+            t for t, p in zip(tasks, order, strict=True) if p == graph.whole_piece(t)
+        )
+    for memory, tasks in wholes.items():
+        devices = [d for d in system.devices if d.memory == memory and d.memory_bytes is not None]
+        weights = {name for task in tasks for name in task.weights}
+        weights_bytes = sum(graph.tensors[name].size_bytes for name in weights)
+        if not devices or not tasks:
+            continue
+        largest = max(tasks, key=lambda task: task_bytes(graph, task))
+        own = sum(graph.tensors[name].size_bytes for name in largest.weights)
+        needed = weights_bytes - own + task_bytes(graph, largest)
+        available = max(device.memory_bytes or 0 for device in devices)
+        if needed > available:
+            raise InfeasibleError(
+                f"the plan puts {format_bytes(needed)} into the memory of "
+                f"{', '.join(d.name for d in devices)}, which has {format_bytes(available)}: "
+                f"weights of {len(tasks)} tasks and the tensors of {largest.name!r}; pin tasks to "
+                f"devices with another memory, or take a smaller model or input"
+            )
 
 
 def _verify_cover(task: str, regions: list[Region], whole: Region) -> None:

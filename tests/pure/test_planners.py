@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from graphs import (
     cases,
     device_of,
     make_graph,
+    make_plan,
     make_system,
     placements,
     table,
@@ -24,6 +26,8 @@ from hypothesis import strategies as st
 import coexec.planners
 from coexec.derive import derive
 from coexec.errors import InfeasibleError
+from coexec.hardware import System
+from coexec.ir.graph import Tensor
 from coexec.plan import Plan, Provenance, verify_plan
 from coexec.planners import PLANNERS
 from coexec.planners.base import Problem, Timeline, makespan_s
@@ -81,6 +85,43 @@ def test_a_task_that_runs_nowhere_is_named(name: str) -> None:
     cost = table(graph, {"A": (1, math.inf), "B": (1, math.inf)})
     with pytest.raises(InfeasibleError, match=r"'b' \(Sum\) runs on none of A, B"):
         PLANNERS[name](graph, cost, make_system("AB"))
+
+
+def with_memory(system: System, **memory_bytes: int) -> System:
+    """Each device with a memory of its own."""
+    devices = (
+        replace(d, memory=f"{d.name}'s", memory_bytes=memory_bytes[d.name]) for d in system.devices
+    )
+    return System(tuple(devices), system.links)
+
+
+@every_planner
+def test_memory_that_is_too_small_for_a_task(name: str) -> None:
+    graph = make_graph({"a": [], "b": ["a"]}, {"b": 100})  # b reads 4 bytes and makes 400
+    cost = table(graph, {"A": (1, 1), "B": (1, 9)})
+    with pytest.raises(
+        InfeasibleError, match=r"'b' \(Sum\) needs 404 B .* A has 403 B, B has 8.00 B"
+    ):
+        PLANNERS[name](graph, cost, with_memory(make_system("AB"), A=403, B=8))
+    plan = PLANNERS[name](graph, cost, with_memory(make_system("AB"), A=403, B=404))
+    assert device_of(plan)["b"] == "B"
+
+
+def test_memory_that_is_too_small_for_the_weights_of_a_plan() -> None:
+    graph = make_graph({"a": [], "b": ["a"]})
+    weights = {name: Tensor(name, (50,), "float32", constant=True) for name in ("wa", "wb")}
+    tasks = tuple(replace(t, weights=(f"w{t.name}",)) for t in graph.tasks)
+    graph = replace(graph, tensors={**graph.tensors, **weights}, tasks=tasks)
+    plan = make_plan(graph, A="ab")
+    verify_plan(plan, graph, with_memory(make_system("A"), A=408))
+    with pytest.raises(InfeasibleError, match=r"408 B into the memory of A, which has 407 B.*'a'"):
+        verify_plan(plan, graph, with_memory(make_system("A"), A=407))
+    together = replace(make_system("AB").devices[0], memory_bytes=300)
+    apart = with_memory(make_system("AB"), A=300, B=300)
+    verify_plan(make_plan(graph, A="a", B="b"), graph, apart)
+    shared = System((together, replace(together, name="B")))
+    with pytest.raises(InfeasibleError, match=r"408 B into the memory of A, B, which has 300 B"):
+        verify_plan(make_plan(graph, A="a", B="b"), graph, shared)
 
 
 @every_planner

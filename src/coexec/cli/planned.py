@@ -70,7 +70,7 @@ def on_platform(
     Nothing is measured and nothing runs: "auto" keeps the quick planner's plan that simulates best.
     """
     phone = load(platform, None if devices is None else split_names(devices))
-    graph = pipeline(model, None, shape, cache).model.graph
+    graph = pipeline(model, None, shape, cache).published_graph
     if given is not None:
         verify_plan(given, graph, phone.system)
         plans = [given]

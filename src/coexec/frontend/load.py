@@ -26,6 +26,7 @@ def load(
     shapes: Mapping[str, Sequence[int]] | None = None,
     name: str = "",
     check: bool = False,
+    rewrites: bool = True,
 ) -> Model:
     """Load, simplify and group a model.
 
@@ -34,6 +35,7 @@ def load(
         shapes: fixed shapes of inputs that the model leaves dynamic.
         name: how the graph is called; by default the model's own name.
         check: compare the simplified model's outputs with the given one's on random inputs.
+        rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
 
     Raises:
         ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
@@ -44,7 +46,7 @@ def load(
     fix_shapes(model, shapes)
     given = model.clone() if check else None
     try:
-        simplify(model)
+        simplify(model, rewrites)
         graph = build_graph(model, name or model.graph.name or "model")
         if given is not None:
             check_same(given, model, random_inputs(graph))

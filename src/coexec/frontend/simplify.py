@@ -54,8 +54,8 @@ def _example(shape: ir.Shape | None) -> str:
     return ",".join(str(d) if isinstance(d, int) else "1" for d in dims)
 
 
-def simplify(model: ir.Model) -> None:
-    """Simplify ``model`` in place until nothing changes.
+def simplify(model: ir.Model, rewrites: bool = True) -> None:
+    """Simplify ``model`` in place until nothing changes; then rewrite it, unless told not to.
 
     Raises:
         ModelError: the optimizer or shape inference refuses the model.
@@ -69,7 +69,8 @@ def simplify(model: ir.Model) -> None:
         # often most of an export.
         _until_stable(model, _fold)
         _until_stable(model, _optimize)
-        rewrite(model)
+        if rewrites:
+            rewrite(model)
         passes.NameFixPass()(model)
         model.graph.sort()
     except Exception as error:

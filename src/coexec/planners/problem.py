@@ -13,9 +13,11 @@ import numpy as np
 
 from coexec.costs.base import CostModel
 from coexec.errors import InfeasibleError
-from coexec.hardware import Link, System
-from coexec.ir.graph import Graph
+from coexec.hardware import Device, Link, System
+from coexec.ir.graph import Graph, Task
+from coexec.plan import task_bytes
 from coexec.planners.bounds import Chain, Flags, Floats, chained, precedence, shared_out
+from coexec.units import format_bytes
 
 __all__ = ["Matrix", "Problem"]
 
@@ -37,10 +39,22 @@ class Problem:
     def __post_init__(self) -> None:
         for task, row in zip(self.graph.tasks, self.latency_s, strict=True):
             if min(row) == math.inf:
+                self._refuse_too_large(task)
                 raise InfeasibleError(
                     f"task {task.name!r} ({task.kind}) runs on none of "
                     f"{', '.join(self.system.names)}; add a device that runs it, such as cpu:0"
                 )
+
+    def _refuse_too_large(self, task: Task) -> None:
+        needed = task_bytes(self.graph, task)
+        small = [d for d in self.system.devices if not _holds(d, needed)]
+        if small:
+            memories = ", ".join(f"{d.name} has {format_bytes(d.memory_bytes or 0)}" for d in small)
+            raise InfeasibleError(
+                f"task {task.name!r} ({task.kind}) needs {format_bytes(needed)} for its weights, "
+                f"inputs and outputs, but {memories}; add a device with more memory, or take a "
+                f"smaller input"
+            )
 
     @property
     def tasks(self) -> range:
@@ -53,11 +67,19 @@ class Problem:
 
     @cached_property
     def latency_s(self) -> Matrix:
-        """By task, by device: seconds of the whole task; infinite where it cannot run."""
-        graph, piece_s, names = self.graph, self.cost.piece_s, self.system.names
-        wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
+        """By task, by device: seconds of the whole task; infinite where it cannot run.
+
+        A device whose memory is too small for a task cannot run it.
+        """
+        graph, piece_s = self.graph, self.cost.piece_s
         return tuple(
-            tuple(piece_s(graph, task, whole, name) for name in names) for task, whole in wholes
+            tuple(
+                piece_s(graph, task, graph.output_of(task).whole, device.name)
+                if _holds(device, needed)
+                else math.inf
+                for device in self.system.devices
+            )
+            for task, needed in ((task, task_bytes(graph, task)) for task in graph.tasks)
         )
 
     @cached_property
@@ -223,3 +245,7 @@ class Problem:
             )
             for a, row in enumerate(self.links)
         )
+
+
+def _holds(device: Device, size_bytes: int) -> bool:
+    return device.memory_bytes is None or size_bytes <= device.memory_bytes
