@@ -1,5 +1,7 @@
 """One contract for every kind of device in the registry."""
 
+import os
+
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +11,14 @@ from coexec.cache import Cache
 from coexec.compile import Compiler
 from coexec.derive import derive, stepwise
 from coexec.devices.detect import clusters, usable_cores
-from coexec.devices.registry import KINDS, default_names, describe, open_devices, split_names
+from coexec.devices.registry import (
+    KINDS,
+    cpu_name,
+    default_names,
+    describe,
+    open_devices,
+    split_names,
+)
 from coexec.errors import DeviceError
 from coexec.execute import Executor
 from coexec.frontend.check import plain_session, worst_difference
@@ -138,3 +147,14 @@ def test_clusters_by_frequency_and_capacity(tmp_path: object) -> None:
         (root / f"cpu{core}/cpufreq/cpuinfo_max_freq").write_text(f"{khz}\n")
         (root / f"cpu{core}/cpu_capacity").write_text(f"{capacity}\n")
     assert clusters(root, range(6)) == (((4, 5), 2.4e9), ((0, 1, 2, 3), 1.8e9))
+
+
+def test_a_caller_stays_off_the_cores_of_the_other_threads() -> None:
+    cores = usable_cores()
+    if len(cores) < 2 or not hasattr(os, "sched_getaffinity"):
+        pytest.skip("needs two cores, and an operating system that binds threads")
+    before = os.sched_getaffinity(0)
+    (device,) = open_devices([cpu_name(cores[:2])])
+    with device.entered():
+        assert os.sched_getaffinity(0) == {cores[0]}
+    assert os.sched_getaffinity(0) == before

@@ -34,7 +34,6 @@ class CpuCluster:
 
     def __init__(self, spec: hardware.Device) -> None:
         self.spec = spec
-        self._cores = set(spec.cores)
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         return None
@@ -60,7 +59,9 @@ class CpuCluster:
         return np.asarray(tensor)
 
     def entered(self) -> AbstractContextManager[None]:
-        return BindThread(self._cores)
+        # The other threads of a session are bound to one core each. A caller that may use any of
+        # the cores can stay on one of theirs, where it was last, and the run takes twice as long.
+        return BindThread(set(self.spec.cores[:1]))
 
     def close(self) -> None:
         pass

@@ -60,16 +60,19 @@ def plan(
     if merge_below_s is not None:
         below_s = [merge_below_s]
     most = default_top_k(len(problem.devices))
-    found = [
-        (k, below, *_search(problem, groups, k))
-        for below, groups in _distinct(problem, below_s)
-        for k in ([top_k] if top_k else range(1, most + 1))
-    ]
-    best, below, timeline, sequence = min(found, key=lambda result: result[2].makespan_s)
-    plans = [Found(timeline.device, sequence), *alone(problem)]
-    shortest = min(plans, key=lambda found: simulated_s(problem, found))
-    options = {"top_k": best, "merge_below_s": below}
-    return build_plan(problem, *shortest, "hope_greedy", options)
+    options, plans = [], []
+    for below, groups in _distinct(problem, below_s):
+        ks = [top_k] if top_k else range(1, most + 1)
+        found = [(k, *_search(problem, groups, k)) for k in ks]
+        k, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
+        options.append({"top_k": k, "merge_below_s": below})
+        plans.append(Found(timeline.device, sequence))
+    for single in alone(problem):
+        options.append(options[0])
+        plans.append(single)
+    spans_s = [simulated_s(problem, plan) for plan in plans]
+    best = spans_s.index(min(spans_s))
+    return build_plan(problem, *plans[best], "hope_greedy", options[best])
 
 
 def _distinct(
