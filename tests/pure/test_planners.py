@@ -213,11 +213,9 @@ def test_critical_path_pays_for_forced_moves() -> None:
 def test_no_planner_beats_the_oracle(name: str, data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=6))
     best_s = predicted_s(PLANNERS["exhaustive"](*case))
-    assert (
-        Problem(*case).bound_s - EPSILON_S
-        <= best_s
-        <= predicted_s(PLANNERS[name](*case)) + EPSILON_S
-    )
+    limits = {"limit": 0.1} if name == "cpsat" else {}  # what it promises holds at any time
+    plan = PLANNERS[name](*case, **limits)
+    assert Problem(*case).bound_s - EPSILON_S <= best_s <= predicted_s(plan) + EPSILON_S
 
 
 @given(data=st.data())
