@@ -153,6 +153,7 @@ class Auto:
         known = None if self._fresh else self._remembered(key)
         if known is not None:
             return known
+        graph = first.model.graph  # a model that cannot be loaded is no configuration's fault
         able: list[_Entry] = []
         refused: list[Candidate] = []
         for names in self._configurations:
@@ -162,7 +163,7 @@ class Auto:
                 refused.append(Candidate(names, "", float("inf"), refused=str(error)))
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
-            raise InfeasibleError(f"no configuration of devices runs the model: {reasons}")
+            raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         finalists = self._worth_running(able)
         ranked = _ranked(finalists, _run_in_turns(finalists))
         tried = {id(entry) for entry in finalists}

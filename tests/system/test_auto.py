@@ -15,7 +15,7 @@ from coexec.cli import main
 from coexec.configurations import configurations
 from coexec.devices import detect
 from coexec.devices.detect import usable_cores
-from coexec.errors import DeviceError, UsageError
+from coexec.errors import DeviceError, ModelError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.profile import Effort
 from coexec.session import InferenceSession
@@ -113,6 +113,14 @@ def test_sessions_choose_by_themselves(tmp_path: Path) -> None:
         found = session.run(None, feeds)
     for a, b in zip(found, plain_session(model).run(None, feeds), strict=True):
         assert worst_difference(a, b) < 1e-5
+
+
+def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(ModelError, match="is not an ONNX model") as caught:
+        Auto(str(path), CPUS, cache=tmp_path / "cache").choose()
+    assert str(caught.value).count("not an ONNX model") == 1
 
 
 def test_options_are_checked() -> None:
