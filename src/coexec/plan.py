@@ -146,7 +146,8 @@ def _verify_memory(plan: Plan, graph: Graph, system: System) -> None:
     That is the least: intermediate tensors that live longer come on top.
     """
     wholes: dict[str, list[Task]] = {}
-    for name, order in plan.order.items():
+    for name in plan.used:
+        order = plan.order[name]
         tasks = [graph.task[piece.task] for piece in order]
         memory = system.device[name].memory
         wholes.setdefault(memory, []).extend(

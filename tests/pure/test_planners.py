@@ -114,6 +114,8 @@ def test_memory_that_is_too_small_for_the_weights_of_a_plan() -> None:
     graph = replace(graph, tensors={**graph.tensors, **weights}, tasks=tasks)
     plan = make_plan(graph, A="ab")
     verify_plan(plan, graph, with_memory(make_system("A"), A=408))
+    idle = make_plan(graph, A="ab", B="")  # B has nothing to do, so the system need not have it
+    verify_plan(idle, graph, with_memory(make_system("A"), A=408))
     with pytest.raises(InfeasibleError, match=r"408 B into the memory of A, which has 407 B.*'a'"):
         verify_plan(plan, graph, with_memory(make_system("A"), A=407))
     together = replace(make_system("AB").devices[0], memory_bytes=300)
