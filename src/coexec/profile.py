@@ -4,14 +4,12 @@ Tasks are timed in place: all of them one after the other, each a segment of its
 are as cold as in a real inference. Timed one by one in a loop they look up to 10 % faster.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-import numpy as np
-import onnx
 
 from coexec.compile import Compiler
 from coexec.compiled import CompiledPlan
@@ -21,11 +19,11 @@ from coexec.devices.base import Device
 from coexec.errors import InfeasibleError
 from coexec.execute import Executor, Waiting
 from coexec.frontend.load import random_inputs
-from coexec.frontend.module import Module
+from coexec.handover import crossing, launch, wake_up
 from coexec.hardware import Link, System
-from coexec.ir.graph import Graph, Task, Tensor
+from coexec.ir.graph import Graph, Task
 from coexec.record import RealRecorder
-from coexec.schedule import Schedule, Segment
+from coexec.schedule import Schedule
 from coexec.store import Measurement, ProfileStore
 from coexec.trace import Detail, Trace
 
@@ -146,13 +144,10 @@ class Profiler:
         samples: dict[str, list[float]] = {}
         for signature, column in zip(signatures, zip(*rows, strict=True), strict=True):
             samples.setdefault(signature, []).extend(column)
-        return {signature: _measurement(seconds) for signature, seconds in samples.items()}
+        return {signature: Measurement.of(seconds) for signature, seconds in samples.items()}
 
     def _launch_s(self, device: Device) -> float:
-        """Seconds that a program takes which has next to nothing to compute."""
-        return self._cached(
-            device.spec.key, "launch", lambda: self._chain([device, device], _RELU)[0]
-        )
+        return self._cached(device.spec.key, "launch, joined", lambda: launch(device))
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
@@ -160,13 +155,21 @@ class Profiler:
         return System(tuple(d.spec for d in self._devices), links)
 
     def _link(self, source: Device, target: Device) -> Link:
+        ends = source.spec.name, target.spec.name
         key = f"{source.spec.key} -> {target.spec.key}"
-        handover = "handover" if self._waiting == "passive" else "handover, active"
-        latency_s = self._cached(key, handover, lambda: self._chain([source, target], _PRODUCT)[1])
-        bandwidth = float("inf")
-        if source.spec.memory != target.spec.memory:
-            bandwidth = 1 / self._cached(key, "copy, a byte", lambda: _copy_s(source, target))
-        return Link(source.spec.name, target.spec.name, latency_s, bandwidth)
+        how = "" if self._waiting == "passive" else ", active"
+        if source.spec.memory == target.spec.memory:
+            return Link(*ends, self._cached(
+                key, f"handover{how}", lambda: wake_up(source, target, self._waiting)
+            ))  # fmt: skip
+        signatures = (f"crossing{how}", f"crossing, a byte{how}")
+        known = {} if self._fresh else self._store.read(key)
+        if not set(signatures) <= known.keys():
+            measured = crossing(source, target, self._waiting)
+            known = dict(zip(signatures, measured, strict=True))
+            self._store.write(key, known)
+        latency_s, byte_s = (known[s].seconds for s in signatures)
+        return Link(*ends, latency_s, 1 / byte_s if byte_s else math.inf)
 
     def _cached(self, key: str, signature: str, measure: Callable[[], Measurement]) -> float:
         known = {} if self._fresh else self._store.read(key)
@@ -174,27 +177,6 @@ class Profiler:
             known[signature] = measure()
             self._store.write(key, {signature: known[signature]})
         return known[signature].seconds
-
-    def _chain(self, pair: Sequence[Device], op_type: str) -> tuple[Measurement, Measurement]:
-        """Small segments, turn by turn on two devices: their duration, and the gap in between."""
-        names = [d.spec.name for d in pair]
-        segments = tuple(
-            Segment(i, names[i % 2], (), (), (), (i - 1,) if i else ()) for i in range(40)
-        )
-        modules = tuple(_small(i, op_type) for i in range(len(segments)))
-        tensor = modules[0].inputs[0]
-        compiled = CompiledPlan((tensor,), modules[-1].outputs, {}, {}, segments, (), modules)
-        spans_s: list[float] = []
-        gaps_s: list[float] = []
-        devices = pair if names[0] != names[1] else pair[:1]
-        with Executor(compiled, devices, waiting=self._waiting) as executor:
-            for _ in range(6):
-                recorder = RealRecorder(compiled, names)
-                executor.run({tensor.name: np.zeros(tensor.shape, np.float32)}, recorder)
-                spans = recorder.trace().spans
-                spans_s += [s.duration_s for s in spans[1:]]
-                gaps_s += [b.start_s - a.end_s for a, b in pairwise(spans)]
-        return _measurement(spans_s), _measurement([max(g, 0.0) for g in gaps_s])
 
 
 def measure_in_place(
@@ -248,42 +230,3 @@ def _stable(rows: Sequence[Sequence[float]], effort: Effort) -> bool:
     sums = [sum(row) for row in rows]
     half = statistics.median(sums[: len(sums) // 2])
     return abs(statistics.median(sums) - half) <= effort.stable * half
-
-
-def _measurement(seconds: Sequence[float]) -> Measurement:
-    low, middle, high = np.percentile(seconds, [25, 50, 75])
-    spread = (high - low) / (2 * middle) if middle else 0.0
-    return Measurement(float(middle), float(spread), len(seconds))
-
-
-def _copy_s(source: Device, target: Device) -> Measurement:
-    """Seconds a byte, from two sizes, so that what a copy costs at least drops out."""
-    times: list[list[float]] = [[], []]
-    sizes = (2**16, 2**22)
-    for which, size in enumerate(sizes):
-        tensor = source.upload(np.zeros(size // 4, np.float32))
-        for _ in range(10):
-            start_s = time.perf_counter()
-            target.upload(source.download(tensor))
-            times[which].append(time.perf_counter() - start_s)
-    small, large = (statistics.median(t[2:]) for t in times)
-    return Measurement(max(large - small, 1e-12) / (sizes[1] - sizes[0]), 0.0, 8)
-
-
-_RELU, _PRODUCT = "Relu", "MatMul"
-
-
-def _small(number: int, op_type: str) -> Module:
-    """A step of a chain: next to no work, or enough for the other device to fall asleep.
-
-    Waking a thread that has slept for a while takes longer than one that has just gone to sleep.
-    """
-    shape = (16, 1) if op_type == _RELU else (384, 384)
-    before, after = (Tensor(f"v{n}", shape, "float32") for n in (number, number + 1))
-    infos = [onnx.helper.make_tensor_value_info(t.name, 1, t.shape) for t in (before, after)]
-    inputs = [before.name] if op_type == _RELU else [before.name, before.name]
-    node = onnx.helper.make_node(op_type, inputs, [after.name])
-    graph = onnx.helper.make_graph([node], "small", infos[:1], infos[1:])
-    opset = [onnx.helper.make_opsetid("", 17)]
-    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
-    return Module(model.SerializeToString(), {}, (before,), (after,))

@@ -1,9 +1,12 @@
 """Measured times, kept in one sqlite file: by what was measured, and on what."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+import numpy as np
 
 from coexec.errors import StoreError
 
@@ -29,6 +32,13 @@ class Measurement:
     seconds: float
     spread: float
     samples: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        """What samples say, in seconds."""
+        low, middle, high = np.percentile(seconds, [25, 50, 75])
+        spread = (high - low) / (2 * middle) if middle else 0.0
+        return cls(float(middle), float(spread), len(seconds))
 
 
 class ProfileStore:
