@@ -107,8 +107,7 @@ class Contest:
     def of_another(self, label: str, work: Pipeline, plan: Plan, **cells: Any) -> None:
         """A plan of the same model for other devices, or in another configuration."""
         cost, system = work.measured
-        executor = Executor(work.compiled_plan(plan), work.devices)
-        self._stack.enter_context(executor)
+        executor = self._stack.enter_context(work.start(work.compiled_plan(plan)))
         simulated_s = simulate(work.schedule(plan), cost, system).makespan_s
         self.other(label, partial(executor.run, self._feeds), simulated_s=simulated_s, **cells)
 

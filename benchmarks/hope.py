@@ -13,7 +13,7 @@ transfer times; caching also here). Measure with nothing else running.
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import hope_ablations
@@ -21,14 +21,13 @@ import hope_clocks
 import hope_here
 import hope_phones
 from common import show
-from hope_tables import AUTO, MODELS, PLANNED, Row, reasons
+from hope_tables import AUTO, MODELS, PLANNED, Row, Tables, reasons
 from slow_device import WAYS
 
 from coexec.errors import CoexecError
 from coexec.platforms import NAMES
 from coexec.zoo import MODELS as ZOO
 
-Tables = Iterator[tuple[str, Sequence[Row]]]
 Arguments = argparse.Namespace
 
 

@@ -8,18 +8,17 @@ tensors moved faster than published.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from contest import Contest, accuracy
-from hope_here import pairs
+from hope_here import Pair, pairs
 from hope_phones import Plans, simulated_s
-from hope_tables import Row, graph_of, head, in_ms, source_of
+from hope_tables import Row, Tables, all_tried, graph_of, head, in_ms, source_of
 
-from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
-from coexec.planners import PLANNERS
 from coexec.platforms import Platform, load
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
@@ -30,7 +29,6 @@ PART_TASKS = (4, 8, 12, 16)
 CACHED = ("dmdar", "hope_greedy", "hope_ilp")
 BETAS = (1.0, 2.0, 4.0)
 """StarPU's default is 1."""
-Tables = Iterator[tuple[str, list[Row]]]
 Variants = Iterator[tuple[str, float]]
 TRANSFER_SHARES = (1.0, 0.25, 0.0)
 
@@ -58,8 +56,7 @@ def _rows(
     for model in models:
         for name in platforms:
             found = {label: f"{x:.1f}" for label, x in variants(plans, graph_of(model), load(name))}
-            if found:
-                yield {"model": model, "platform": name, **found}
+            yield {"model": model, "platform": name, **found}
 
 
 def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
@@ -70,15 +67,17 @@ def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
     """The rows of each model on CPU and GPU: plans with tensor caching and without."""
     for platform, names in pairs(["gpu"]).items():
         for model in models:
-            try:
-                work = Pipeline(source_of(model), names, cache=options.cache)
-                with Contest(platform, model, work, limit_s=options.time_limit) as contest:
-                    for planner in CACHED:
-                        contest.planned(planner)
-                        contest.planned(f"{planner}, anew", planner, caching=False)
-                    yield contest.timed(options.rounds)
-            except CoexecError as error:
-                yield [head(platform, model, "-") | {"skipped": f"{platform}: {error}"}]
+            compare = partial(_compare, platform, names, model, options)
+            yield all_tried(head(platform, model, "-"), platform, compare)
+
+
+def _compare(platform: str, names: Pair, model: str, options: Any) -> list[Row]:
+    work = Pipeline(source_of(model), names, cache=options.cache)
+    with Contest(platform, model, work, limit_s=options.time_limit) as contest:
+        for planner in CACHED:
+            contest.planned(planner)
+            contest.planned(f"{planner}, anew", planner, caching=False)
+        return contest.timed(options.rounds)
 
 
 def tables_here(found: Sequence[Row]) -> Tables:
@@ -88,10 +87,9 @@ def tables_here(found: Sequence[Row]) -> Tables:
 
 def _caching(plans: Plans, graph: Graph, phone: Platform) -> Variants:
     for planner in CACHED:
-        if planner in PLANNERS:
-            plan = plans.make(planner, graph, phone)[0]
-            yield planner, _ms(plan, graph, phone)
-            yield f"{planner}, anew", _ms(plan, graph, phone, caching=False)
+        plan = plans.make(planner, graph, phone)[0]
+        yield planner, _ms(plan, graph, phone)
+        yield f"{planner}, anew", _ms(plan, graph, phone, caching=False)
 
 
 def _merging(plans: Plans, graph: Graph, phone: Platform) -> Variants:
@@ -108,8 +106,6 @@ def _top_k(plans: Plans, graph: Graph, phone: Platform) -> Variants:
 
 
 def _parts(plans: Plans, graph: Graph, phone: Platform) -> Variants:
-    if "hope_ilp" not in PLANNERS:
-        return
     for count in PART_TASKS:
         plan = plans.make("hope_ilp", graph, phone, part_tasks=count)[0]
         yield f"NT={count}", _ms(plan, graph, phone)
@@ -128,11 +124,9 @@ def _transfers(plans: Plans, graph: Graph, phone: Platform) -> Variants:
         mosaic = plans.make("mosaic", graph, faster)[0]
         mosaic_s = simulated_s(mosaic, graph, faster)
         for planner in ("hope_greedy", "hope_ilp"):
-            if planner in PLANNERS:
-                saved_s = mosaic_s - simulated_s(
-                    plans.make(planner, graph, faster)[0], graph, faster
-                )
-                yield f"{planner} x{share:g}", 100 * saved_s / mosaic_s
+            plan = plans.make(planner, graph, faster)[0]
+            saved_s = mosaic_s - simulated_s(plan, graph, faster)
+            yield f"{planner} x{share:g}", 100 * saved_s / mosaic_s
         bound_s = mosaic.provenance.bound_s or 0.0
         yield f"at most x{share:g}", 100 * (1 - bound_s / mosaic_s)
 

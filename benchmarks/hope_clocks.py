@@ -14,14 +14,13 @@ from typing import Any
 
 from common import REST_S, in_turns
 from contest import Contest, accuracy
-from hope_here import pairs
+from hope_here import Pair, pairs
 from hope_phones import PAPER_CLOCKS
-from hope_tables import MODELS, PLANNED, Row, head, pair, reductions, source_of
+from hope_tables import PLANNED, Row, Tables, all_tried, head, saved_by_hope, source_of
 from slow_device import slowed
 
 from coexec.costs.table import CostTable
 from coexec.devices.base import Device
-from coexec.errors import CoexecError
 from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.pipeline import Pipeline, make_plan
@@ -39,15 +38,13 @@ def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
         for model in models:
             for share in options.shares:
                 label = f"{platform}, {names[0]} at {share:.0%}"
-                try:
-                    fresh = options.fresh and share == options.shares[0]
-                    work = Pipeline(source_of(model), names, cache=options.cache, fresh=fresh)
-                    yield _compare(label, model, work, share, options)
-                except CoexecError as error:
-                    yield [head(label, model, "-") | {"skipped": f"{label}: {error}"}]
+                compare = partial(_compare, label, names, model, share, options)
+                yield all_tried(head(label, model, "-"), label, compare)
 
 
-def _compare(label: str, model: str, work: Pipeline, share: float, options: Any) -> list[Row]:
+def _compare(label: str, names: Pair, model: str, share: float, options: Any) -> list[Row]:
+    fresh = options.fresh and share == options.shares[0]
+    work = Pipeline(source_of(model), names, cache=options.cache, fresh=fresh)
     first, *others = work.devices
     with slowed(first, share, options.slow_by) as slow:
         devices = (slow, *others)
@@ -69,7 +66,7 @@ def _slowdown(work: Pipeline, slow: Device) -> float:
     feeds = random_inputs(work.model.graph)
     plan = make_plan("single", {"device": slow.spec.name}, work.model.graph, cost, system)
     compiled = work.compiled_plan(plan)
-    with Executor(compiled, work.devices) as usual, Executor(compiled, [slow]) as slower:
+    with work.start(compiled) as usual, Executor(compiled, [slow]) as slower:
         runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
         times = in_turns(runs, _CALIBRATION_ROUNDS, REST_S)
     return math.fsum(times["slow"]) / math.fsum(times["usual"])
@@ -82,7 +79,7 @@ def _times(cost: CostTable, device: str, factor: float) -> CostTable:
     return replace(cost, tasks_s={**cost.tasks_s, device: tasks_s}, launches_s=launches_s)
 
 
-def tables(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+def tables(found: Sequence[Row]) -> Tables:
     platforms = list(dict.fromkeys(row["platform"] for row in found))
     yield (
         "latency saved, %, mean of the models, one device slow: measured / paper's phone",
@@ -101,9 +98,4 @@ def _saved(own: Sequence[Row], platform: str) -> Row:
     slowdowns = [row["slowdown"] for row in own if "slowdown" in row]
     cells: Row = {"devices": platform}
     cells["times slower"] = f"{statistics.median(slowdowns):.2f}" if slowdowns else "-"
-    for better in ("hope_ilp", "hope_greedy"):
-        for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
-            if saved := reductions(own, better, worse).values():
-                known = percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
-                cells[f"{better} against {worse}"] = pair(statistics.mean(saved), known)
-    return cells
+    return cells | saved_by_hope(own, paper)

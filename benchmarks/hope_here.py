@@ -7,16 +7,27 @@ core and ahead of both engines; on every model "auto" at most 1.02 times the bes
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from common import ratio
 from contest import Contest, accuracy
-from hope_tables import AUTO, PLANNED, Row, beside_the_paper, head, in_ms, normalised, source_of
+from hope_tables import (
+    AUTO,
+    PLANNED,
+    Row,
+    Tables,
+    all_tried,
+    beside_the_paper,
+    head,
+    in_ms,
+    normalised,
+    source_of,
+)
 
 from coexec.auto import Auto, Choice
 from coexec.devices.detect import usable_cores
 from coexec.devices.registry import cpu_name, describe
-from coexec.errors import CoexecError
 from coexec.pipeline import Pipeline
 
 Pair = tuple[str, str]
@@ -40,11 +51,8 @@ def rows(models: Sequence[str], planners: Sequence[str], options: Any) -> Iterat
     """The rows of each model on each pair, as soon as they are there."""
     for platform, pair in pairs(options.pairs).items():
         for model in models:
-            try:
-                yield _compare(platform, pair, model, planners, options)
-            except CoexecError as error:
-                reason = f"{model} on {platform}: {error}"
-                yield [head(platform, model, "-") | {"skipped": reason}]
+            compare = partial(_compare, platform, pair, model, planners, options)
+            yield all_tried(head(platform, model, "-"), f"{model} on {platform}", compare)
 
 
 def _compare(
@@ -76,7 +84,7 @@ def _described(choice: Choice) -> str:
     return f"{chosen.planner} on {'+'.join(chosen.devices)}"
 
 
-def tables(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+def tables(found: Sequence[Row]) -> Tables:
     """For each pair what the paper's Fig. 4 shows, how auto stands, and how well it was known."""
     for platform in dict.fromkeys(row["platform"] for row in found):
         own = [row for row in found if row["platform"] == platform]

@@ -5,7 +5,6 @@ single processors and never on a scheduler's result, so what planners do with th
 docs/phones.md says where it differs from what the paper measured, and why.
 """
 
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,14 +16,14 @@ from hope_tables import (
     PAPER_BIG_LITTLE,
     PLANNED,
     Row,
+    Tables,
     beside_the_paper,
     graph_of,
     head,
     in_ms,
     limited,
     normalised,
-    pair,
-    reductions,
+    saved_by_hope,
     tried,
 )
 
@@ -39,9 +38,6 @@ from coexec.simulate import simulate
 PHONES = ("snapdragon_625", "snapdragon_712", "kirin_990")
 PAPER_CLOCKS = {652.8e6: (19.2, 10.8), 1689.6e6: (17.5, 9.3), 2016.0e6: (22.1, 10.3)}
 """By CPU clock of the Snapdragon 625: percent saved of mosaic's and of dmdar's latency."""
-
-Tables = Iterator[tuple[str, list[Row]]]
-"""Title and rows."""
 
 
 class Plans:
@@ -174,11 +170,5 @@ def clocks(plans: Plans, models: Sequence[str]) -> Tables:
         phone = load("snapdragon_625", clocks_hz={"cpu:0-3": hertz})
         names = ("mosaic", "dmdar", "hope_greedy", "hope_ilp")
         found = [row for m in models for row in _compare(plans, m, phone, names)]
-        cells: Row = {"CPU clock": f"{hertz / 1e6:.0f} MHz"}
-        for better in ("hope_ilp", "hope_greedy"):
-            for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
-                if saved := reductions(found, better, worse).values():
-                    known = percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
-                    cells[f"{better} against {worse}"] = pair(statistics.mean(saved), known)
-        table.append(cells)
+        table.append({"CPU clock": f"{hertz / 1e6:.0f} MHz"} | saved_by_hope(found, paper))
     yield "latency saved, %, by CPU clock of snapdragon_625: simulated / paper", table

@@ -6,7 +6,7 @@ it was simulated; None where the planner is not there or refuses, which ``skippe
 
 import inspect
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,11 +19,14 @@ from coexec.pipeline import Pipeline
 from coexec.planners import PLANNERS
 
 __all__ = [
-    "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "beside_the_paper", "graph_of",
-    "head", "in_ms", "limited", "normalised", "pair", "reasons", "reductions", "source_of", "tried",
+    "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "Tables", "all_tried",
+    "beside_the_paper", "graph_of", "head", "in_ms", "limited", "normalised", "reasons",
+    "saved_by_hope", "source_of", "tried",
 ]  # fmt: skip
 
 Row = dict[str, Any]
+Tables = Iterator[tuple[str, Sequence[Row]]]
+"""Title and rows."""
 
 LSTM = "lstm"
 MODELS = ("inception_v3", "inception_v4", "pnasnet_mobile", "pnasnet_large", "nasnet_large",
@@ -78,6 +81,14 @@ def tried(row: Row, fill: Callable[[], Row]) -> Row:
         return row | {"skipped": f"{row['planner']}: {error}"}
 
 
+def all_tried(row: Row, where: str, compare: Callable[[], list[Row]]) -> list[Row]:
+    """The rows of ``compare``, or ``row`` with the reason why there are none."""
+    try:
+        return compare()
+    except CoexecError as error:
+        return [row | {"skipped": f"{where}: {error}"}]
+
+
 def reasons(found: Iterable[Row]) -> list[str]:
     """Why results are missing, or might be better; each reason once."""
     skipped = {f"left out: {row['skipped']}" for row in found if row["skipped"]}
@@ -90,7 +101,7 @@ def reasons(found: Iterable[Row]) -> list[str]:
     return sorted(skipped | hurried)
 
 
-def reductions(found: Sequence[Row], better: str, worse: str) -> dict[str, float]:
+def _reductions(found: Sequence[Row], better: str, worse: str) -> dict[str, float]:
     """Percent that ``better`` saves of ``worse``'s latency, by model, mean of the platforms."""
     rounds_s = {(r["model"], r["platform"], r["planner"]): r["rounds_s"] for r in found}
     saved: dict[str, list[float]] = {}
@@ -107,22 +118,36 @@ def beside_the_paper(
     """Percent saved, ours and the paper's, by model and in the mean of the models."""
     table: dict[str, Row] = {}
     for (better, worse), percents in figures.items():
-        ours, paper = reductions(found, better, worse), dict(zip(MODELS, percents, strict=True))
+        ours, paper = _reductions(found, better, worse), dict(zip(MODELS, percents, strict=True))
         if not ours:
             continue
         for model, percent in ours.items():
             cells = table.setdefault(model, {"model": model})
-            cells[f"{better} against {worse}"] = pair(percent, paper.get(model))
+            cells[f"{better} against {worse}"] = _pair(percent, paper.get(model))
         mean = statistics.mean(percents)
         stated = PAPER_MEAN.get((better, worse), mean) if figures is PAPER else mean
         cells = table.setdefault("mean", {"model": "mean"})
-        cells[f"{better} against {worse}"] = pair(
+        cells[f"{better} against {worse}"] = _pair(
             statistics.mean(ours.values()), stated if ours.keys() >= {*MODELS} else None
         )
     return sorted(table.values(), key=lambda row: row["model"] == "mean")
 
 
-def pair(ours: float, paper: float | None) -> str:
+def saved_by_hope(found: Sequence[Row], paper: Sequence[float | None]) -> Row:
+    """Percent that HOPE's planners save of mosaic's and of dmdar's latency, mean of the models.
+
+    Beside what ``paper`` says of its ILP, where all of its models are there.
+    """
+    cells: Row = {}
+    for better in ("hope_ilp", "hope_greedy"):
+        for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
+            if saved := _reductions(found, better, worse).values():
+                known = percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
+                cells[f"{better} against {worse}"] = _pair(statistics.mean(saved), known)
+    return cells
+
+
+def _pair(ours: float, paper: float | None) -> str:
     return f"{ours:.1f}" if paper is None else f"{ours:.1f} / {paper:.1f}"
 
 

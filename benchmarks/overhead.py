@@ -9,7 +9,6 @@ from functools import partial
 
 from common import arguments, in_turns, ratio, show, source, two_cores
 
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.pipeline import Pipeline
 
@@ -23,7 +22,7 @@ def main() -> None:
         work = Pipeline(source(name), [device], cache=args.cache)
         feeds = random_inputs(work.model.graph)
         rival = work.onnx_runtime(threads=1)
-        with Executor(work.compiled_for("single", {}), work.devices) as executor:
+        with work.start(work.compiled_for("single", {})) as executor:
             times = in_turns(
                 {
                     "coexec": partial(executor.run, feeds),

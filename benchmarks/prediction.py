@@ -10,7 +10,6 @@ from functools import partial
 
 from common import arguments, in_turns, show, source, two_cores
 
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.pipeline import Pipeline, make_plan
 from coexec.simulate import simulate
@@ -28,7 +27,7 @@ def main() -> None:
         for planner in ("hope_greedy", "single"):
             plan = make_plan(planner, {}, work.model.graph, cost, system)
             predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-            with Executor(work.compiled(plan), work.devices) as executor:
+            with work.start(work.compiled(plan)) as executor:
                 times = in_turns({"run": partial(executor.run, feeds)}, args.rounds)
             measured_s = statistics.median(times["run"])
             rows.append(

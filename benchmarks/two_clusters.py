@@ -9,7 +9,6 @@ from functools import partial
 
 from common import REST_S, arguments, in_turns, ratio, show, source, two_cores
 
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.pipeline import Pipeline
 
@@ -24,7 +23,7 @@ def main() -> None:
         feeds = random_inputs(both.model.graph)
         rival = both.onnx_runtime(threads=2)
         executors = [
-            Executor(p.compiled_for(planner, {}), p.devices)
+            p.start(p.compiled_for(planner, {}))
             for p, planner in [(both, "hope_greedy"), *((p, "single") for p in alone)]
         ]
         labels = ["plan", *devices]

@@ -166,10 +166,8 @@ class Auto:
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         finalists = self._worth_running(able)
         ranked = _ranked(finalists, _run_in_turns(finalists))
-        tried = {id(entry) for entry in finalists}
-        others = sorted(
-            [e.candidate for e in able if id(e) not in tried], key=lambda c: c.predicted_s
-        )
+        others = [entry.candidate for entry in able if entry not in finalists]
+        others.sort(key=lambda candidate: candidate.predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
         _, work, plan = ranked[0]
         self._remember(key, plan, candidates)
@@ -306,10 +304,7 @@ def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> li
     if single is not None:
         ratio[single] = _GAIN
     order = sorted(range(len(finalists)), key=lambda which: ratio.get(which, float("inf")))
-    return [
-        finalists[which].with_measured(times[which])
-        for which in order
-    ]  # fmt: skip
+    return [finalists[which].with_measured(times[which]) for which in order]
 
 
 def prepared(

@@ -108,17 +108,14 @@ class Pipeline:
     @cached_property
     def model(self) -> "Model":
         """The simplified model, checked once against the given one."""
-        from coexec.frontend.load import load, restore, save
+        from coexec.frontend.load import restore, save
 
         folder = self.cache.find("models", self.digest)
         if folder is not None:
             with suppress(StoreError):  # damaged: made anew
                 return restore(folder, self.digest)
         self.cache.drop("models", self.digest)
-        model = replace(
-            load(self._resolved(), shapes=self.shapes, name=self._name(), check=True),
-            digest=self.digest,
-        )
+        model = replace(self._load(check=True), digest=self.digest)
         return restore(
             self.cache.add("models", self.digest, lambda draft: save(model, draft)), self.digest
         )
@@ -129,10 +126,12 @@ class Pipeline:
 
         That is for platforms whose engines are simulated from what was published about them.
         """
+        return self._load(rewrites=False).graph
+
+    def _load(self, **how: bool) -> "Model":
         from coexec.frontend.load import load
 
-        name, source = self._name(), self._resolved()
-        return load(source, shapes=self.shapes, name=name, rewrites=False).graph
+        return load(self._resolved(), shapes=self.shapes, name=self._name(), **how)
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):

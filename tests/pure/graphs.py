@@ -94,6 +94,12 @@ def device_of(plan: Plan) -> dict[str, str]:
     return {piece.task: device for piece, device in plan.device_of.items()}
 
 
+def predicted_s(plan: Plan) -> float:
+    """The latency that its planner promises."""
+    assert plan.provenance.predicted_s is not None
+    return plan.provenance.predicted_s
+
+
 @st.composite
 def graphs(draw: st.DrawFn, min_tasks: int = 1, max_tasks: int = 6, several: bool = True) -> Graph:
     """DAGs of tasks a, b, ...; each reads up to three earlier ones, some by a tensor of its own if

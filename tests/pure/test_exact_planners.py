@@ -15,6 +15,7 @@ from graphs import (
     make_system,
     placed,
     placements,
+    predicted_s,
     table,
     task_schedule,
 )
@@ -36,11 +37,6 @@ EPSILON_S = 1e-5
 """In graphs whose tasks take seconds."""
 examples = settings(max_examples=60, deadline=None, derandomize=True)
 every_link = pytest.mark.parametrize("busy", BUSY)
-
-
-def predicted_s(plan: Plan) -> float:
-    assert plan.provenance.predicted_s is not None
-    return plan.provenance.predicted_s
 
 
 def bound_s(plan: Plan) -> float:

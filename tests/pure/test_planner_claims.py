@@ -4,13 +4,24 @@ import math
 from itertools import pairwise
 
 import pytest
-from graphs import Case, cases, costs, device_of, layered, make_graph, make_system, systems, table
+from graphs import (
+    Case,
+    cases,
+    costs,
+    device_of,
+    layered,
+    make_graph,
+    make_system,
+    predicted_s,
+    systems,
+    table,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.derive import derive
 from coexec.errors import DeviceError, InfeasibleError, PlanError, UsageError
-from coexec.plan import Plan, verify_plan
+from coexec.plan import verify_plan
 from coexec.planners import PLANNERS
 from coexec.planners.base import Problem
 from coexec.planners.heft import schedule
@@ -18,11 +29,6 @@ from coexec.planners.hope_greedy import default_top_k, merge
 from coexec.simulate import simulate
 
 examples = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def predicted_s(plan: Plan) -> float:
-    assert plan.provenance.predicted_s is not None
-    return plan.provenance.predicted_s
 
 
 # exhaustive

@@ -17,6 +17,7 @@ from graphs import (
     make_plan,
     make_system,
     placements,
+    predicted_s,
     table,
     task_schedule,
 )
@@ -36,11 +37,6 @@ from coexec.simulate import simulate
 EPSILON_S = 1e-9
 examples = settings(max_examples=40, deadline=None, derandomize=True)
 every_planner = pytest.mark.parametrize("name", PLANNERS)
-
-
-def predicted_s(plan: Plan) -> float:
-    assert plan.provenance.predicted_s is not None
-    return plan.provenance.predicted_s
 
 
 # The contract

@@ -26,7 +26,6 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
-    Waiting,
     WaitingOpt,
     decide,
     differences,
@@ -87,7 +86,7 @@ def command(
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     gpu: GpuOpt = None,
-    waiting: WaitingOpt = Waiting.PASSIVE,
+    waiting: WaitingOpt = "passive",
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -101,16 +100,10 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     options = planner_options(option)
     with progress_bar(json) as tell:
-        settings = {
-            "shape": shape,
-            "cache": cache,
-            "fresh": fresh,
-            "progress": tell,
-            "gpu": gpu,
-            "pin": pin,
-            "waiting": waiting,
-        }
-        choice = decide(model, devices, planner, options, **settings)
+        choice = decide(
+            model, devices, planner, options, shape=shape, cache=cache, fresh=fresh, progress=tell,
+            gpu=gpu, pin=pin, waiting=waiting,
+        )  # fmt: skip
         work = choice.work
         cost, system = work.measured
     feeds = random_inputs(work.model.graph)

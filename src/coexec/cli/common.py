@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from coexec.auto import Auto, Candidate, Choice
 from coexec.devices.registry import split_names
 from coexec.errors import ExecutionError, PlanError, UsageError
+from coexec.execute import Waiting
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
@@ -42,15 +42,6 @@ PinOpt = Annotated[
     list[str] | None,
     typer.Option("--pin", help="TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable."),
 ]
-
-
-class Waiting(StrEnum):
-    """What threads do that wait for each other during a run."""
-
-    PASSIVE = "passive"
-    ACTIVE = "active"
-
-
 WaitingOpt = Annotated[
     Waiting, typer.Option(help="Threads that wait for another device sleep, or keep their core.")
 ]
@@ -74,7 +65,7 @@ def pipeline(
     progress: Any = None,
     gpu: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
-    waiting: Waiting = Waiting.PASSIVE,
+    waiting: Waiting = "passive",
 ) -> Pipeline:
     """The pipeline that the common options describe."""
     return Pipeline(
@@ -96,13 +87,13 @@ def _settings(
     progress: Any = None,
     gpu: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
-    waiting: Waiting = Waiting.PASSIVE,
+    waiting: Waiting = "passive",
 ) -> dict[str, Any]:
     """The options as `Pipeline` takes them."""
     shapes = dict(_shape(text) for text in shape or ())
     return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
             "gpu": _pairs(gpu, "--gpu"), "pins": _pairs(pin, "--pin"),
-            "waiting": waiting.value}  # fmt: skip
+            "waiting": waiting}  # fmt: skip
 
 
 def decide(
@@ -110,17 +101,19 @@ def decide(
     devices: str | None,
     planner: str,
     options: Mapping[str, Any],
+    *,
+    given: Plan | None = None,
     **settings: Any,
 ) -> Choice:
-    """The plan of any planner, "auto" or another, ready to start.
+    """The plan that is given, or else that of any planner, "auto" or another; ready to start.
 
     ``settings`` are those of `pipeline`.
     """
-    if planner != "auto":
-        work = pipeline(model, devices, **settings)
-        plan = work.plan(planner, options)
-        return Choice(work, plan, work.compiled_plan(plan), ())
-    return Auto(model, _names(devices), options, **_settings(**settings)).choose()
+    if given is None and planner == "auto":
+        return Auto(model, _names(devices), options, **_settings(**settings)).choose()
+    work = pipeline(model, devices, **settings)
+    plan = work.plan(planner, options) if given is None else given
+    return Choice(work, plan, work.compiled_plan(plan), ())
 
 
 def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """`coexec explain`: for each task its device, why, predicted and measured time, bytes moved."""
 
 from dataclasses import asdict
-from typing import Any
 
 from rich.table import Table
 
@@ -22,7 +21,6 @@ from coexec.cli.common import (
     format_candidate,
     given_plan,
     out,
-    pipeline,
     planner_options,
     print_json,
     progress_bar,
@@ -54,21 +52,12 @@ def command(
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
     given, devices = given_plan(plan, devices)
-    settings: dict[str, Any] = {
-        "shape": shape,
-        "cache": cache,
-        "fresh": fresh,
-        "gpu": gpu,
-        "pin": pin,
-    }
     with progress_bar(json) as tell:
-        if given is None:
-            choice = decide(
-                model, devices, planner, planner_options(option), progress=tell, **settings
-            )
-            work, chosen, candidates = choice.work, choice.plan, choice.candidates
-        else:
-            work, chosen, candidates = pipeline(model, devices, **settings), given, ()
+        choice = decide(
+            model, devices, planner, planner_options(option), given=given, shape=shape, cache=cache,
+            fresh=fresh, progress=tell, gpu=gpu, pin=pin,
+        )  # fmt: skip
+        work, chosen = choice.work, choice.plan
         cost, system = work.measured
     schedule = work.schedule(chosen)
     reasons = explain(chosen, schedule, cost, system, work.pinned_tasks(cost, system))
@@ -81,9 +70,9 @@ def command(
         measured = measure_in_place(work.compiler, steps, work.devices)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
-        print_json({"candidates": [asdict(c) for c in candidates], "tasks": rows})
+        print_json({"candidates": [asdict(c) for c in choice.candidates], "tasks": rows})
         return
-    for candidate in candidates:
+    for candidate in choice.candidates:
         out.print(f"tried: {format_candidate(candidate)}")
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip

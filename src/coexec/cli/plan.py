@@ -54,8 +54,10 @@ def command(
         found = on_platform(model, platform, devices, planner, options, shape, cache)
     else:
         with progress_bar(json) as tell:
-            settings = {"shape": shape, "cache": cache, "fresh": fresh, "progress": tell}
-            choice = decide(model, devices, planner, options, gpu=gpu, pin=pin, **settings)
+            choice = decide(
+                model, devices, planner, options, shape=shape, cache=cache, fresh=fresh,
+                progress=tell, gpu=gpu, pin=pin,
+            )  # fmt: skip
             found, candidates = on_this_machine(choice), choice.candidates
     graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
     trace = simulate(schedule, found.cost, system)

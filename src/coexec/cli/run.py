@@ -20,13 +20,11 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
-    Waiting,
     WaitingOpt,
     decide,
     differences,
     given_plan,
     out,
-    pipeline,
     planner_options,
     print_json,
     progress_bar,
@@ -57,7 +55,7 @@ def command(
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     gpu: GpuOpt = None,
-    waiting: WaitingOpt = Waiting.PASSIVE,
+    waiting: WaitingOpt = "passive",
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -69,21 +67,11 @@ def command(
     """
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
-        settings = {
-            "shape": shape,
-            "cache": cache,
-            "fresh": fresh,
-            "progress": tell,
-            "gpu": gpu,
-            "pin": pin,
-            "waiting": waiting,
-        }
-        if given is None:
-            choice = decide(model, devices, planner, planner_options(option), **settings)
-            work, compiled = choice.work, choice.compiled
-        else:
-            work = pipeline(model, devices, **settings)
-            compiled = work.compiled(given)
+        choice = decide(
+            model, devices, planner, planner_options(option), given=given, shape=shape, cache=cache,
+            fresh=fresh, progress=tell, gpu=gpu, pin=pin, waiting=waiting,
+        )  # fmt: skip
+    work, compiled = choice.work, choice.compiled
     wanted = {t.name: t for t in compiled.inputs}
     feeds = random_inputs(work.model.graph) if inputs is None else _read_inputs(inputs)
     feeds = check_feeds(wanted, feeds)

@@ -54,12 +54,12 @@ def align(model: ir.Model, borders: Collection[str], block: int) -> ir.Model:
     The values in ``borders`` keep name, shape and meaning; where they are aligned they come from
     the aligned value through a node that `read_lowered` knows as a change of layout.
     """
-    if not _regions(model.graph, block):
+    aligned = model.clone()
+    channels = _regions(aligned.graph, block)
+    if not channels:
         return model
-    model = model.clone()
-    channels = _regions(model.graph, block)
-    _Rewriter(model.graph, channels).rewrite(set(borders))
-    return model
+    _Rewriter(aligned.graph, channels).rewrite(set(borders))
+    return aligned
 
 
 def _regions(graph: ir.Graph, block: int) -> dict[ir.Value, _Channels]:

@@ -17,7 +17,7 @@ from coexec.errors import ModelError
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
 
-__all__ = ["build_graph", "operator_of"]
+__all__ = ["build_graph", "only_read", "operator_of"]
 
 _HEADS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset(
@@ -115,7 +115,7 @@ def _joins(
         return None
     producers = {p for v in node.inputs if v is not None and (p := v.producer()) is not None}
     if node.op_type in _PADDED:
-        fitting = [p for p in producers if p.op_type == "Pad" and _only_read(p.outputs[0])]
+        fitting = [p for p in producers if p.op_type == "Pad" and only_read(p.outputs[0])]
     elif node.op_type in _ACTIVATIONS | _RESIDUALS:
         fitting = [p for p in producers if _extends(p, node, group_of[p])]
     else:
@@ -130,13 +130,14 @@ def _extends(before: ir.Node, node: ir.Node, group: list[ir.Node]) -> bool:
     return (
         any(n.op_type in heads for n in group)
         and group[-1] is before
-        and _only_read(value)
+        and only_read(value)
         and value.shape == result.shape
         and value.dtype == result.dtype
     )
 
 
-def _only_read(value: ir.Value) -> bool:
+def only_read(value: ir.Value) -> bool:
+    """Whether one node reads it, once, and nobody else."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from coexec.frontend.group import only_read
+
 __all__ = ["rewrite"]
 
 _MOVING = frozenset({"Relu"})
@@ -45,7 +47,7 @@ class _Margins(NamedTuple):
 def _pad_into_pool(pool: ir.Node) -> None:
     source = pool.inputs[0]
     pad = None if source is None else source.producer()
-    if pad is None or pad.op_type != "Pad" or pad.domain or not _only_read(pad.outputs[0]):
+    if pad is None or pad.op_type != "Pad" or pad.domain or not only_read(pad.outputs[0]):
         return
     margins = _margins(pad)
     kernel = pool.attributes.get_ints("kernel_shape", ())
@@ -153,7 +155,7 @@ def _activate_before(concat: ir.Node) -> None:
     parts = [v for v in concat.inputs if v is not None]
     if domain or kind not in _MOVING or len(set(parts)) < len(concat.inputs):
         return
-    alone = [v for v in parts if v.producer() is not None and _only_read(v)]
+    alone = [v for v in parts if v.producer() is not None and only_read(v)]
     if 2 * len(alone) < len(parts) or any(v.producer() is None for v in parts):
         return
     for index, part in enumerate(parts):
@@ -168,8 +170,3 @@ def _activate_before(concat: ir.Node) -> None:
             continue  # it changes nothing any more, but its result has a name
         reader.outputs[0].replace_all_uses_with(joined)
         graph.remove(reader, safe=True)
-
-
-def _only_read(value: ir.Value) -> bool:
-    """Whether one node reads it, once, and nobody else."""
-    return len(value.uses()) == 1 and not value.is_graph_output()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from coexec.derive import derive
+from coexec.ir.graph import Piece
 from coexec.plan import Plan, Provenance
 from coexec.planners.problem import Problem
 from coexec.simulate import simulate
@@ -137,8 +138,8 @@ class Found(NamedTuple):
 
 def simulated_s(problem: Problem, found: Found) -> float:
     """Seconds of one inference in the simulator: segments joined, their launches saved."""
-    schedule = derive(build_plan(problem, *found, "", {}), problem.graph)
-    return simulate(schedule, problem.cost, problem.system).makespan_s
+    plan = Plan(problem.graph.fingerprint, _order(problem, *found), Provenance(""))
+    return simulate(derive(plan, problem.graph), problem.cost, problem.system).makespan_s
 
 
 def alone(problem: Problem) -> list[Found]:
@@ -165,14 +166,20 @@ def build_plan(
     ``sequence`` names all tasks, none before its predecessors: so no plan can have a deadlock.
     ``bound_s`` is that of the problem unless the planner knows better.
     """
-    graph, names = problem.graph, problem.system.names
-    order = {
-        name: tuple(
-            graph.whole_piece(graph.tasks[task]) for task in sequence if assignment[task] == device
-        )
-        for device, name in enumerate(names)
-    }
     predicted_s = makespan_s(problem, assignment, sequence)
     bound_s = problem.bound_s if bound_s is None else bound_s
     provenance = Provenance(planner, dict(options), status, predicted_s, bound_s)
-    return Plan(graph.fingerprint, order, provenance)
+    return Plan(problem.graph.fingerprint, _order(problem, assignment, sequence), provenance)
+
+
+def _order(
+    problem: Problem, assignment: Sequence[int], sequence: Sequence[int]
+) -> dict[str, tuple[Piece, ...]]:
+    """What each device runs, in the order of ``sequence``."""
+    graph = problem.graph
+    return {
+        name: tuple(
+            graph.whole_piece(graph.tasks[task]) for task in sequence if assignment[task] == device
+        )
+        for device, name in enumerate(problem.system.names)
+    }

@@ -92,11 +92,11 @@ def plan(
         max_nodes = max_nodes or _PART_NODES
         shares = _shares(problem) if look_ahead is None else [look_ahead]
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
-    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    plans = [Found(timeline.device, sequence), *alone(problem)]
     best = min(solved, key=lambda solution: makespan_s(problem, *solution.found))
     if not best.proven:
-        plans = [best.found, *plans]
+        ranks_s = problem.upward_rank_s
+        timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
+        plans = [best.found, Found(timeline.device, sequence), *alone(problem)]
         best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
