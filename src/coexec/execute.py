@@ -80,13 +80,13 @@ class Executor:
             and t.size_bytes >= _SMALL_BYTES
             and self._devices[segment.device].spec.memory == "host"
         ]
+        self._caching = tensor_caching
+        self._wanted_elsewhere = self._crossing() if tensor_caching else {}
         self._static = self._allocate()
         self._landed: dict[tuple[str, str], Any] = {}
         """By value and memory: the device tensor that it moves into in each run."""
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._caching = tensor_caching
-        self._wanted_elsewhere = self._crossing() if tensor_caching else {}
         self._timed = [d for d in devices if isinstance(d, Timed)]
         self._progress = Progress(compiled.segments)
         self._turn = threading.Lock()
@@ -190,11 +190,12 @@ class Executor:
         for name in made:
             if name not in returned:
                 groups.setdefault(self._device_of(name).spec.memory, []).append(name)
+        leaving = kept | {n for wanted in self._wanted_elsewhere.values() for n, _ in wanted}
         ended = ended_before(self._compiled.segments)
         static: dict[str, Any] = {}
         for memory, names in groups.items():
             if memory != "host":  # such devices lay their tensors out themselves
-                static |= {n: self._device_of(n).allocate(made[n][1]) for n in names}
+                static |= {n: self._device_of(n).allocate(made[n][1], n in leaving) for n in names}
                 continue
             lives = [Lifetime(made[n][1].size_bytes, made[n][0], tuple(readers[n])) for n in names]
             buffer_of, sizes = share(lives, ended)

@@ -68,7 +68,13 @@ def test_simulator_and_executor_agree_to_the_last_digit(
 class Elsewhere(ReferenceDevice):
     """A device with a memory of its own, whose tensors are not arrays."""
 
-    def allocate(self, tensor: Any) -> Any:
+    def __init__(self, spec: Device) -> None:
+        super().__init__(spec)
+        self.leaving: set[str] = set()
+
+    def allocate(self, tensor: Any, leaving: bool = False) -> Any:
+        if leaving:
+            self.leaving.add(tensor.name)
         return {"data": super().allocate(tensor)}
 
     def upload(self, array: Any, into: Any = None) -> Any:
@@ -114,6 +120,25 @@ def test_devices_with_a_memory_of_their_own(cache: Cache) -> None:
         found = executor.run(feeds)
     expected = plain_session(branches(width=4)).run(["y"], feeds)[0]
     assert worst_difference(found["y"], expected) < 1e-5
+
+
+def test_a_device_knows_what_of_its_tensors_leaves(cache: Cache) -> None:
+    near = ReferenceDevice(Device("reference:0", "reference"))
+    schedule = split(MODEL, ["reference:0", "reference:1"])
+    crossing = {
+        t.tensor for t in schedule.transfers if schedule.segments[t.source].device == "reference:1"
+    }
+    returned = {
+        name
+        for segment in schedule.segments
+        for name, _ in segment.writes
+        if segment.device == "reference:1" and name in MODEL.graph.outputs
+    }
+    for caching, expected in ((True, crossing | returned), (False, returned)):
+        far = Elsewhere(Device("reference:1", "reference", memory="elsewhere"))
+        compiled = Compiler(MODEL, cache).compile(schedule, [near, far])
+        Executor(compiled, [near, far], tensor_caching=caching).close()
+        assert crossing and far.leaving == expected
 
 
 class Failing(ReferenceDevice):

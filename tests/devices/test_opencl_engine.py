@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from gpu_networks import mixed_network, run_on, small_network
+from opencl_programs import pocl
 
 from coexec import hardware
 from coexec.devices.base import Options
@@ -18,11 +20,13 @@ from coexec.devices.opencl.building import build
 from coexec.devices.opencl.device import OpenClDevice
 from coexec.devices.opencl.kernels.base import Launch, Window
 from coexec.devices.opencl.platforms import devices
+from coexec.devices.opencl.tensors import Runtime
 from coexec.devices.opencl.tuner import candidates, rounded, rule
 from coexec.devices.registry import describe, gpu_options, open_devices
 from coexec.errors import DegradedWarning, DeviceError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
+from coexec.frontend.module import Module
 from coexec.session import InferenceSession
 
 GPU = f"gpu:0@{usable_cores()[-1]}"
@@ -246,6 +250,31 @@ def test_out_of_memory_names_the_amount(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cl, "Buffer", full)
     with pytest.raises(DeviceError, match="ran out of memory while taking 4096 bytes for 'big'"):
         device.allocate(Tensor("big", (1024,), "float32"))
+
+
+def test_what_leaves_is_read_without_waiting_for_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = pocl(tmp_path)
+    model = load(small_network("swish", as_model=True))
+    graph = model.graph
+    x, y = graph.tensors[graph.inputs[0]], graph.tensors[graph.outputs[0]]
+    proto = ir.to_proto(model.source)
+    made = device.allocate(y, leaving=True)
+    feeds = [np.full(x.shape, value, np.float32) for value in (1.0, 2.0)]
+    bound = device.compile(Module(proto.SerializeToString(), {}, (x,), (y,))).bind(
+        {x.name: device.upload(feeds[0])}, {y.name: made}
+    )
+    found = []
+    for feed in feeds:
+        bound.set_input(x.name, device.upload(feed))
+        bound.run()
+        with monkeypatch.context() as patch:
+            patch.setattr(Runtime, "finish", lambda self: pytest.fail("it waits for the queue"))
+            found.append(device.download(made).copy())
+    for feed, result in zip(feeds, found, strict=True):
+        expected = plain_session(proto).run(None, {x.name: feed})[0]
+        assert worst_difference(result, expected) < 1e-5
 
 
 def test_answers_from_the_cpu_while_kernels_compile(tmp_path: Path) -> None:

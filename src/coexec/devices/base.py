@@ -88,8 +88,13 @@ class Device(Protocol):
         """Make ``module`` ready to run. May be called from any thread."""
         ...
 
-    def allocate(self, tensor: Tensor) -> Any:
-        """An uninitialised device tensor; a numpy array where ``spec.memory`` is "host"."""
+    def allocate(self, tensor: Tensor, leaving: bool = False) -> Any:
+        """An uninitialised device tensor; a numpy array where ``spec.memory`` is "host".
+
+        ``leaving``: after each run that writes it, it will be downloaded. A program brings such
+        outputs to where the host can read them before its run returns, so that a later `download`
+        by another thread need not wait behind what the device was given meanwhile.
+        """
         ...
 
     def upload(self, array: Array, into: Any = None) -> Any:

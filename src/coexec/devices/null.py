@@ -43,7 +43,7 @@ class NullDevice:
     def set_output(self, name: str, tensor: Any) -> None:
         pass
 
-    def allocate(self, tensor: Tensor) -> Array:
+    def allocate(self, tensor: Tensor, leaving: bool = False) -> Array:
         return np.zeros(tensor.shape, tensor.dtype)
 
     def upload(self, array: Array, into: Array | None = None) -> Array:

@@ -49,7 +49,7 @@ class CpuCluster:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return OrtProgram(module, options, self.spec.name)
 
-    def allocate(self, tensor: Tensor) -> Array:
+    def allocate(self, tensor: Tensor, leaving: bool = False) -> Array:
         return aligned_empty(tensor)
 
     def upload(self, array: Array, into: Array | None = None) -> Array:

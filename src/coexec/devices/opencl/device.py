@@ -93,10 +93,10 @@ class OpenClDevice:
                               f"plan") from error  # fmt: skip
         return OpenClProgram(built, self._runtime, self._group_of)
 
-    def allocate(self, tensor: Tensor) -> DeviceTensor:
+    def allocate(self, tensor: Tensor, leaving: bool = False) -> DeviceTensor:
         value = Context(self.arch, {tensor.name: tensor}, {}).value(tensor.name)
         with translated(self.spec.name, f"taking {value.size_bytes} bytes for {tensor.name!r}"):
-            return self._runtime.allocate(value)
+            return self._runtime.allocate(value, leaving)
 
     def upload(self, array: Array, into: DeviceTensor | None = None) -> DeviceTensor:
         target = into or self.allocate(Tensor("", array.shape, array.dtype.name))

@@ -154,7 +154,7 @@ class _Bound:
         doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
         with translated(runtime.name, doing, ExecutionError):
             for name in self._written:
-                runtime.unmap(self._tensors[name])
+                runtime.take_back(self._tensors[name])
             if runtime.timer is None:
                 for kernel, grid, group in self.calls:
                     cl.enqueue_nd_range_kernel(runtime.queue, kernel, grid, group)
@@ -163,4 +163,9 @@ class _Bound:
                     self.calls, self._program.launches, self._program.tasks, strict=True
                 ):
                     runtime.call(*call, launch.name, result)
+            leaving = [t for t in map(self._tensors.__getitem__, self._written) if t.leaving]
+            for tensor in leaving:
+                runtime.send(tensor)
             runtime.finish()
+            for tensor in leaving:
+                tensor.sent = True

@@ -26,6 +26,10 @@ class DeviceTensor:
 
     value: Value
     buffer: Any
+    leaving: bool = False
+    """The program that writes it sends it to the host in the same run."""
+    sent: bool = False
+    """The host's copy has been made since it was written."""
     staging: "_Staging | None" = None
 
 
@@ -55,6 +59,8 @@ class Runtime:
         self.binaries = binaries
         self.options = options
         self.queue = self._plain_queue = cl.CommandQueue(context)
+        self._host_queue = cl.CommandQueue(context)
+        """Of whoever reads what was sent: the other queue has kernels to run by then."""
         self._timed_queue: Any = None
         self.timer: Timer | None = None
         self._active = active
@@ -66,34 +72,42 @@ class Runtime:
         filled = array if array.size else np.zeros(1, array.dtype)
         return cl.Buffer(self.context, flags, hostbuf=filled)
 
-    def allocate(self, value: Value) -> DeviceTensor:
+    def allocate(self, value: Value, leaving: bool = False) -> DeviceTensor:
         """Uninitialised memory for a tensor."""
         size = max(value.size_bytes, 1)
-        return DeviceTensor(value, cl.Buffer(self.context, self._host_flags(), size))
+        return DeviceTensor(value, cl.Buffer(self.context, self._host_flags(), size), leaving)
 
     def upload(self, array: Array, tensor: DeviceTensor) -> None:
         """Copy ``array`` into ``tensor``. Returns once ``array`` has been read."""
         staging = self._staging(tensor)
+        self.take_back(tensor)
         if array.size:
-            self._map(staging, tensor.value)[...] = array
+            self._map(staging, tensor.value, self.queue, writable=True)[...] = array
         if not self.unified:
             self._copy(staging.buffer, staging.host, tensor)
-        self.unmap(tensor)
+        self.take_back(tensor)
         self._reorder(staging.up, tensor)
 
     def download(self, tensor: DeviceTensor) -> Array:
         """The values of ``tensor``, valid until it is written or downloaded again."""
-        staging = self._staging(tensor)
-        self.unmap(tensor)
-        self._reorder(staging.down, tensor)
-        if not self.unified:
-            self._copy(self._map(staging, tensor.value), staging.buffer, tensor)
-        self.finish()
-        values: Array = self._map(staging, tensor.value)
+        if not tensor.sent:
+            self.take_back(tensor)
+            self.send(tensor)
+            self.finish()
+        values: Array = self._map(self._staging(tensor), tensor.value, self._host_queue)
         return values
 
-    def unmap(self, tensor: DeviceTensor) -> None:
-        """Take ``tensor`` back from the host: while it is mapped, no kernel may write it."""
+    def send(self, tensor: DeviceTensor) -> None:
+        """Enqueue what brings ``tensor`` to where the host can read it."""
+        staging = self._staging(tensor)
+        self._reorder(staging.down, tensor)
+        if not self.unified:
+            host = self._map(staging, tensor.value, self._host_queue)
+            self._copy(host, staging.buffer, tensor)
+
+    def take_back(self, tensor: DeviceTensor) -> None:
+        """``tensor`` is going to be written: until it is mapped again, the host may not read it."""
+        tensor.sent = False
         staging = tensor.staging
         if self.unified and staging is not None and staging.host is not None:
             staging.host.base.release(self.queue)
@@ -150,7 +164,7 @@ class Runtime:
             tensor.staging = _Staging(buffer, None, up, down)
         return tensor.staging
 
-    def _map(self, staging: _Staging, value: Value) -> Any:
+    def _map(self, staging: _Staging, value: Value, queue: Any, writable: bool = False) -> Any:
         """The array through which the host sees a tensor."""
         if staging.host is None:
             buffer = staging.buffer
@@ -158,9 +172,13 @@ class Runtime:
                 pinned = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
                 size = max(replace(value, block=0, half=False).size_bytes, 1)
                 buffer = cl.Buffer(self.context, pinned, size)
-            access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+                writable = True
+            # What is mapped only to be read, kernels may read meanwhile.
+            access: Any = cl.map_flags.READ
+            if writable:
+                access |= cl.map_flags.WRITE
             staging.host, _ = cl.enqueue_map_buffer(
-                self.queue, buffer, access, 0, value.shape, np.dtype(value.dtype)
+                queue, buffer, access, 0, value.shape, np.dtype(value.dtype)
             )
         return staging.host
 
