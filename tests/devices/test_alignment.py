@@ -79,6 +79,57 @@ def test_aligned_models_compute_the_same(groups: int) -> None:
         assert found.shape == expected.shape and worst_difference(found, expected) < 1e-6
 
 
+def crossed(parts: dict[str, list[int]]) -> onnx.ModelProto:
+    """Convolutions joined to ``parts``, those added, a depthwise convolution, and another."""
+    rng = np.random.default_rng(0)
+    weights: dict[str, np.ndarray] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def conv(source: str, name: str, shape: tuple[int, ...], **attributes: int) -> str:
+        weights[f"{name}.w"] = rng.standard_normal(shape).astype(np.float32)
+        nodes.append(helper.make_node("Conv", [source, f"{name}.w"], [name], name, **attributes))
+        return name
+
+    joined = []
+    for name, counts in parts.items():
+        made = [conv("x", f"{name}{i}", (n, 3, 1, 1)) for i, n in enumerate(counts)]
+        if len(made) > 1:
+            nodes.append(helper.make_node("Concat", made, [name], name, axis=1))
+            made = [name]
+        joined += made
+    total = sum(next(iter(parts.values())))
+    nodes.append(helper.make_node("Add", joined, ["sum"], "sum"))
+    conv("sum", "deep", (total, 1, 1, 1), group=total)
+    conv("deep", "y", (16, total, 1, 1))
+    return from_nodes(nodes, [tensor_info("x", [1, 3, 6, 6])],
+                      [tensor_info("y", [1, 16, 6, 6])], weights)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "aligned_channels"),
+    [
+        ({"a": [6, 6], "b": [12]}, 16),  # what is added to a Concat has its gaps
+        ({"a": [12], "b": [6, 6]}, 16),
+        ({"a": [6, 6], "b": [6, 6]}, 16),
+        ({"a": [10], "b": [10]}, 16),  # not a multiple of four: nothing else would align it
+        ({"a": [6, 6], "b": [5, 7]}, 12),  # gaps at two places cannot be added
+        ({"a": [6, 6, 6], "b": [5, 7, 6]}, 18),
+        ({"a": [3, 9], "b": [12]}, 12),  # too little for a block of its own
+    ],
+)
+def test_what_is_added_has_its_channels_at_the_same_places(
+    parts: dict[str, list[int]], aligned_channels: int
+) -> None:
+    model = load(crossed(parts))
+    borders = [name for task in model.graph.tasks for name in task.outputs]
+    aligned = align(model.source, borders, BLOCK)
+    total = next(n for n in aligned.graph if n.op_type == "Add").outputs[0]
+    assert total.shape is not None and total.shape[1] == aligned_channels
+    feeds = random_feeds(model)
+    for found, expected in zip(run(aligned, feeds), run(model.source, feeds), strict=True):
+        assert found.shape == expected.shape and worst_difference(found, expected) < 1e-5
+
+
 def test_only_where_a_concat_breaks_blocks() -> None:
     for channels in (8, 16):
         source = load(cell(channels)).source

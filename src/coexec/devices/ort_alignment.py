@@ -10,7 +10,7 @@ have those who read them.
 
 import functools
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ _UNARY = frozenset({
 })  # fmt: skip
 """Work on each channel alone, and never make infinity or not-a-number of a finite one."""
 _BINARY = frozenset({"Add", "Mul", "Sub"})
+_MULTIPLE = 4
+"""Of channels, without which ONNX Runtime has no blocked layout for anything but convolutions that
+mix them."""
 _ALIGNED = "aligned:"
 
 
@@ -63,32 +66,73 @@ def align(model: ir.Model, borders: Collection[str], block: int) -> ir.Model:
 
 
 def _regions(graph: ir.Graph, block: int) -> dict[ir.Value, _Channels]:
-    """The values to align: those that are joined, by a Concat, to others than whole blocks."""
-    found: dict[ir.Value, _Channels] = {}
-    parent: dict[ir.Value, ir.Value] = {}
+    """The values to align: those that would not stay in the blocked layout, and their neighbours.
 
-    def root(value: ir.Value) -> ir.Value:
-        while parent[value] is not value:
-            value = parent[value]
+    Values that are added, or made from each other channel by channel, have their channels at the
+    same places. A Concat decides where: behind it, gaps remain between its parts. Where none does,
+    channels fill their blocks from the first on.
+    """
+    alike, connected = _Sets(), _Sets()
+    joins: dict[ir.Value, ir.Node] = {}
+    for node in graph:
+        if node.domain or not _alignable(node, alike, block):
+            continue
+        result, kind = node.outputs[0], _kind(node)
+        sources = [v for v in node.inputs if v and v in alike] if kind != "dense" else []
+        for sets, values in ((alike, [] if kind == "Concat" else sources), (connected, sources)):
+            sets.add(result)
+            for value in values:
+                sets.join(value, result)
+        if kind == "Concat":
+            joins[result] = node
+    found: dict[ir.Value, _Channels] = {}
+    for group in sorted(alike.all(), key=lambda g: _count(g[0])):  # parts before what they join
+        places = {
+            _joined(found.get(v) or _whole(v) for v in joins[value].inputs if v)
+            for value in group if value in joins
+        } or {_filling(_count(group[0]), block)}  # fmt: skip
+        channels = places.pop()
+        gaps = channels.total - len(channels.places)
+        if not places and gaps and channels.total % block == 0:
+            found |= dict.fromkeys(group, channels)
+    wanted = {connected.root(value) for value in found if _in_plain(value.producer(), found, block)}
+    return {value: c for value, c in found.items() if connected.root(value) in wanted}
+
+
+def _in_plain(node: ir.Node | None, found: Container[ir.Value | None], block: int) -> bool:
+    """Whether ONNX Runtime would leave a node in NCHW because of its number of channels."""
+    assert node is not None
+    if node.op_type == "Concat":
+        return any(v in found and _count(v) % block for v in node.inputs)
+    return _kind(node) != "dense" and _count(node.outputs[0]) % _MULTIPLE != 0
+
+
+class _Sets:
+    """Values in disjoint sets that can be joined."""
+
+    def __init__(self) -> None:
+        self._parent: dict[ir.Value, ir.Value] = {}
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._parent
+
+    def add(self, value: ir.Value) -> None:
+        self._parent[value] = value
+
+    def root(self, value: ir.Value) -> ir.Value:
+        """The value that stands for the set of ``value``."""
+        while (parent := self._parent[value]) is not value:
+            self._parent[value] = value = self._parent[parent]
         return value
 
-    broken: list[ir.Value] = []
-    for node in graph:
-        channels = _of_output(node, found, block) if not node.domain else None
-        if channels is None:
-            continue
-        result = node.outputs[0]
-        found[result] = channels
-        parent[result] = result
-        for value in node.inputs if _kind(node) != "dense" else ():
-            if value in parent:
-                parent[root(value)] = root(result)
-        if node.op_type == "Concat" and any(
-            len(found[v].places) % block for v in node.inputs if v in found
-        ):
-            broken.append(result)
-    wanted = {root(value) for value in broken}
-    return {value: channels for value, channels in found.items() if root(value) in wanted}
+    def join(self, one: ir.Value, other: ir.Value) -> None:
+        self._parent[self.root(one)] = self.root(other)
+
+    def all(self) -> Iterable[list[ir.Value]]:
+        found: dict[ir.Value, list[ir.Value]] = {}
+        for value in self._parent:
+            found.setdefault(self.root(value), []).append(value)
+        return found.values()
 
 
 def _kind(node: ir.Node) -> str:
@@ -103,25 +147,22 @@ def _kind(node: ir.Node) -> str:
     return "depthwise" if weight.shape[0] == group and weight.shape[1] == 1 else "Conv"
 
 
-def _of_output(node: ir.Node, known: Mapping[ir.Value, _Channels], block: int) -> _Channels | None:
-    """The channels of what a node makes, if it can make them aligned."""
+def _alignable(node: ir.Node, known: Container[ir.Value | None], block: int) -> bool:
+    """Whether a node can make its result aligned, given the values that can be."""
     result, kind = node.outputs[0], _kind(node)
     if len(node.outputs) != 1 or result.shape is None or len(result.shape) != 4:
-        return None
+        return False
     if result.dtype != ir.DataType.FLOAT:
-        return None
-    sources = [known.get(v) if v is not None else None for v in node.inputs]
+        return False
     if kind == "dense":
-        count = _count(result)
-        total = -(-count // block) * block
-        return _Channels(tuple(range(count)), total) if count >= block and count % block else None
+        return 2 * _count(result) > block  # for fewer, whole blocks are too much work
     if kind in _UNARY | {"depthwise", "BatchNormalization"}:
-        return sources[0]
+        return node.inputs[0] in known
     if kind in _BINARY:
-        return sources[0] if sources[0] == sources[1] else None
-    if kind == "Concat" and node.attributes["axis"].as_int() in (1, -3) and any(sources):
-        return _joined([s or _whole(v) for s, v in zip(sources, node.inputs, strict=True)])
-    return None
+        return all(v in known and _count(v) == _count(result) for v in node.inputs)
+    if kind == "Concat" and node.attributes["axis"].as_int() in (1, -3):
+        return any(v in known for v in node.inputs)
+    return False
 
 
 def _count(value: ir.Value | None) -> int:
@@ -133,8 +174,12 @@ def _count(value: ir.Value | None) -> int:
 
 
 def _whole(value: ir.Value | None) -> _Channels:
-    count = _count(value)
-    return _Channels(tuple(range(count)), count)
+    return _filling(_count(value), 1)
+
+
+def _filling(count: int, block: int) -> _Channels:
+    """Channels one behind the other, up to the end of the last one's block."""
+    return _Channels(tuple(range(count)), -(-count // block) * block)
 
 
 def _joined(parts: Iterable[_Channels]) -> _Channels:

@@ -67,7 +67,7 @@ KINDS: Mapping[str, tuple[str | None, Callable[[hardware.Device, Options], Devic
 }
 """By kind: the distribution of its engine, and what opens it."""
 
-_LOWERING = ", lowered in form 2"
+_LOWERING = ", lowered in form 3"
 """Raised when ONNX Runtime is given something else: lowered models and profiles are made anew."""
 
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
