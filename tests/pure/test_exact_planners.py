@@ -224,6 +224,19 @@ def test_no_time_at_all(name: str) -> None:
     assert simulated_s(plan, LARGER) >= bound_s(plan) >= Problem(*LARGER).bound_s
 
 
+def test_a_device_that_still_sends_when_all_tasks_have_ended_is_not_done() -> None:
+    """CP-SAT was given such an end as the latest, and called its own start infeasible."""
+    graph = make_graph(
+        {"a": ["x"], "b": ["x"], "c": ["a", "b"], "d": ["c>d"], "e": ["a", "c", "d"]}
+    )
+    inf = math.inf
+    rows = {"A": [1.0, inf, 1.0, 5.0, inf], "B": [1.0, 1.0, inf, 1.0, 1.0]}
+    case = Case(graph, table(graph, rows, A=0.5, B=0.5), make_system("AB", 0.0, 0.5, "source"))
+    plan = PLANNERS["cpsat"](*case, limit=5)
+    best_s = min(simulated_s(PLANNERS[name](*case), case) for name in PLANNERS if name != "single")
+    assert bound_s(plan) <= simulated_s(plan, case) == best_s
+
+
 # Usage
 
 

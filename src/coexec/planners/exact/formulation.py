@@ -85,6 +85,8 @@ class Formulation(Placement):
         over = Sum(moment=self.end_of_all)
         for task in self.tasks:
             self.constraints.rule(over, self.ends(task).plus(self._tails_s[task]))
+            if self.sends[task]:
+                self.constraints.rule(over, self.leaves(task))
         for device in self.problem.devices:
             able = [task for task in self.tasks if self.on(task, device) != FALSE]
             busy = Sum(self.timeline.free_s[device])
