@@ -27,7 +27,7 @@ __all__ = ["crossing", "launch", "wake_up"]
 
 _CHAIN = 40
 _RUNS = 10
-_QUICK, _LONG = 256, 384
+_QUICK, _LONG = 128, 384
 """Sizes of square products: one worth the work of several threads, and one that takes long enough
 for another device to fall asleep. A thread that has slept for a while takes longer to wake up."""
 
