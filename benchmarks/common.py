@@ -48,8 +48,8 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Seconds of each rival, ``rounds`` times, one after the other: noise meets all alike.
 
-    Each turn is two runs, of which the second is timed: weights are in the caches then, and PoCL has
-    loaded the kernels (it keeps 128). The order turns with each round all the same.
+    Each turn is two runs, of which the second is timed: weights are in the caches then, and PoCL,
+    which keeps 128 kernels, has loaded those of this rival. The order turns with each round.
     """
     names = list(rivals)
     for name in names:
