@@ -1,6 +1,7 @@
 """The whole graph at once, with a bound, by OR-Tools CP-SAT."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from coexec.costs.base import CostModel
@@ -22,6 +23,10 @@ from coexec.planners.exact.formulation import Formulation, Solution
 from coexec.planners.exact.listing import listed
 
 __all__ = ["plan"]
+
+_CAUTION = (1.0, 1.5, 2.0)
+"""By how much links may seem to take longer. List schedulers do not see the launches of segments
+that a crossing makes at both ends, nor how often two devices will wait for each other."""
 
 _TICKS = 1e8
 """CP-SAT counts in whole numbers; the longest plan has about so many, at most ten times."""
@@ -96,12 +101,21 @@ def plan(
 
 
 def _starts(problem: Problem) -> list[Found]:
-    """What heuristics find."""
+    """What heuristics find, and what list scheduling finds where crossing seems dearer."""
     case = (problem.graph, problem.cost, problem.system)
-    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    heuristics = (dmdar, heft, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
-    plans = [heuristic.plan(*case) for heuristic in heuristics]
-    return [Found(timeline.device, sequence), *(_read(problem, plan) for plan in plans)]
+    heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
+    found = [_read(problem, heuristic.plan(*case)) for heuristic in heuristics]
+    for caution in _CAUTION:
+        system = replace(
+            problem.system,
+            links=tuple(replace(x, latency_s=caution * x.latency_s) for x in problem.system.links),
+        )
+        cautious = Problem(problem.graph, problem.cost, system)
+        ranks_s = cautious.upward_rank_s
+        timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
+        plan = heft.plan(problem.graph, problem.cost, system)
+        found += [Found(timeline.device, sequence), _read(problem, plan)]
+    return found
 
 
 def _read(problem: Problem, plan: Plan) -> Found:
