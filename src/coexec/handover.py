@@ -1,6 +1,7 @@
 """Measure what it takes to start a segment, and to go on with its results on another device."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 from tempfile import TemporaryDirectory
@@ -102,23 +103,23 @@ def _extra_s(
     names = [source.spec.name, target.spec.name]
     feeds = random_inputs(model.graph)
 
-    def spans(turns: Sequence[str]) -> list[list[Span]]:
+    def spans(turns: Sequence[str]) -> list[Sequence[Span]]:
         """By run, all but the first and last ones of a chain on these devices in turn."""
         device_of = {name: turns[i % 4] for i, name in enumerate(tasks)}
         compiled = compiler.compile(stepwise(model.graph, device_of), [source, target])
-        found = []
+        found: list[Sequence[Span]] = []
         with Executor(compiled, [source, target], waiting=waiting) as executor:
             for _ in range(3 + _RUNS):
                 recorder = RealRecorder(compiled, names)
                 executor.run(feeds, recorder)
-                found.append(sorted(recorder.trace().spans, key=lambda s: s.segment or 0)[4:-4])
+                found.append(recorder.trace().spans[4:-4])
         return found[3:]
 
     with TemporaryDirectory() as folder:
         compiler = Compiler(model, Cache(folder))
         alone = [[s.duration_s for run in spans([name] * 4) for s in run] for name in names]
         turns = spans([names[0], names[0], names[1], names[1]])
-    staying_s = sum(float(np.median(durations_s)) for durations_s in alone)
+    staying_s = sum(statistics.median(durations_s) for durations_s in alone)
     crossings_s = [
         b.end_s - a.start_s - staying_s
         for run in turns

@@ -147,7 +147,8 @@ class Profiler:
         return {signature: Measurement.of(seconds) for signature, seconds in samples.items()}
 
     def _launch_s(self, device: Device) -> float:
-        return self._cached(device.spec.key, "launch, joined", lambda: launch(device))
+        (seconds,) = self._cached(device.spec.key, ["launch, joined"], lambda: [launch(device)])
+        return seconds
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
@@ -159,24 +160,26 @@ class Profiler:
         key = f"{source.spec.key} -> {target.spec.key}"
         how = "" if self._waiting == "passive" else ", active"
         if source.spec.memory == target.spec.memory:
-            return Link(*ends, self._cached(
-                key, f"handover{how}", lambda: wake_up(source, target, self._waiting)
-            ))  # fmt: skip
-        signatures = (f"crossing{how}", f"crossing, a byte{how}")
-        known = {} if self._fresh else self._store.read(key)
-        if not set(signatures) <= known.keys():
-            measured = crossing(source, target, self._waiting)
-            known = dict(zip(signatures, measured, strict=True))
-            self._store.write(key, known)
-        latency_s, byte_s = (known[s].seconds for s in signatures)
+            (latency_s,) = self._cached(
+                key, [f"handover{how}"], lambda: [wake_up(source, target, self._waiting)]
+            )
+            return Link(*ends, latency_s)
+        latency_s, byte_s = self._cached(
+            key,
+            [f"crossing{how}", f"crossing, a byte{how}"],
+            lambda: crossing(source, target, self._waiting),
+        )
         return Link(*ends, latency_s, 1 / byte_s if byte_s else math.inf)
 
-    def _cached(self, key: str, signature: str, measure: Callable[[], Measurement]) -> float:
+    def _cached(
+        self, key: str, signatures: Sequence[str], measure: Callable[[], Sequence[Measurement]]
+    ) -> list[float]:
+        """Seconds of each signature: all from the store, or else all measured together."""
         known = {} if self._fresh else self._store.read(key)
-        if signature not in known:
-            known[signature] = measure()
-            self._store.write(key, {signature: known[signature]})
-        return known[signature].seconds
+        if not set(signatures) <= known.keys():
+            known = dict(zip(signatures, measure(), strict=True))
+            self._store.write(key, known)
+        return [known[signature].seconds for signature in signatures]
 
 
 def measure_in_place(

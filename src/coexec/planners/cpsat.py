@@ -104,7 +104,7 @@ def _starts(problem: Problem) -> list[Found]:
     """What heuristics find, and what list scheduling finds where crossing seems dearer."""
     case = (problem.graph, problem.cost, problem.system)
     heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
-    found = [_read(problem, heuristic.plan(*case)) for heuristic in heuristics]
+    starts = [_read(problem, heuristic.plan(*case)) for heuristic in heuristics]
     for caution in _CAUTION:
         system = replace(
             problem.system,
@@ -113,9 +113,8 @@ def _starts(problem: Problem) -> list[Found]:
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
         timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        plan = heft.plan(problem.graph, problem.cost, system)
-        found += [Found(timeline.device, sequence), _read(problem, plan)]
-    return found
+        starts += [Found(timeline.device, sequence), heft.found(cautious)]
+    return starts
 
 
 def _read(problem: Problem, plan: Plan) -> Found:

@@ -6,9 +6,9 @@ from coexec.costs.base import CostModel
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners.base import Problem, build_plan
+from coexec.planners.base import Found, Problem, build_plan
 
-__all__ = ["Slot", "plan", "schedule"]
+__all__ = ["Slot", "found", "plan", "schedule"]
 
 
 def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
@@ -25,11 +25,16 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     heterogeneous computing", IEEE TPDS 13(3), 2002.
     """
     problem = Problem(graph, cost, system)
+    return build_plan(problem, *found(problem), "heft", {})
+
+
+def found(problem: Problem) -> Found:
+    """What is planned, without a plan's promises."""
     slots = schedule(problem)
     assignment = [slot.device for slot in slots]
     # A task of no length may share its start with a successor; the index keeps it in front.
     sequence = sorted(problem.tasks, key=lambda i: (slots[i].start_s, slots[i].end_s, i))
-    return build_plan(problem, assignment, sequence, "heft", {})
+    return Found(assignment, sequence)
 
 
 class Slot(NamedTuple):
