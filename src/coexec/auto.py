@@ -53,7 +53,7 @@ _CLEARLY = 1.02
 """Who takes so much longer than the first in three of four rounds, is out."""
 _GAIN = 0.99
 """A plan for several devices has to take less than this share of what one device takes."""
-_OPTIONS = {"planners": "hope_greedy,heft", "finalists": _FINALISTS}
+_OPTIONS = {"planners": "hope_greedy,heft,anneal", "finalists": _FINALISTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +190,12 @@ class Auto:
         work = first if names == first.names else self._open(names)
         self._refuse_long_compilation(work)
         cost, system = work.measured
-        found: dict[str, _Entry] = {}
+        found: dict[Any, _Entry] = {}
         for planner in self._planners if len(names) > 1 else ["single"]:
             plan = work.plan(planner)
             predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
             entry = _Entry(Candidate(names, planner, predicted_s), work, plan)
-            found.setdefault(repr(plan.order), entry)
+            found.setdefault((tuple(plan.order.items()), plan.joined), entry)
         return list(found.values())
 
     def _refuse_long_compilation(self, work: Pipeline) -> None:

@@ -89,55 +89,79 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
     return wiring
 
 
-def _topological(plan: Plan, wiring: _Wiring) -> list[Piece]:
-    """All pieces, dependencies and device orders respected."""
-    waiting = {p: len(wiring.sources(p)) for p in plan.device_of}
-    following: dict[Piece, list[Piece]] = {}
+def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
+    """Each device's order, in groups of pieces that the plan joins."""
+    groups: list[list[Piece]] = []
     for order in plan.order.values():
-        for before, after in pairwise(order):
-            following[before] = [after]
-            waiting[after] += 1
-    queue = deque(p for p, missing in waiting.items() if missing == 0)
-    done: list[Piece] = []
+        for position, piece in enumerate(order):
+            if position and piece in plan.joined:
+                groups[-1].append(piece)
+            else:
+                groups.append([piece])
+    return [tuple(group) for group in groups]
+
+
+def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
+    """All joined groups of pieces, dependencies and device orders respected."""
+    groups = _launched(plan)
+    group_of = {piece: i for i, group in enumerate(groups) for piece in group}
+    place = {piece: at for group in groups for at, piece in enumerate(group)}
+    before: list[set[int]] = [set() for _ in groups]
+    for piece, group in group_of.items():
+        for source in wiring.sources(piece):
+            if group_of[source] != group or place[source] >= place[piece]:
+                before[group].add(group_of[source])
+    for order in plan.order.values():
+        for one, two in pairwise(order):
+            if group_of[one] != group_of[two]:
+                before[group_of[two]].add(group_of[one])
+    following: list[list[int]] = [[] for _ in groups]
+    for i, earlier in enumerate(before):
+        for other in earlier:
+            following[other].append(i)
+    waiting = [len(earlier) for earlier in before]
+    queue = deque(i for i, missing in enumerate(waiting) if missing == 0)
+    done: list[int] = []
     while queue:
-        piece = queue.popleft()
-        done.append(piece)
-        for follower in [*wiring.targets(piece), *following.get(piece, [])]:
+        done.append(queue.popleft())
+        for follower in following[done[-1]]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 queue.append(follower)
-    if len(done) < len(waiting):
-        stuck = next(p for p, missing in waiting.items() if missing)
+    if len(done) < len(groups):
+        stuck = [piece for i, group in enumerate(groups) if waiting[i] for piece in group]
         raise PlanError(
-            f"the plan has a deadlock: {len(waiting) - len(done)} of {len(waiting)} pieces can "
-            f"never start, {stuck} on {plan.device_of[stuck]} among them, because some device is "
-            f"to run a reader before what it reads; make a new plan"
+            f"the plan has a deadlock: {len(stuck)} of {len(group_of)} pieces can never start, "
+            f"{stuck[0]} on {plan.device_of[stuck[0]]} among them, because some device is to run a "
+            f"reader before what it reads, or has joined pieces with one elsewhere between them; "
+            f"make a new plan"
         )
-    return done
+    return [groups[i] for i in done]
 
 
-def _cut(plan: Plan, wiring: _Wiring, pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _cut(plan: Plan, wiring: _Wiring, groups: Sequence[tuple[Piece, ...]]) -> list[list[Piece]]:
     """Cut each device's order into runs, listed in an order in which they can run one by one.
 
-    A run ends behind a piece that another device waits for, and before a piece that needs
-    something of another device which had not certainly ended when the run started.
+    A run ends behind a group with a piece that another device waits for, and before a group that
+    needs something of another device which had not certainly ended when the run started.
     """
     runs: list[list[Piece]] = []
     run_of: dict[Piece, int] = {}
     ended: list[int] = []  # per run, the runs that ended before its start, as bits
     current: dict[str, int] = {}
     closed: set[int] = set()
-    for piece in pieces:
-        device = plan.device_of[piece]
+    for group in groups:
+        device = plan.device_of[group[0]]
         run = current.get(device)
-        foreign = {run_of[s] for s in wiring.sources(piece) if plan.device_of[s] != device}
+        sources = {s: None for piece in group for s in wiring.sources(piece)}
+        foreign = {run_of[s] for s in sources if plan.device_of[s] != device}
         if run is None or run in closed or any(not ended[run] >> f & 1 for f in foreign):
             ended.append(_union(ended, foreign if run is None else foreign | {run}))
             runs.append([])
             run = current[device] = len(runs) - 1
-        runs[run].append(piece)
-        run_of[piece] = run
-        if any(plan.device_of[t] != device for t in wiring.targets(piece)):
+        runs[run].extend(group)
+        run_of |= dict.fromkeys(group, run)
+        if any(plan.device_of[t] != device for piece in group for t in wiring.targets(piece)):
             closed.add(run)
     return runs
 

@@ -252,7 +252,8 @@ class Pipeline:
         order: dict[str, tuple[Piece, ...]] = {}
         for segment in compiled.segments:
             order[segment.device] = (*order.get(segment.device, ()), *segment.pieces)
-        return Plan(self.model.graph.fingerprint, order, Provenance("unknown"))
+        joined = frozenset(piece for segment in compiled.segments for piece in segment.pieces[1:])
+        return Plan(self.model.graph.fingerprint, order, Provenance("unknown"), joined)
 
     def _kept(self, text: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
         """What is cached under ``text``; else the plan that ``make`` makes, compiled and cached."""

@@ -43,6 +43,9 @@ class Plan:
     """`Graph.fingerprint` of the model that it was made for."""
     order: Mapping[str, tuple[Piece, ...]]
     provenance: Provenance
+    joined: frozenset[Piece] = frozenset()
+    """Pieces that are launched as a unit with the piece before them on their device, although
+    that may delay others; what delays nobody is joined anyway (`coexec.derive`)."""
 
     @cached_property
     def device_of(self) -> Mapping[Piece, str]:
@@ -56,7 +59,7 @@ class Plan:
 
     def to_json(self) -> str:
         """As text that a person can read and edit; `from_json` reads it back."""
-        order = {d: [_piece_row(p) for p in pieces] for d, pieces in self.order.items()}
+        order = {d: [self._row(p) for p in pieces] for d, pieces in self.order.items()}
         head = {"format": _FORMAT, "model": self.model, "provenance": asdict(self.provenance)}
         return json.dumps(head | {"order": order}, indent=1, default=str)
 
@@ -72,15 +75,12 @@ class Plan:
             if data["format"] != _FORMAT:
                 raise PlanError(f"the plan has format {data['format']!r}, this version reads "
                                 f"{_FORMAT}; make it again with coexec plan")  # fmt: skip
-            order = {
-                str(d): tuple(
-                    Piece(str(row["task"]), _region(row["start"], row["stop"])) for row in rows
-                )
-                for d, rows in data["order"].items()
-            }
+            rows = {str(d): [(_piece(r), _joined(r)) for r in o] for d, o in data["order"].items()}
+            order = {d: tuple(piece for piece, _ in o) for d, o in rows.items()}
             if not any(order.values()):
                 raise ValueError("no device computes anything")
-            return cls(str(data["model"]), order, Provenance(**data["provenance"]))
+            joined = frozenset(piece for o in rows.values() for piece, flag in o if flag)
+            return cls(str(data["model"]), order, Provenance(**data["provenance"]), joined)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, PlanError):
                 raise
@@ -88,6 +88,21 @@ class Plan:
                 f"this is not a plan: {type(error).__name__}: {error}; make one with "
                 f"coexec plan MODEL --output plan.json"
             ) from None
+
+    def _row(self, piece: Piece) -> dict[str, Any]:
+        row = {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop}
+        return row | ({"joined": True} if piece in self.joined else {})
+
+
+def _piece(row: Any) -> Piece:
+    return Piece(str(row["task"]), _region(row["start"], row["stop"]))
+
+
+def _joined(row: Any) -> bool:
+    flag = row.get("joined", False)
+    if type(flag) is not bool:
+        raise TypeError(f"joined is {flag!r}, neither true nor false")
+    return flag
 
 
 def _region(start: Any, stop: Any) -> Region:
@@ -97,10 +112,6 @@ def _region(start: Any, stop: Any) -> Region:
     if len(start) != len(stop):
         raise ValueError(f"{start} and {stop} have different lengths")
     return Region(tuple(start), tuple(stop))
-
-
-def _piece_row(piece: Piece) -> dict[str, Any]:
-    return {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop}
 
 
 def verify_plan(plan: Plan, graph: Graph, system: System) -> None:

@@ -1,6 +1,8 @@
 """The executor: clocks, failures, threads, buffers."""
 
 import threading
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from coexec.derive import derive
 from coexec.devices.null import NullDevice
 from coexec.devices.reference import ReferenceDevice
 from coexec.devices.registry import open_devices
-from coexec.errors import ExecutionError, StoreError
+from coexec.errors import ExecutionError, PlanError, StoreError
 from coexec.execute import Executor, Waiting
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
@@ -257,6 +259,31 @@ def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
     assert threading.active_count() == before
     with pytest.raises(ExecutionError, match="closed"):
         executor.run(random_inputs(MODEL.graph))
+
+
+@pytest.mark.parametrize("kind", ["null", "cpu", "reference"])
+def test_what_a_plan_joins_is_launched_as_one(kind: str, cache: Cache) -> None:
+    from test_devices import alternating, names_of
+
+    devices = open_devices(names_of(kind))
+    graph = MODEL.graph
+    plan = alternating(graph, [d.spec.name for d in devices])
+    for piece in plan.device_of:
+        tried = replace(plan, joined=plan.joined | {piece})
+        with suppress(PlanError):
+            derive(tried, graph)
+            plan = tried
+    schedule = derive(plan, graph)
+    unjoined = derive(replace(plan, joined=frozenset()), graph)
+    assert len(schedule.segments) < len(unjoined.segments)
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    feeds = random_inputs(graph)
+    with Executor(compiled, devices) as executor:
+        found = executor.run(feeds)
+    if kind != "null":
+        expected = plain_session(branches(width=4)).run(["y", "joined"], feeds)
+        for name, array in zip(["y", "joined"], expected, strict=True):
+            assert worst_difference(found[name], array) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["cpu", "reference"])

@@ -15,7 +15,17 @@ from coexec.costs.base import CostModel
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners import cpsat, dmdar, exhaustive, heft, hope_greedy, hope_ilp, mosaic, single
+from coexec.planners import (
+    anneal,
+    cpsat,
+    dmdar,
+    exhaustive,
+    heft,
+    hope_greedy,
+    hope_ilp,
+    mosaic,
+    single,
+)
 
 __all__ = ["PLANNERS", "Planner"]
 
@@ -24,6 +34,7 @@ Planner: TypeAlias = Callable[Concatenate[Graph, CostModel, System, ...], Plan]
 
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
     {
+        "anneal": anneal.plan,
         "cpsat": cpsat.plan,
         "dmdar": dmdar.plan,
         "exhaustive": exhaustive.plan,

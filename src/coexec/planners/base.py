@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from coexec.derive import derive
-from coexec.ir.graph import Piece
 from coexec.plan import Plan, Provenance
+from coexec.planners.found import Found, alone, simulated_s, written
+from coexec.planners.launches import joined
 from coexec.planners.problem import Problem
-from coexec.simulate import simulate
 
 __all__ = ["Found", "Problem", "Timeline", "alone", "build_plan", "makespan_s", "simulated_s"]
 
@@ -127,59 +126,21 @@ def makespan_s(problem: Problem, assignment: Sequence[int], sequence: Iterable[i
     return timeline.makespan_s
 
 
-class Found(NamedTuple):
-    """A plan of whole tasks, as planners see it."""
-
-    assignment: Sequence[int]
-    """By task, its device."""
-    sequence: Sequence[int]
-    """All tasks, none before its predecessors."""
-
-
-def simulated_s(problem: Problem, found: Found) -> float:
-    """Seconds of one inference in the simulator: segments joined, their launches saved."""
-    plan = Plan(problem.graph.fingerprint, _order(problem, *found), Provenance(""))
-    return simulate(derive(plan, problem.graph), problem.cost, problem.system).makespan_s
-
-
-def alone(problem: Problem) -> list[Found]:
-    """The plans that use one device only, for each that runs all tasks.
-
-    Planners that search without looking ahead, or with a limit, should not return anything slower.
-    """
-    able = (d for d in problem.devices if all(row[d] < math.inf for row in problem.latency_s))
-    return [Found([device] * len(problem.tasks), problem.tasks) for device in able]
-
-
 def build_plan(
     problem: Problem,
-    assignment: Sequence[int],
-    sequence: Sequence[int],
+    found: Found,
     planner: str,
     options: Mapping[str, Any],
     *,
     status: str = "feasible",
     bound_s: float | None = None,
 ) -> Plan:
-    """The plan that runs each task on its device of ``assignment``, in the order of ``sequence``.
+    """The plan that was found, with tasks joined to launches where the simulator sees no loss.
 
-    ``sequence`` names all tasks, none before its predecessors: so no plan can have a deadlock.
-    ``bound_s`` is that of the problem unless the planner knows better.
+    ``bound_s`` is that of the problem unless the planner knows better. What the plan promises is in
+    the planners' model of time, where every task is a launch.
     """
-    predicted_s = makespan_s(problem, assignment, sequence)
+    predicted_s = makespan_s(problem, found.assignment, found.sequence)
     bound_s = problem.bound_s if bound_s is None else bound_s
     provenance = Provenance(planner, dict(options), status, predicted_s, bound_s)
-    return Plan(problem.graph.fingerprint, _order(problem, assignment, sequence), provenance)
-
-
-def _order(
-    problem: Problem, assignment: Sequence[int], sequence: Sequence[int]
-) -> dict[str, tuple[Piece, ...]]:
-    """What each device runs, in the order of ``sequence``."""
-    graph = problem.graph
-    return {
-        name: tuple(
-            graph.whole_piece(graph.tasks[task]) for task in sequence if assignment[task] == device
-        )
-        for device, name in enumerate(problem.system.names)
-    }
+    return written(problem, joined(problem, found), provenance)

@@ -1,7 +1,6 @@
 """The whole graph at once, with a bound, by OR-Tools CP-SAT."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from coexec.costs.base import CostModel
@@ -9,27 +8,21 @@ from coexec.errors import UsageError
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners import dmdar, heft, hope_greedy, mosaic
-from coexec.planners.base import (
-    Found,
-    Problem,
-    Timeline,
-    build_plan,
-    makespan_s,
-    simulated_s,
-)
+from coexec.planners.base import Found, Problem, Timeline, build_plan, makespan_s
 from coexec.planners.exact.constraints import TRUE, Constraints, Literal, Sum
 from coexec.planners.exact.formulation import Formulation, Solution
-from coexec.planners.exact.listing import listed
+from coexec.planners.found import simulated_s
+from coexec.planners.launches import joined
+from coexec.planners.search.annealing import annealed
+from coexec.planners.search.starts import starts
 
 __all__ = ["plan"]
 
-_CAUTION = (1.0, 1.5, 2.0)
-"""By how much links may seem to take longer. List schedulers do not see the launches of segments
-that a crossing makes at both ends, nor how often two devices will wait for each other."""
-
 _TICKS = 1e8
 """CP-SAT counts in whole numbers; the longest plan has about so many, at most ten times."""
+_STEPS = (1_000, 60_000_000_000)
+"""Of annealing: for each task, and at most, if the number of tasks were 1; it counts by its square,
+as steps take longer in larger graphs."""
 
 
 def plan(
@@ -38,7 +31,8 @@ def plan(
     system: System,
     *,
     limit: float = 12.0,
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 30.0,
+    steps: int | None = None,
     workers: int = 2,
     seed: int = 0,
 ) -> Plan:
@@ -49,9 +43,10 @@ def plan(
     the heuristics (hope_greedy, heft, dmdar, mosaic, plain list scheduling), and the plan returned
     is never longer than that in the simulator. Promises a bound that no plan of unsplit tasks
     beats, neither in the planners' model of time nor in the simulator: the tasks of a segment pay
-    for one launch in it. Status "optimal" says that the simulated makespan meets the bound (as
-    closely as the solver's whole numbers tell, 1e-4 of it at worst), "feasible" that the work limit
-    came first, "time limit" that the clock did. Exponential at worst.
+    for one launch in it. As that leaves open how many segments there are, what the solver finds is
+    annealed by what the simulator says of it. Status "optimal" says that the simulated makespan
+    meets the bound (as closely as the solver's whole numbers tell, 1e-4 of it at worst), "feasible"
+    that the work limit came first, "time limit" that the clock did. Exponential at worst.
 
     Same input, same plan, also for several workers, unless the clock stops the search: only
     ``time_limit_s`` can make two runs differ.
@@ -63,8 +58,10 @@ def plan(
     Args:
         limit: work for the search in the solver's own deterministic units; on current machines a
             unit takes from one to five seconds of a core.
-        time_limit_s: seconds of wall clock after which the search is given up. Building the model
-            is not counted.
+        time_limit_s: seconds of wall clock after which the solver has to end. Building the model
+            and annealing are not counted.
+        steps: of annealing, at the end; by default as many as take about half a minute for hundreds
+            of tasks.
         workers: strategies that search in turns and share what they find.
         seed: of the solver's random choices.
 
@@ -72,14 +69,18 @@ def plan(
         UsageError: OR-Tools is not installed, or an option is not positive.
     """
     cp_model = _ortools()
-    for name, value in (("limit", limit), ("time_limit_s", time_limit_s), ("workers", workers)):
+    if steps is None:
+        count = max(1, len(graph.tasks))
+        steps = max(1, min(_STEPS[0] * count, _STEPS[1] // count**2))
+    options = {"limit": limit, "time_limit_s": time_limit_s, "steps": steps, "workers": workers}
+    for name, value in options.items():
         if not value > 0:
             raise UsageError(f"{name} is {value}, but planner cpsat needs more than 0")
     problem = Problem(graph, cost, system)
-    start = min(_starts(problem), key=lambda start: simulated_s(problem, start))
-    formulation = _formulate(problem, start)
+    begun = starts(problem)
+    formulation = _formulate(problem, begun[0])
     model = _Model(cp_model, formulation)
-    model.start_from(formulation.solution(*start))
+    model.start_from(formulation.solution(*begun[0][:2]))
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = limit
     solver.parameters.max_time_in_seconds = time_limit_s
@@ -87,61 +88,29 @@ def plan(
     solver.parameters.interleave_search = True  # workers in turns: the same on any machine
     solver.parameters.random_seed = seed
     found, bound_s = model.solve(solver)
-    best = min([start, *found], key=lambda found: simulated_s(problem, found))
+    begun += [joined(problem, solution) for solution in found]
     # A bound of equal seconds is reached to within what rounding to ticks leaves open.
-    slack_s = 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
+    enough_s = bound_s + 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
+    best = min(begun, key=lambda found: simulated_s(problem, found))
+    best = annealed(problem, best, steps, seed=seed, bound_s=enough_s)
     status = "time limit" if solver.wall_time >= time_limit_s else "feasible"
-    if simulated_s(problem, best) <= bound_s + slack_s:
+    if simulated_s(problem, best) <= enough_s:
         status = "optimal"
     return build_plan(
-        problem, *best, "cpsat",
-        {"limit": limit, "time_limit_s": time_limit_s, "workers": workers, "seed": seed},
+        problem, best, "cpsat", options | {"seed": seed},
         status=status, bound_s=max(problem.bound_s, bound_s),
     )  # fmt: skip
 
 
-def _starts(problem: Problem) -> list[Found]:
-    """What heuristics find, and what list scheduling finds where crossing seems dearer."""
-    case = (problem.graph, problem.cost, problem.system)
-    heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
-    starts = [_read(problem, heuristic.plan(*case)) for heuristic in heuristics]
-    for caution in _CAUTION:
-        system = replace(
-            problem.system,
-            links=tuple(replace(x, latency_s=caution * x.latency_s) for x in problem.system.links),
-        )
-        cautious = Problem(problem.graph, problem.cost, system)
-        ranks_s = cautious.upward_rank_s
-        timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        starts += [Found(timeline.device, sequence), heft.found(cautious)]
-    return starts
-
-
-def _read(problem: Problem, plan: Plan) -> Found:
-    """The tasks of a plan, and a sequence that keeps the order on each device."""
-    number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
-    queues = [[number[p.task] for p in plan.order[name]] for name in problem.system.names]
-    assignment = [0] * len(problem.tasks)
-    for device, queue in enumerate(queues):
-        for task in queue:
-            assignment[task] = device
-    sequence: dict[int, None] = {}
-    while any(queues):
-        for queue in queues:
-            while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
-                sequence[queue.pop(0)] = None
-    return Found(assignment, list(sequence))
-
-
 def _formulate(problem: Problem, start: Found) -> Formulation:
     """The problem in whole ticks, to be solved in no more of them than ``start`` takes."""
-    tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start)) / _TICKS))
+    tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start[:2])) / _TICKS))
     formulation = Formulation(
         problem, problem.tasks, Timeline(problem), Constraints(tick_s, whole=True),
         problem.chain.tails_s, joined=True,
     )  # fmt: skip
     formulation.keep_order()
-    known = formulation.solution(*start)
+    known = formulation.solution(*start[:2])
     formulation.within(known.moments[formulation.end_of_all])
     return formulation
 

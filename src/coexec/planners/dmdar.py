@@ -7,7 +7,7 @@ from coexec.costs.base import CostModel
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners.base import Problem, build_plan
+from coexec.planners.base import Found, Problem, build_plan
 
 __all__ = ["plan"]
 
@@ -32,9 +32,8 @@ def plan(
     problem = Problem(graph, cost, system)
     run = _Run(problem, alpha, beta)
     run.all()
-    return build_plan(
-        problem, run.assignment, run.sequence, "dmdar", {"alpha": alpha, "beta": beta}
-    )
+    found = Found(run.assignment, run.sequence)
+    return build_plan(problem, found, "dmdar", {"alpha": alpha, "beta": beta})
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from coexec.errors import PlanError
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners.base import Problem, Timeline, build_plan, makespan_s
+from coexec.planners.base import Found, Problem, Timeline, build_plan, makespan_s
 
 __all__ = ["plan"]
 
@@ -50,7 +50,12 @@ def plan(graph: Graph, cost: CostModel, system: System, *, max_tasks: int = 10) 
             best_s, assignment, sequence = orders.best_s, partial.assignment, orders.sequence
     options = {"max_tasks": max_tasks}
     return build_plan(
-        problem, assignment, sequence, "exhaustive", options, status="optimal", bound_s=best_s
+        problem,
+        Found(assignment, sequence),
+        "exhaustive",
+        options,
+        status="optimal",
+        bound_s=best_s,
     )
 
 

@@ -25,7 +25,7 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     heterogeneous computing", IEEE TPDS 13(3), 2002.
     """
     problem = Problem(graph, cost, system)
-    return build_plan(problem, *found(problem), "heft", {})
+    return build_plan(problem, found(problem), "heft", {})
 
 
 def found(problem: Problem) -> Found:

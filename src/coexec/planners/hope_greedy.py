@@ -72,7 +72,7 @@ def plan(
         plans.append(single)
     spans_s = [simulated_s(problem, plan) for plan in plans]
     best = spans_s.index(min(spans_s))
-    return build_plan(problem, *plans[best], "hope_greedy", options[best])
+    return build_plan(problem, plans[best], "hope_greedy", options[best])
 
 
 def _distinct(
@@ -119,7 +119,7 @@ def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
     latency_s = max(
         problem.links[a][b].latency_s + s for (a, b), s in zip(pairs, least_s, strict=True)
     )
-    return latency_s + max(problem.cost.launch_s(name) for name in problem.system.names)
+    return latency_s + max(problem.launches_s)
 
 
 def merge(problem: Problem, below_s: float) -> list[tuple[int, ...]]:

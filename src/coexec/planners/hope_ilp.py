@@ -92,7 +92,7 @@ def plan(
         max_nodes = max_nodes or _PART_NODES
         shares = _shares(problem) if look_ahead is None else [look_ahead]
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
-    best = min(solved, key=lambda solution: makespan_s(problem, *solution.found))
+    best = min(solved, key=lambda solution: makespan_s(problem, *solution.found[:2]))
     if not best.proven:
         ranks_s = problem.upward_rank_s
         timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
@@ -101,7 +101,7 @@ def plan(
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
                "max_nodes": max_nodes, "time_limit_s": time_limit_s}  # fmt: skip
-    return build_plan(problem, *best.found, "hope_ilp", options, status=status)
+    return build_plan(problem, best.found, "hope_ilp", options, status=status)
 
 
 def _check(

@@ -6,7 +6,7 @@ from coexec.costs.base import CostModel
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners.base import Problem, build_plan
+from coexec.planners.base import Found, Problem, build_plan
 
 __all__ = ["line", "plan"]
 
@@ -25,7 +25,7 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     """
     problem = Problem(graph, cost, system)
     assignment, _ = line(problem)
-    return build_plan(problem, assignment, problem.tasks, "mosaic", {})
+    return build_plan(problem, Found(assignment, problem.tasks), "mosaic", {})
 
 
 def line(problem: Problem) -> tuple[list[int], float]:

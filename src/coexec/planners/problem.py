@@ -173,7 +173,6 @@ class Problem:
         Data that crosses devices pays for it. A program's launch is charged once, as it would be
         if the path were a single segment.
         """
-        launches_s = [self.cost.launch_s(name) for name in self.system.names]
         ends_s: list[list[float]] = []
         for task in self.tasks:
             ends_s.append([
@@ -182,7 +181,7 @@ class Problem:
                         min(ends_s[p][a] + self.comm_s(p, task, a, b) for a in self.devices)
                         for p in self.predecessors[task]
                     ),
-                    default=launches_s[b],
+                    default=self.launches_s[b],
                 )
                 for b in self.devices
             ])  # fmt: skip
@@ -222,11 +221,15 @@ class Problem:
     @cached_property
     def net_s(self) -> Matrix:
         """By task, by device: inside a segment a task costs one launch less than on its own."""
-        launches_s = [self.cost.launch_s(name) for name in self.system.names]
         return tuple(
-            tuple(max(0.0, s - launch_s) for s, launch_s in zip(row, launches_s, strict=True))
+            tuple(max(0.0, s - launch_s) for s, launch_s in zip(row, self.launches_s, strict=True))
             for row in self.latency_s
         )
+
+    @cached_property
+    def launches_s(self) -> tuple[float, ...]:
+        """By device, what starting a segment takes."""
+        return tuple(self.cost.launch_s(name) for name in self.system.names)
 
     @cached_property
     def _number(self) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from coexec.errors import DeviceError, InfeasibleError
 from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
-from coexec.planners.base import Problem, build_plan
+from coexec.planners.base import Found, Problem, build_plan
 
 __all__ = ["plan"]
 
@@ -39,7 +39,7 @@ def plan(graph: Graph, cost: CostModel, system: System, *, device: str | None = 
         )
     best = min(able, key=lambda name: _segment_s(problem, name))
     assignment = [system.names.index(best)] * len(problem.tasks)
-    return build_plan(problem, assignment, problem.tasks, "single", {"device": best})
+    return build_plan(problem, Found(assignment, problem.tasks), "single", {"device": best})
 
 
 def _refused(problem: Problem, name: str) -> str | None:

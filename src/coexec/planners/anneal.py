@@ -1,0 +1,36 @@
+"""The best of the quick planners, annealed."""
+
+from coexec.costs.base import CostModel
+from coexec.errors import UsageError
+from coexec.hardware import System
+from coexec.ir.graph import Graph
+from coexec.plan import Plan
+from coexec.planners.base import Problem, build_plan
+from coexec.planners.search.annealing import annealed
+from coexec.planners.search.starts import starts
+
+__all__ = ["plan"]
+
+
+def plan(
+    graph: Graph, cost: CostModel, system: System, *, steps: int = 30_000, seed: int = 0
+) -> Plan:
+    """Improve the best plan of the quick planners by small changes that the simulator judges.
+
+    Promises that no other quick planner's plan (hope_greedy, heft, dmdar, mosaic, single) is
+    shorter in the simulator. It pays where tasks are so short that launching them counts, as it
+    sees what a launch more or less does. O(steps |V|); some seconds for hundreds of tasks. See
+    `planners.search.annealing` for the method.
+
+    Args:
+        steps: changes that are tried.
+        seed: of the random choices.
+
+    Raises:
+        UsageError: ``steps`` is less than 1.
+    """
+    if steps < 1:
+        raise UsageError(f"steps is {steps}, but planner anneal needs at least 1")
+    problem = Problem(graph, cost, system)
+    found = annealed(problem, starts(problem)[0], steps, seed=seed, bound_s=problem.bound_s)
+    return build_plan(problem, found, "anneal", {"steps": steps, "seed": seed})
