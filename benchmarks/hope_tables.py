@@ -31,8 +31,8 @@ Tables = Iterator[tuple[str, Sequence[Row]]]
 LSTM = "lstm"
 MODELS = ("inception_v3", "inception_v4", "pnasnet_mobile", "pnasnet_large", "nasnet_large",
           "squeezenet", LSTM)  # fmt: skip
-PLANNED = ("mosaic", "dmdar", "heft", "hope_greedy", "hope_ilp", "cpsat")
-"""In the paper's order, and what it did not have: heft, and the whole graph with a bound."""
+PLANNED = ("mosaic", "dmdar", "heft", "hope_greedy", "hope_ilp", "anneal", "cpsat")
+"""In the paper's order, and what it did not have: heft, annealing, the whole graph with a bound."""
 AUTO = "auto"
 
 PAPER: Mapping[tuple[str, str], tuple[float, ...]] = {

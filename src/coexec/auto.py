@@ -294,7 +294,8 @@ def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> li
     """The finalists with what was measured, the best first.
 
     That is the one with the least median ratio to the best single device, or to any other that
-    ran; and the single device itself unless that ratio is clearly below one.
+    ran; and the single device itself unless that ratio is clearly below one, and below one in
+    three of four rounds: few rounds of a large network have medians that are off by a percent.
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
     if not ran:
@@ -303,9 +304,16 @@ def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> li
     unit = ran[0] if single is None else single
     ratio = {which: statistics.median(_ratios(times[which], times[unit])) for which in ran}
     if single is not None:
+        for which in ran:
+            if not _mostly_below_one(_ratios(times[which], times[single])):
+                ratio[which] = max(1.0, ratio[which])
         ratio[single] = _GAIN
     order = sorted(range(len(finalists)), key=lambda which: ratio.get(which, float("inf")))
     return [finalists[which].with_measured(times[which]) for which in order]
+
+
+def _mostly_below_one(ratios: Sequence[float]) -> bool:
+    return sum(ratio < 1 for ratio in ratios) >= 0.75 * len(ratios)
 
 
 def prepared(

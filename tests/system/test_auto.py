@@ -89,6 +89,9 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
     # Hardly faster: one device is simpler and steadier.
     ranked = auto_module._ranked([pair, single], [[0.995 * n for n in noise], noise])
     assert ranked[0].candidate.devices == ("cpu:0",)
+    # Faster in the median, but not in three of four rounds.
+    unsteady = [n * ratio for n, ratio in zip(noise, (0.9, 1.2, 0.9, 1.1, 0.9), strict=True)]
+    assert auto_module._ranked([pair, single], [unsteady, noise])[0].is_single
     # One failed, one left the race early: it is compared in its own rounds.
     ranked = auto_module._ranked([pair, single, other], [[], noise, [1.3, 2.9]])
     assert [e.candidate.planner for e in ranked] == ["single", "hope_greedy", "heft"]

@@ -3,7 +3,7 @@
 import math
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 
 from coexec.planners.found import Found, simulated_s
@@ -106,29 +106,27 @@ class _Walk:
         return queues
 
     def _moved(self) -> Queues | None:
-        """Some tasks of a launch go elsewhere."""
-        device, at = self._any_launch()
-        return self._elsewhere(self._queues, device, at, self._chance.randrange(len(self._queues)))
-
-    def _elsewhere(self, queues: Queues, device: int, at: int, target: int) -> Queues | None:
-        """Some tasks of launch ``at`` go into another one, or are launched on their own before it.
+        """Some tasks of a launch go into another one, or are launched on their own before it.
 
         That is one which ends after all that they need, and not after what needs them.
         """
-        chance, launch = self._chance, queues[device][at]
+        chance = self._chance
+        device, at = self._any_launch()
+        launch = self._queues[device][at]
         begin, end = 0, len(launch)
         if chance.random() < _PART:
             begin = chance.randrange(len(launch))
             end = chance.randrange(begin, min(len(launch), begin + _FEW)) + 1
         tasks, rest = launch[begin:end], launch[:begin] + launch[end:]
+        target = chance.randrange(len(self._queues))
         alone = chance.random() < _ALONE
-        first, last = self._window(tasks, queues[target])
+        first, last = self._window(tasks, target)
         if first >= last + alone:
             return None
         to = chance.randrange(first, last + alone)
         if (target, to) == (device, at):
             return None
-        queues = list(map(list, queues))
+        queues = list(map(list, self._queues))
         queues[device][at] = rest
         if alone:
             queues[target].insert(to, tasks)
@@ -138,10 +136,10 @@ class _Walk:
             queues[device].remove(rest)
         return queues
 
-    def _window(self, tasks: Launch, queue: Sequence[Launch]) -> tuple[int, int]:
-        """The launches that end after all that ``tasks`` need, and not after who needs them."""
+    def _window(self, tasks: Launch, device: int) -> tuple[int, int]:
+        """The launches that end after all that ``tasks`` need, and not after what needs them."""
         problem, end_s = self._clock.problem, self._end_s
-        inside = set(tasks)
+        queue, inside = self._queues[device], set(tasks)
         needed = (end_s[p] for t in tasks for p in problem.predecessors[t] if p not in inside)
         wanted = (end_s[s] for t in tasks for s in problem.successors[t] if s not in inside)
 
