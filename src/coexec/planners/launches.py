@@ -45,10 +45,15 @@ def found_in(problem: Problem, queues: Queues) -> Found:
 
 
 def joined(problem: Problem, found: Found) -> Found:
-    """The same plan with launches joined as long as that makes it no slower. O(joins |V|)."""
-    if not any(problem.launches_s):
+    """The same plan with launches joined as long as that makes it no longer. O(joins |V|).
+
+    Only where nothing is copied between devices. Elsewhere launches are short beside the rest, and
+    copies for a later task of a launch delay its first.
+    """
+    clock = Clock(problem)
+    if not any(problem.launches_s) or any(clock.takes_time):
         return found
-    clock, queues = Clock(problem), queues_of(problem, found)
+    queues = queues_of(problem, found)
     best_s = clock.makespan_s(queues)
     changed = True
     while changed:
