@@ -298,7 +298,7 @@ def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
     if planner not in PLANNERS:
         raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
     known = {
-        name: str(parameter.annotation)
+        name: inspect.formatannotation(parameter.annotation)
         for name, parameter in inspect.signature(PLANNERS[planner]).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }

@@ -141,6 +141,8 @@ def test_options_that_make_no_sense(folder: Path, capfd: pytest.CaptureFixture[s
         (["--planner", "magic"], "hope_greedy"),
         (["--option", "top_k"], "NAME=VALUE"),
         (["--option", "depth=3"], "no option 'depth'"),
+        (["--planner", "anneal", "--option", "steps=many"], "is 'many'; it wants int"),
+        (["--planner", "anneal", "--option", "steps=0"], "steps is 0"),
     ]:
         words = words if "--devices" in words else [*words, "--devices", TWO]
         refuse(capfd, call(folder, "plan", model, *words), part)
