@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from graphs import (
     BUSY,
+    Busy,
     Case,
     Placement,
     cases,
@@ -129,6 +130,41 @@ def test_joining_and_annealing_never_lose(data: st.DataObject) -> None:
     assert problem.bound_s - 1e-9 <= simulated_s(problem, better) <= before_s + 1e-9
     assert better == annealed(problem, together, steps=50, bound_s=problem.bound_s)
     assert sorted(better.sequence) == list(problem.tasks)
+
+
+@pytest.mark.parametrize("busy", ["source", "none"])
+def test_what_a_launch_sends_leaves_in_the_order_of_its_readers(busy: Busy) -> None:
+    graph = make_graph({"a": [], "b": [], "u": ["b"], "c": [], "v": ["a", "c"]}, {"a": 2, "b": 2})
+    rows = {"A": (1.0, 1.0, 9.0, 1.0, 5.0), "B": (9.0, 9.0, 9.0, 9.0, 5.0)}
+    case = Case(
+        graph, table(graph, rows, A=0.5, B=0.5), make_system("AB", items_per_s=1, busy=busy)
+    )
+    problem, queues = Problem(*case), [[(0, 1), (3,)], [(2,), (4,)]]
+    assert Clock(problem).makespan_s(queues) == simulated_s(problem, found_in(problem, queues))
+
+
+@given(data=st.data())
+@settings(examples, max_examples=40)
+def test_no_search_is_longer_than_the_quick_planners(data: st.DataObject) -> None:
+    case = data.draw(cases(10, "AB", launch=True))
+    problem = Problem(*case)
+    seconds = [
+        simulate(derive(PLANNERS[name](*case), case.graph), case.cost, case.system).makespan_s
+        for name in ("dmdar", "heft", "hope_greedy", "mosaic")
+    ]
+    assert simulated_s(problem, starts(problem)[0]) <= min(seconds) + 1e-9
+    plan = PLANNERS["anneal"](*case, steps=1)
+    took_s = simulate(derive(plan, case.graph), case.cost, case.system).makespan_s
+    assert took_s <= min(seconds) + 1e-9
+
+
+def test_a_plan_that_cannot_run_is_left_as_it_is() -> None:
+    graph = make_graph({"a": [], "b": ["a"], "c": ["b"], "d": []})
+    rows = {"A": (1.0, 1.0, 1.0, 1.0), "B": (1.0, float("inf"), 1.0, 1.0)}
+    problem = Problem(graph, table(graph, rows, A=0.5, B=0.5), make_system("AB"))
+    impossible = Found([0, 1, 0, 1], [0, 1, 2, 3])
+    assert joined(problem, impossible) == impossible
+    assert annealed(problem, impossible, steps=10) == impossible
 
 
 def test_joined_launches_that_do_not_pay_come_apart_again() -> None:

@@ -135,7 +135,7 @@ def build_plan(
     status: str = "feasible",
     bound_s: float | None = None,
 ) -> Plan:
-    """The plan that was found, with tasks joined to launches where the simulator sees no loss.
+    """The plan that was found, with tasks joined as `planners.launches.joined` does it.
 
     ``bound_s`` is that of the problem unless the planner knows better. What the plan promises is in
     the planners' model of time, where every task is a launch.

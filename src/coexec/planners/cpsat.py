@@ -63,7 +63,7 @@ def plan(
         steps: of annealing, at the end; by default as many as take about half a minute for hundreds
             of tasks.
         workers: strategies that search in turns and share what they find.
-        seed: of the solver's random choices.
+        seed: of the random choices of solver and annealing.
 
     Raises:
         UsageError: OR-Tools is not installed, or an option is not positive.

@@ -20,9 +20,10 @@ class Found(NamedTuple):
     assignment: Sequence[int]
     """By task, its device."""
     sequence: Sequence[int]
-    """All tasks, none before its predecessors: so no plan can have a deadlock."""
+    """All tasks, none before its predecessors: so a plan without ``joined`` has no deadlock."""
     joined: frozenset[int] = frozenset()
-    """Tasks that are launched with the one before them on their device."""
+    """Tasks that are launched with the one before them on their device; nothing elsewhere may have
+    to run between the two."""
 
 
 def alone(problem: Problem) -> list[Found]:

@@ -1,6 +1,7 @@
 """Which tasks of a device are launched as one, and what a plan of such launches takes.
 
-A launch is a tuple of tasks by rising number; a queue is what a device launches, in order. Joining
+A launch is a tuple of tasks, none before its predecessors; a queue is what a device launches, in
+order. Joining
 two launches saves one, but who needs the first then waits for both, and both wait for what the
 second needs. `coexec.derive` joins where that delays nobody, whatever tasks take; here it is also
 done where those who wait have time, as predicted.
@@ -30,7 +31,7 @@ def queues_of(problem: Problem, found: Found) -> Queues:
     schedule = derive(written(problem, found), problem.graph)
     return [
         [
-            tuple(sorted(number[piece.task] for piece in schedule.segments[index].pieces))
+            tuple(number[piece.task] for piece in schedule.segments[index].pieces)
             for index in schedule.by_device.get(name, ())
         ]
         for name in problem.system.names
@@ -45,7 +46,7 @@ def found_in(problem: Problem, queues: Queues) -> Found:
 
 
 def joined(problem: Problem, found: Found) -> Found:
-    """The same plan with launches joined as long as that makes it no longer. O(joins |V|).
+    """The same plan with launches joined as long as that makes it no longer. O(tries |V|).
 
     Only where nothing is copied between devices. Elsewhere launches are short beside the rest, and
     copies for a later task of a launch delay its first.
@@ -55,6 +56,8 @@ def joined(problem: Problem, found: Found) -> Found:
         return found
     queues = queues_of(problem, found)
     best_s = clock.makespan_s(queues)
+    if best_s == inf:  # some task cannot run where it is
+        return found
     changed = True
     while changed:
         changed = False
@@ -73,7 +76,7 @@ def joined(problem: Problem, found: Found) -> Found:
 def join(queues: Queues, device: int, at: int) -> Queues:
     """The queues with launch ``at`` of a device and the one behind it made one."""
     queue = queues[device]
-    both = tuple(sorted(queue[at] + queue[at + 1]))
+    both = queue[at] + queue[at + 1]
     return [*queues[:device], [*queue[:at], both, *queue[at + 2 :]], *queues[device + 1 :]]
 
 
@@ -91,8 +94,9 @@ class _Facts(NamedTuple):
 class Clock:
     """Times queues by the rules of the simulator, many times as fast.
 
-    It differs in one thing: what a launch sends leaves in the order of the readers in the queues,
-    device by device; in the simulator in that of all segments.
+    It differs in two things: what a launch sends leaves in the order of the readers in the queues,
+    device by device, in the simulator in that of all segments; and what takes no time to be copied
+    does not stand in line for its link.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -177,8 +181,8 @@ class _Run:
         end_s = self._free_s[device] = start_s + facts.run_s[device]
         for task in launch:
             self.device[task], self.end_s[task] = device, end_s
-        if self._sends:
-            self._send(launch, device, end_s)
+        for tensor, target in self._sends.get(launch, ()):
+            self._send(tensor, device, target, end_s)
         self.done.append(launch)
         return True
 
@@ -195,27 +199,26 @@ class _Run:
                 arrived_s = max(arrived_s, self._arrival_s[tensor, device])
         return max(start_s, arrived_s)
 
-    def _send(self, launch: Launch, source: int, end_s: float) -> None:
-        for tensor, target in (send for task in launch for send in self._sends.get(task, ())):
-            link = self._problem.links[source][target]
-            copy_s = self._problem.copy_s[tensor][source][target]
-            if link.busy == "target":
-                continue
-            if link.busy == "source":
-                done_s = self._free_s[source] = self._free_s[source] + copy_s
-            else:
-                done_s = max(end_s, self._link_free_s.get((source, target), 0.0)) + copy_s
-                self._link_free_s[source, target] = done_s
-            self._arrival_s[tensor, target] = done_s + link.latency_s
+    def _send(self, tensor: int, source: int, target: int, end_s: float) -> None:
+        link = self._problem.links[source][target]
+        copy_s = self._problem.copy_s[tensor][source][target]
+        if link.busy == "target":
+            return
+        if link.busy == "source":
+            done_s = self._free_s[source] = self._free_s[source] + copy_s
+        else:
+            done_s = max(end_s, self._link_free_s.get((source, target), 0.0)) + copy_s
+            self._link_free_s[source, target] = done_s
+        self._arrival_s[tensor, target] = done_s + link.latency_s
 
-    def _wanted(self, queues: Queues) -> dict[int, list[tuple[int, int]]]:
-        """By task, the (tensor, device) that it has to send, in the order of their readers."""
-        places = ((launch, target) for target, queue in enumerate(queues) for launch in queue)
-        device = {task: where for launch, where in places for task in launch}
-        found: dict[int, dict[tuple[int, int], None]] = {}
+    def _wanted(self, queues: Queues) -> dict[Launch, list[tuple[int, int]]]:
+        """By launch, the (tensor, device) that it has to send, in the order of their readers."""
+        launch_of = {task: launch for queue in queues for launch in queue for task in launch}
+        home = {launch: device for device, queue in enumerate(queues) for launch in queue}
+        found: dict[Launch, dict[tuple[int, int], None]] = {}
         for target, queue in enumerate(queues):
             for tensor in (x for launch in queue for x in self._clock.facts(launch).tensors):
-                maker = self._problem.maker[tensor]
-                if device[maker] != target:
-                    found.setdefault(maker, {})[tensor, target] = None
-        return {task: list(sends) for task, sends in found.items()}
+                source = launch_of[self._problem.maker[tensor]]
+                if home[source] != target:
+                    found.setdefault(source, {})[tensor, target] = None
+        return {launch: list(sends) for launch, sends in found.items()}

@@ -46,7 +46,7 @@ def annealed(
     walk = _Walk(clock, best, chance)
     now_s = best_s = clock.makespan_s(best)
     for step in range(steps):
-        if best_s <= bound_s:
+        if best_s <= bound_s or best_s == inf:
             break
         tried = walk.changed()
         tried_s = inf if tried is None else clock.makespan_s(tried)
@@ -58,6 +58,8 @@ def annealed(
             now_s = tried_s
             if now_s < best_s:
                 best, best_s = tried, now_s
+    if best_s == inf:  # some task cannot run where it is
+        return start
     return min(start, found_in(problem, best), key=lambda found: simulated_s(problem, found))
 
 

@@ -52,4 +52,5 @@ def _read(problem: Problem, plan: Plan) -> Found:
         for queue in queues:
             while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
                 sequence[queue.pop(0)] = None
-    return Found(assignment, list(sequence))
+    joined = frozenset(number[piece.task] for piece in plan.joined)
+    return Found(assignment, list(sequence), joined)
