@@ -281,7 +281,7 @@ def _still_in(times: Sequence[Sequence[float]], turns: Sequence[int]) -> list[in
     first = min(turns, key=lambda which: statistics.median(times[which]))
     return [
         which for which in turns
-        if statistics.quantiles(_ratios(times[which], times[first]))[0] <= _CLEARLY
+        if not _mostly(ratio > _CLEARLY for ratio in _ratios(times[which], times[first]))
     ]  # fmt: skip
 
 
@@ -305,15 +305,16 @@ def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> li
     ratio = {which: statistics.median(_ratios(times[which], times[unit])) for which in ran}
     if single is not None:
         for which in ran:
-            if not _mostly_below_one(_ratios(times[which], times[single])):
+            if not _mostly(ratio < 1 for ratio in _ratios(times[which], times[single])):
                 ratio[which] = max(1.0, ratio[which])
         ratio[single] = _GAIN
     order = sorted(range(len(finalists)), key=lambda which: ratio.get(which, float("inf")))
     return [finalists[which].with_measured(times[which]) for which in order]
 
 
-def _mostly_below_one(ratios: Sequence[float]) -> bool:
-    return sum(ratio < 1 for ratio in ratios) >= 0.75 * len(ratios)
+def _mostly(rounds: Iterable[bool]) -> bool:
+    """Whether it is so in three of four rounds."""
+    return statistics.fmean(rounds) >= 0.75
 
 
 def prepared(

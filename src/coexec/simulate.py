@@ -8,18 +8,24 @@ from coexec.hardware import System
 from coexec.schedule import Progress, Schedule, Segment, Transfer
 from coexec.trace import Flow, Span, Trace
 
-__all__ = ["VirtualClock", "flows", "segment_s", "simulate"]
+__all__ = ["VirtualClock", "flows", "launched_s", "segment_s", "simulate"]
 
 
 def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
     """Seconds of one segment: its pieces, started once."""
     graph = schedule.graph
-    launch_s = cost.launch_s(segment.device)
     pieces_s = [
         cost.piece_s(graph, graph.task[piece.task], piece.region, segment.device)
         for piece in segment.pieces
     ]
-    # A piece may measure shorter than an average launch; no segment gets shorter by having it.
+    return launched_s(pieces_s, cost.launch_s(segment.device))
+
+
+def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
+    """Seconds of pieces in one launch, each of which was measured with a launch of its own.
+
+    A piece may measure shorter than an average launch; no launch gets shorter by having it.
+    """
     computing_s = sum(max(0.0, s - launch_s) for s in pieces_s)
     return computing_s + min(launch_s, max(pieces_s, default=0.0))
 
@@ -56,8 +62,6 @@ class VirtualClock:
         self._end_s: dict[int, float] = {}
         self._arrival_s: dict[tuple[int, int], float] = {}
         self._spans: list[Span] = []
-        self._outgoing = {s.index: [t for t in schedule.transfers if t.source == s.index]
-                          for s in schedule.segments}  # fmt: skip
 
     def run(self, node: int) -> float:
         """Let ``node`` run as early as it can, all that it waits for having run; its end."""
@@ -104,7 +108,7 @@ class VirtualClock:
         """Copy what leaves: keeping this device busy, or in the background behind its back."""
         here = segment.device
         end_s = self._free_s[here]
-        for transfer in self._outgoing[segment.index]:
+        for transfer in self._schedule.outgoing[segment.index]:
             target = self._schedule.segments[transfer.target]
             link = self._system.link(here, target.device)
             if link.busy == "target":

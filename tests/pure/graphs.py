@@ -132,7 +132,7 @@ def costs(
 ) -> CostTable:
     """Costs of whole seconds, ties being likely. Each task runs on some device, and each on the
     first one if that can do the work ``alone``."""
-    seconds = st.sampled_from((1.0, 2.0, 3.0, 5.0, 8.0))
+    seconds = st.sampled_from((0.25, 1.0, 2.0, 3.0, 5.0, 8.0))  # some shorter than a launch
     rows: dict[str, list[float]] = {device: [] for device in system.names}
     for _ in graph.tasks:
         row = [draw(st.one_of(seconds, st.just(math.inf))) for _ in system.names]

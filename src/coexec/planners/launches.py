@@ -1,10 +1,9 @@
 """Which tasks of a device are launched as one, and what a plan of such launches takes.
 
 A launch is a tuple of tasks, none before its predecessors; a queue is what a device launches, in
-order. Joining
-two launches saves one, but who needs the first then waits for both, and both wait for what the
-second needs. `coexec.derive` joins where that delays nobody, whatever tasks take; here it is also
-done where those who wait have time, as predicted.
+order. Joining two launches saves one, but who needs the first then waits for both, and both wait
+for what the second needs. `coexec.derive` joins where that delays nobody, whatever tasks take; here
+it is also done where those who wait have time, as predicted.
 """
 
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from coexec.derive import derive
 from coexec.planners.found import Found, written
 from coexec.planners.problem import Problem
+from coexec.simulate import launched_s
 
 __all__ = ["Clock", "Launch", "Queues", "found_in", "join", "joined", "queues_of"]
 
@@ -94,7 +94,7 @@ class _Facts(NamedTuple):
 class Clock:
     """Times queues by the rules of the simulator, many times as fast.
 
-    It differs in two things: what a launch sends leaves in the order of the readers in the queues,
+    It differs in two things: what a task sends leaves in the order of the readers in the queues,
     device by device, in the simulator in that of all segments; and what takes no time to be copied
     does not stand in line for its link.
     """
@@ -122,11 +122,10 @@ class Clock:
 
     def _facts(self, launch: Launch) -> _Facts:
         problem, inside = self.problem, set(launch)
-        run_s = []
-        for device, launch_s in enumerate(problem.launches_s):
-            longest_s = max(problem.latency_s[task][device] for task in launch)
-            net_s = sum(problem.net_s[task][device] for task in launch)
-            run_s.append(net_s + min(launch_s, longest_s))
+        run_s = (
+            launched_s([problem.latency_s[task][device] for task in launch], launch_s)
+            for device, launch_s in enumerate(problem.launches_s)
+        )
         before = {p: None for task in launch for p in problem.predecessors[task] if p not in inside}
         read = {tensor: None for task in launch for tensor in problem.reads[task]}
         tensors = (x for x in read if self.takes_time[x] and problem.maker[x] not in inside)
@@ -212,13 +211,19 @@ class _Run:
         self._arrival_s[tensor, target] = done_s + link.latency_s
 
     def _wanted(self, queues: Queues) -> dict[Launch, list[tuple[int, int]]]:
-        """By launch, the (tensor, device) that it has to send, in the order of their readers."""
+        """By launch, the (tensor, device) that it has to send: of what it made first first, and in
+        the order of the readers."""
         launch_of = {task: launch for queue in queues for launch in queue for task in launch}
         home = {launch: device for device, queue in enumerate(queues) for launch in queue}
+
+        def made(send: tuple[int, int]) -> int:
+            task = self._problem.maker[send[0]]
+            return launch_of[task].index(task)
+
         found: dict[Launch, dict[tuple[int, int], None]] = {}
         for target, queue in enumerate(queues):
             for tensor in (x for launch in queue for x in self._clock.facts(launch).tensors):
                 source = launch_of[self._problem.maker[tensor]]
                 if home[source] != target:
                     found.setdefault(source, {})[tensor, target] = None
-        return {launch: list(sends) for launch, sends in found.items()}
+        return {launch: sorted(sends, key=made) for launch, sends in found.items()}

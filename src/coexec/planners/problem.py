@@ -171,18 +171,18 @@ class Problem:
         """The longest path when each task on it runs where that suits the path best.
 
         Data that crosses devices pays for it. A program's launch is charged once, as it would be
-        if the path were a single segment.
+        if the path were a single segment, and no more of it than the path's first task takes.
         """
         ends_s: list[list[float]] = []
         for task in self.tasks:
             ends_s.append([
-                self.net_s[task][b] + max(
-                    (
+                self.net_s[task][b] + max([
+                    min(self.launches_s[b], self.latency_s[task][b]),
+                    *(
                         min(ends_s[p][a] + self.comm_s(p, task, a, b) for a in self.devices)
                         for p in self.predecessors[task]
                     ),
-                    default=self.launches_s[b],
-                )
+                ])
                 for b in self.devices
             ])  # fmt: skip
         return max((min(row) for row in ends_s), default=0.0)

@@ -8,6 +8,7 @@ from coexec.hardware import System
 from coexec.ir.graph import Graph
 from coexec.plan import Plan
 from coexec.planners.base import Found, Problem, build_plan
+from coexec.simulate import launched_s
 
 __all__ = ["plan"]
 
@@ -53,5 +54,4 @@ def _refused(problem: Problem, name: str) -> str | None:
 
 def _segment_s(problem: Problem, name: str) -> float:
     device = problem.system.names.index(name)
-    tasks_s = math.fsum(row[device] for row in problem.latency_s)
-    return tasks_s - (len(problem.tasks) - 1) * problem.cost.launch_s(name)
+    return launched_s([row[device] for row in problem.latency_s], problem.launches_s[device])
