@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coexec.cache import Cache
+from coexec.cache import Cache, Entry
 from coexec.compiled import CompiledPlan
 from coexec.configurations import configurations
 from coexec.devices.registry import describe
@@ -177,7 +177,7 @@ class Auto:
         """The choice depends on model, devices with their drivers, and what was asked for."""
         specs = {n: describe(n).key for names in self._configurations for n in names}
         asked = (self._planners, sorted(work.pins.items()), sorted(work.gpu.items()),
-                 work.waiting)  # fmt: skip
+                 work.waiting, self._finalists)  # fmt: skip
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -221,19 +221,14 @@ class Auto:
 
     def _remember(self, key: str, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {"plan": plan.to_json(), "candidates": [asdict(c) for c in candidates]}
-
-        def fill(draft: Path) -> None:
-            (draft / "choice.json").write_text(json.dumps(data))
-
-        self._cache.drop("choices", key)
-        self._cache.add("choices", key, fill)
+        self._cache.add("choices", key, Entry({"choice.json": json.dumps(data).encode()}))
 
     def _remembered(self, key: str) -> Choice | None:
-        folder = self._cache.find("choices", key)
-        if folder is None:
+        entry = self._cache.find("choices", key)
+        if entry is None:
             return None
         try:
-            data = json.loads((folder / "choice.json").read_text())
+            data = json.loads(entry.files["choice.json"])
             rows = data["candidates"]
             candidates = tuple(Candidate(**(r | {"devices": tuple(r["devices"])})) for r in rows)
             plan = Plan.from_json(data["plan"])

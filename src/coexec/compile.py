@@ -4,16 +4,23 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import onnx_ir as ir
+
 from coexec.cache import Cache
 from coexec.compiled import CompiledPlan
 from coexec.devices.base import Device
+from coexec.errors import StoreError
 from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
 from coexec.frontend.model import Model
+from coexec.frontend.stored import import_lowered, is_kept, stored_weights
 from coexec.ir.graph import Piece
 from coexec.schedule import Part, Schedule
 
 __all__ = ["Compiler"]
+
+_PROTOBUF_BYTES = 16 << 20
+"""Room for a lowered model without its weights, three times."""
 
 
 class Compiler:
@@ -65,7 +72,8 @@ class Compiler:
         engines: dict[str, list[str]] = {}
         for name in schedule.by_device:
             spec = devices[name].spec
-            engines.setdefault(f"{spec.kind} {spec.processor} {spec.engine}", []).append(name)
+            engine = f"{spec.kind} {spec.processor} {spec.features} {spec.engine}"
+            engines.setdefault(engine, []).append(name)
         found: dict[str, Lowered] = {}
         for engine, names in engines.items():
             pieces = [p for s in schedule.segments if s.device in names for p in s.pieces]
@@ -91,25 +99,48 @@ class Compiler:
         borders = [tensor_part(name, region, graph) for name, region in own]
         if not everything:
             source = extract(self.model, pieces, own, self._foreign(schedule, names))
-
-        def fill(draft: Path) -> None:
-            device.lower(source, borders, draft)
-
-        folder = self._cache.find("lowered", key)
-        lowered = None if folder is None else self._read(folder, borders, device)
-        if lowered is None:  # not there, or damaged: derived data is made anew
-            self._cache.drop("lowered", key)
-            folder = self._cache.add("lowered", key, fill)
-            lowered = self._read(folder, borders, device) or as_it_is(source, borders)
+        lowered = self._restored(key, borders, device)
+        if lowered is None:
+            lowered = self._made(key, source, borders, device)
         self._lowered[key] = lowered
         return lowered
 
-    def _read(self, folder: Path, borders: Sequence[str], device: Device) -> Lowered | None:
-        """What `Device.lower` left in ``folder``, if it left something sound."""
-        try:
-            return read_lowered(folder / "lowered.onnx", borders, device.layout_ops)
-        except Exception:
+    def _restored(self, key: str, borders: Sequence[str], device: Device) -> Lowered | None:
+        """The lowered model in the cache, if there is one with all of its weights."""
+        entry = self._cache.find("lowered", key)
+        if entry is None:
             return None
+        try:
+            weights = stored_weights(entry, self._cache)
+            return read_lowered(entry.files["lowered.onnx"], weights, borders, device.layout_ops)
+        except (StoreError, ValueError):
+            self._cache.drop("lowered", key)
+            return None
+
+    def _made(self, key: str, source: ir.Model, borders: Sequence[str], device: Device) -> Lowered:
+        """The model as `Device.lower` writes it, kept in the cache.
+
+        It is the model as it is for a device that has no such step, and where no disk can be
+        written: that is slower, but right.
+        """
+
+        def work(folder: Path) -> Lowered | None:
+            path = device.lower(source, borders, folder)
+            if path is None:
+                return None
+            entry, weights = import_lowered(path, self._cache)
+            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, device.layout_ops)
+            if all(is_kept(tensor) for tensor in weights.values()):
+                self._cache.add("lowered", key, entry)
+            return lowered
+
+        weights = (value.const_value for value in source.graph.initializers.values())
+        size_bytes = sum(tensor.nbytes for tensor in weights if tensor is not None)
+        try:
+            lowered = self._cache.with_scratch(3 * size_bytes + _PROTOBUF_BYTES, work)
+        except OSError:
+            lowered = None
+        return as_it_is(source, borders) if lowered is None else lowered
 
     def _foreign(self, schedule: Schedule, names: Sequence[str]) -> list[Part]:
         """The parts that these devices read and do not make, as they are made elsewhere."""

@@ -1,17 +1,17 @@
-"""A plan made ready to start: its segments as modules, in memory or in a folder of the cache.
+"""A plan made ready to start: its segments as modules, in memory or as an entry of the cache.
 
-Starting from the folder needs neither ONNX nor the optimizer: weights are mapped, not read.
+Starting from the entry needs neither ONNX nor the optimizer: weights are mapped, not read.
 """
 
-import hashlib
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
 from coexec.frontend.module import Array, Module
 from coexec.ir.graph import Piece, Tensor
@@ -20,7 +20,7 @@ from coexec.schedule import Part, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled"]
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +39,19 @@ class CompiledPlan:
     """One for each segment; without nodes where a segment has nothing left to compute."""
 
 
-def save_compiled(compiled: CompiledPlan, folder: Path, extra: Mapping[str, Any]) -> None:
-    """Write ``compiled`` into the empty ``folder``, with ``extra`` beside it.
+def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
+    """``compiled`` as an entry of the cache, with ``extra`` beside it.
 
     Raises:
-        StoreError: a weight is not stored in a file that can be referred to.
+        StoreError: a weight does not lie in the cache.
     """
-    with open(folder / "modules.bin", "wb") as blob:
-        rows = []
-        for module in compiled.modules:
-            rows.append(_module_row(module, blob.tell()))
-            blob.write(module.proto)
-    np.savez(folder / "constants.npz", allow_pickle=False, **compiled.constants)
+    rows: list[dict[str, Any]] = []
+    offset = 0
+    for module in compiled.modules:
+        rows.append(_module_row(module, offset))
+        offset += len(module.proto)
+    constants = io.BytesIO()
+    np.savez(constants, allow_pickle=False, **compiled.constants)
     data = {
         "format": _FORMAT,
         "extra": dict(extra),
@@ -61,30 +62,26 @@ def save_compiled(compiled: CompiledPlan, folder: Path, extra: Mapping[str, Any]
         "transfers": [asdict(t) for t in compiled.transfers],
         "modules": rows,
     }
-    (folder / "compiled.json").write_text(json.dumps(data))
-    (folder / "digest").write_text(_digest(folder, compiled.modules))
-
-
-def _digest(folder: Path, modules: Sequence[Module]) -> str:
-    """Of the small files' content, and of the size and time of the large ones they refer to."""
-    digest = hashlib.sha256()
-    for name in ("compiled.json", "modules.bin", "constants.npz"):
-        digest.update((folder / name).read_bytes())
-    for file in sorted({file for m in modules for file, _ in m.stored.values()}):
-        stat = Path(file).stat()
-        digest.update(repr((file, stat.st_size, stat.st_mtime_ns)).encode())
-    return digest.hexdigest()
+    files = {
+        "compiled.json": json.dumps(data).encode(),
+        "modules.bin": b"".join(module.proto for module in compiled.modules),
+        "constants.npz": constants.getvalue(),
+    }
+    names = dict.fromkeys(name for m in compiled.modules for name in m.stored.values())
+    return Entry(files, tuple(names))
 
 
 def _module_row(module: Module, offset: int) -> dict[str, Any]:
     missing = module.weights.keys() - module.stored.keys()
     if missing:
-        raise StoreError(f"weight {min(missing)!r} lies in no file; this plan cannot be cached")
+        raise StoreError(
+            f"weight {min(missing)!r} does not lie in the cache; this plan cannot be kept"
+        )
     return {
         "offset": offset,
         "length": len(module.proto),
         "weights": {
-            name: [*module.stored[name], str(w.dtype), list(w.shape)]
+            name: [module.stored[name], str(w.dtype), list(w.shape)]
             for name, w in module.weights.items()
         },
         "inputs": [asdict(t) for t in module.inputs],
@@ -93,20 +90,22 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
     }
 
 
-def load_compiled(folder: Path) -> tuple[CompiledPlan, dict[str, Any]]:
+def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[str, Any]]:
     """Inverse of `save_compiled`: the plan and what was stored beside it.
 
+    ``weights`` are those of the cache. Each is compared with its checksum here, before anything is
+    computed with it.
+
     Raises:
-        StoreError: damaged, of another version, or a weight file is gone.
+        StoreError: of another version, or a weight is missing or damaged.
     """
+    stored = weights.fetch(entry.weights)
     try:
-        data = json.loads((folder / "compiled.json").read_text())
+        data = json.loads(entry.files["compiled.json"])
         if data["format"] != _FORMAT:
-            raise StoreError(f"format {data['format']!r} instead of {_FORMAT}")
-        blob = (folder / "modules.bin").read_bytes()
-        files: dict[str, Array] = {}
-        modules = tuple(_module(row, blob, files) for row in data["modules"])
-        with np.load(folder / "constants.npz") as constants:
+            raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
+        modules = tuple(_module(row, entry.files["modules.bin"], stored) for row in data["modules"])
+        with np.load(io.BytesIO(entry.files["constants.npz"])) as constants:
             arrays = {name: constants[name] for name in constants.files}
         compiled = CompiledPlan(
             _tensors(data["inputs"]),
@@ -118,33 +117,26 @@ def load_compiled(folder: Path) -> tuple[CompiledPlan, dict[str, Any]]:
                   for row in data["transfers"]),
             modules,
         )  # fmt: skip
-        if (folder / "digest").read_text() != _digest(folder, modules):
-            raise ValueError("it, or a weight file, was changed")
         return compiled, data["extra"]
     except Exception as error:  # whatever a damaged file leads to
-        raise StoreError(f"the compiled plan in {folder} is damaged ({error}); delete the folder, "
-                         f"it is made again") from None  # fmt: skip
+        raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None
 
 
-def _module(row: Mapping[str, Any], blob: bytes, files: dict[str, Array]) -> Module:
+def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) -> Module:
     start, stop = row["offset"], row["offset"] + row["length"]
-    if stop > len(blob):
-        raise ValueError(f"modules.bin has {len(blob)} bytes, {stop} are needed")
-    weights: dict[str, Array] = {}
-    for name, (file, offset, dtype, shape) in row["weights"].items():
-        if file not in files:
-            files[file] = np.memmap(file, np.uint8, "r")
-        kind = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        weights[name] = files[file][offset : offset + size].view(kind).reshape(shape)
-    stored = {name: (w[0], w[1]) for name, w in row["weights"].items()}
+    if stop > len(protos):
+        raise ValueError(f"modules.bin has {len(protos)} bytes, {stop} are needed")
+    weights = {
+        name: stored[stored_as].view(dtype).reshape(shape)
+        for name, (stored_as, dtype, shape) in row["weights"].items()
+    }
     return Module(
-        blob[start:stop],
+        protos[start:stop],
         weights,
         _tensors(row["inputs"]),
         _tensors(row["outputs"]),
         tuple(row["operators"]),
-        stored,
+        {name: stored_as for name, (stored_as, _, _) in row["weights"].items()},
     )
 
 

@@ -7,17 +7,19 @@
     ├── DeviceError     a device does not exist, overlaps another or cannot run a task
     ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
     │   └── InfeasibleError   no plan exists: some task runs on no device
-    ├── StoreError      the profile store or the cache folder cannot be used
+    ├── StoreError      what was asked for is not stored, or is damaged
     └── ExecutionError  a device failed while it ran a segment
 
 A message says what is wrong, where, with the numbers, and what to do about it. The command
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
 exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
 
-`DegradedWarning` is a warning: a session carries on with less than it was asked for.
+Two are warnings: `DegradedWarning`, a session carries on with less than it was asked for, and
+`CacheWarning`, coexec carries on without the cache or with a part of it.
 """
 
 __all__ = [
+    "CacheWarning",
     "CoexecError",
     "DegradedWarning",
     "DeviceError",
@@ -61,7 +63,7 @@ class InfeasibleError(PlanError):
 
 
 class StoreError(CoexecError, OSError):
-    """The profile store or the cache folder cannot be used."""
+    """What was asked for is not stored, or is damaged."""
 
 
 class ExecutionError(CoexecError, RuntimeError):
@@ -70,6 +72,10 @@ class ExecutionError(CoexecError, RuntimeError):
 
 class DegradedWarning(RuntimeWarning):
     """A session carries on with less than it was asked for: a device has failed."""
+
+
+class CacheWarning(RuntimeWarning):
+    """The cache cannot be read or written, or was damaged. Results are right, only later."""
 
 
 def first_line(error: Exception) -> str:

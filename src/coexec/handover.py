@@ -2,14 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
 
-from coexec.cache import Cache
+from coexec.cache import Cache, private_folder
 from coexec.compile import Compiler
 from coexec.compiled import CompiledPlan
 from coexec.derive import stepwise
@@ -115,8 +115,8 @@ def _extra_s(
                 found.append(recorder.trace().spans[4:-4])
         return found[3:]
 
-    with TemporaryDirectory() as folder:
-        compiler = Compiler(model, Cache(folder))
+    with _own_cache() as cache:
+        compiler = Compiler(model, cache)
         alone = [[s.duration_s for run in spans([name] * 4) for s in run] for name in names]
         turns = spans([names[0], names[0], names[1], names[1]])
     staying_s = sum(statistics.median(durations_s) for durations_s in alone)
@@ -127,6 +127,16 @@ def _extra_s(
         if (a.device, b.device) == tuple(names)
     ]
     return Measurement.of([max(0.0, s) for s in crossings_s])
+
+
+@contextmanager
+def _own_cache() -> Iterator[Cache]:
+    """A cache for what is needed for the moment; the user's where there is no other place."""
+    with ExitStack() as stack:
+        root = None
+        with suppress(OSError):
+            root = stack.enter_context(private_folder())
+        yield Cache(root)
 
 
 def _products(devices: Sequence[Device], size: int, joined: int) -> CompiledPlan:

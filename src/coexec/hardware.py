@@ -34,6 +34,8 @@ class Device:
     """What runs the kernels, with its version: "onnxruntime 1.31.1, ..."."""
     precision: str = "fp32"
     """How tensors are stored: "fp32" or "fp16"."""
+    features: str = ""
+    """A digest of the processor's instruction sets: engines lay out weights by them."""
 
     @property
     def key(self) -> str:
@@ -41,7 +43,9 @@ class Device:
         hertz = "" if self.max_frequency_hz is None else f" {self.max_frequency_hz / 1e9:.2f} GHz"
         stored = "" if self.precision == "fp32" else f", {self.precision}"
         count = max(1, len(self.cores))
-        return f"{self.kind} x{count} {self.processor}{hertz}, {self.engine}{stored}"
+        features = f" ({self.features})" if self.features else ""
+        processor = f"{self.processor}{features}{hertz}"
+        return f"{self.kind} x{count} {processor}, {self.engine}{stored}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,7 @@ from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
 from coexec.devices.base import Device
 from coexec.devices.registry import default_names, gpu_options, open_devices
-from coexec.errors import InfeasibleError, StoreError, UsageError
+from coexec.errors import InfeasibleError, ModelError, StoreError, UsageError
 from coexec.execute import Executor, Waiting
 from coexec.frontend.module import Array
 from coexec.hardware import System
@@ -36,7 +35,9 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
 __all__ = ["ZOO", "Pipeline", "make_plan"]
 
 ZOO = "zoo:"
-_FORM = "2"
+_TRIES = 3
+"""Times that a model is read whose files change meanwhile."""
+_FORM = "3"
 """Raised when simplification or the zoo changes: what was cached of a model is then made anew."""
 
 
@@ -70,7 +71,7 @@ class Pipeline:
             waiting: how threads wait for each other during a run, see `Executor`.
 
         Raises:
-            DeviceError, StoreError: a device or the cache cannot be used.
+            DeviceError: a device cannot be used.
             UsageError: ``waiting`` is neither "passive" nor "active".
         """
         if waiting not in ("passive", "active"):
@@ -79,7 +80,7 @@ class Pipeline:
         self.cache = cache if isinstance(cache, Cache) else Cache(cache)
         self.gpu = dict(gpu or {})
         self.pins = dict(pins or {})
-        options = gpu_options(self.gpu, self.cache.folder("kernels"))
+        options = gpu_options(self.gpu, self.cache.root)
         self.devices: tuple[Device, ...] = open_devices(devices or default_names(), options)
         self.source = source
         self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
@@ -102,7 +103,7 @@ class Pipeline:
         else:
             from coexec.frontend.digest import digest_of
 
-            text = digest_of(self.source, self.shapes)
+            text = digest_of(self.source, self.shapes, self.cache)
         return hashlib.sha256(f"{text} {version('coexec')} {_FORM}".encode()).hexdigest()[:24]
 
     @cached_property
@@ -110,15 +111,18 @@ class Pipeline:
         """The simplified model, checked once against the given one."""
         from coexec.frontend.load import restore, save
 
-        folder = self.cache.find("models", self.digest)
-        if folder is not None:
-            with suppress(StoreError):  # damaged: made anew
-                return restore(folder, self.digest)
-        self.cache.drop("models", self.digest)
-        model = replace(self._load(check=True), digest=self.digest)
-        return restore(
-            self.cache.add("models", self.digest, lambda draft: save(model, draft)), self.digest
-        )
+        entry = self.cache.find("models", self.digest)
+        if entry is not None:
+            with suppress(StoreError):  # a weight is gone or damaged: the model is made again
+                return restore(entry, self.cache, self.digest, self._name())
+        for _ in range(_TRIES):
+            model = self._load(check=True, digest=self.digest)
+            before = self.digest
+            del self.digest  # computed again: the files may have changed while they were read
+            if self.digest == before:
+                return save(model, self.cache)
+        raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
+                         f"it is written completely")  # fmt: skip
 
     @cached_property
     def published_graph(self) -> "Graph":
@@ -128,7 +132,7 @@ class Pipeline:
         """
         return self._load(rewrites=False).graph
 
-    def _load(self, **how: bool) -> "Model":
+    def _load(self, **how: Any) -> "Model":
         from coexec.frontend.load import load
 
         return load(self._resolved(), shapes=self.shapes, name=self._name(), **how)
@@ -176,7 +180,7 @@ class Pipeline:
         from coexec.profile import Profiler
         from coexec.store import ProfileStore
 
-        with ProfileStore(self.cache.profiles) as store:
+        with ProfileStore(self.cache.root) as store:
             profiler = Profiler(
                 self.devices, store, fresh=self._fresh, effort=self._effort,
                 progress=self._progress, waiting=self.waiting,
@@ -258,19 +262,14 @@ class Pipeline:
     def _kept(self, text: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
         """What is cached under ``text``; else the plan that ``make`` makes, compiled and cached."""
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
-        folder = self.cache.find("plans", key)
-        if folder is not None and not fresh:
-            try:
-                return load_compiled(folder)[0]
-            except StoreError:
-                pass  # damaged, or made from weights that are gone: derived data is made anew
-        self.cache.drop("plans", key)
+        entry = None if fresh else self.cache.find("plans", key)
+        if entry is not None:
+            with suppress(StoreError):  # a weight is gone or damaged: derived data is made again
+                return load_compiled(entry, self.cache.weights)[0]
         plan = make()
         compiled = self.compiled(plan)
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
-            self.cache.add(
-                "plans", key, lambda draft: save_compiled(compiled, draft, {"plan": plan.to_json()})
-            )
+            self.cache.add("plans", key, save_compiled(compiled, {"plan": plan.to_json()}))
         return compiled
 
 

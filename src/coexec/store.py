@@ -1,18 +1,28 @@
 """Measured times, kept in one sqlite file: by what was measured, and on what."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import xxhash
 
-from coexec.errors import StoreError
+from coexec.cache import warn_once
 
 __all__ = ["Measurement", "ProfileStore"]
 
-_VERSION = 1
+_FILE = "profiles-2.sqlite"
+_PATIENCE_S = 10.0
+"""How long to wait for other processes."""
+_REFUSED = frozenset({
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_NOMEM,
+})  # fmt: skip
+"""Errors of sqlite that say nothing against the content of the file."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS measurement (
     device TEXT NOT NULL,      -- hardware.Device.key, or two of them for a link
@@ -20,6 +30,7 @@ CREATE TABLE IF NOT EXISTS measurement (
     seconds REAL NOT NULL,     -- median
     spread REAL NOT NULL,      -- half the distance of the quartiles, relative to the median
     samples INTEGER NOT NULL,
+    checksum TEXT NOT NULL,    -- of all the above
     PRIMARY KEY (device, signature)
 ) WITHOUT ROWID
 """
@@ -42,56 +53,81 @@ class Measurement:
 
 
 class ProfileStore:
-    """A sqlite file of measurements. Several processes may use it at once."""
+    """A sqlite file of measurements. Several processes may use it at once.
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the store.
+    It is never an error: a damaged file is replaced by a new one, and where the disk refuses,
+    measurements last as long as this object. Each is said once (`CacheWarning`).
+    """
 
-        Raises:
-            StoreError: the file is damaged, of another version, or cannot be written.
-        """
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        """Open the store in ``folder``, or make it."""
+        self._folder = folder
+        self.path = folder / _FILE
+        """Each form of the store has a file of its own."""
+        with suppress(OSError):  # sqlite says what is wrong
+            folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._db = sqlite3.connect(path, timeout=30.0)
-            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-            if version not in (0, _VERSION):
-                raise StoreError(f"the profile store {str(path)!r} has version {version}, this "
-                                 f"coexec reads {_VERSION}; delete the file")  # fmt: skip
-            if version == 0:
-                with self._db:
-                    self._db.execute(_SCHEMA)
-                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
-            self._db.execute("SELECT device, signature, seconds FROM measurement LIMIT 1")
+            self._db = self._opened()
         except sqlite3.Error as error:
-            raise self._damaged(error) from None
+            self._db = self._replacement(error, None)
 
-    def _damaged(self, error: sqlite3.Error) -> StoreError:
-        return StoreError(
-            f"the profile store {str(self.path)!r} cannot be used: {error}; delete the file, "
-            f"the next profile makes it anew"
-        )
+    def _opened(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=_PATIENCE_S)
+        try:
+            # What is not text is damaged, and its checksum says so.
+            db.text_factory = lambda raw: raw.decode(errors="replace")
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'measurement'").fetchone():
+                with db:
+                    db.execute(_SCHEMA)
+            db.execute("SELECT * FROM measurement LIMIT 1").fetchone()
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _replacement(
+        self, error: sqlite3.Error, before: sqlite3.Connection | None
+    ) -> sqlite3.Connection:
+        """A new file, or memory where the disk is the trouble, with what ``before`` holds."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        refused = code in _REFUSED
+        memory = sqlite3.connect(":memory:")
+        with suppress(sqlite3.Error):
+            if before is not None and refused:
+                before.backup(memory)
+        memory.execute(_SCHEMA)
+        if before is not None:
+            before.close()
+        found = memory
+        if not refused:
+            with suppress(OSError, sqlite3.Error):
+                for suffix in ("", "-journal"):
+                    Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+                found = self._opened()
+        problem = "cannot be used" if refused else "was damaged"
+        warn_once(self._folder, f"the profile store {_FILE} {problem} ({error})")
+        return found
 
     def read(self, device: str) -> dict[str, Measurement]:
         """All measurements on a device, by signature."""
-        query = "SELECT signature, seconds, spread, samples FROM measurement WHERE device = ?"
+        query = "SELECT * FROM measurement WHERE device = ?"
         try:
             rows = self._db.execute(query, (device,)).fetchall()
         except sqlite3.Error as error:
-            raise self._damaged(error) from None
-        return {signature: Measurement(*numbers) for signature, *numbers in rows}
+            self._db = self._replacement(error, self._db)
+            return {}
+        whole = (row for row in rows if row[-1] == _checksum(*row[:-1]))
+        return {row[1]: Measurement(*row[2:-1]) for row in whole}
 
     def write(self, device: str, measured: Mapping[str, Measurement]) -> None:
         """Add or replace measurements, all or none."""
-        rows: Iterable[tuple[str, str, float, float, int]] = (
-            (device, s, m.seconds, m.spread, m.samples) for s, m in measured.items()
-        )
+        values = [(device, s, m.seconds, m.spread, m.samples) for s, m in measured.items()]
+        rows = [(*row, _checksum(*row)) for row in values]
         try:
-            with self._db:
-                self._db.executemany(
-                    "INSERT OR REPLACE INTO measurement VALUES (?, ?, ?, ?, ?)", rows
-                )
+            _insert(self._db, rows)
         except sqlite3.Error as error:
-            raise self._damaged(error) from None
+            self._db = self._replacement(error, self._db)
+            _insert(self._db, rows)
 
     def close(self) -> None:
         self._db.close()
@@ -101,3 +137,13 @@ class ProfileStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _insert(db: sqlite3.Connection, rows: Sequence[tuple[str | float, ...]]) -> None:
+    with db:
+        db.executemany("INSERT OR REPLACE INTO measurement VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _checksum(*values: str | float) -> str:
+    """Of a row: sqlite notices damage to its pages, not to the numbers in them."""
+    return xxhash.xxh3_64_hexdigest(repr(values).encode())

@@ -140,7 +140,7 @@ def test_only_where_a_concat_breaks_blocks() -> None:
 
 def test_every_border_can_be_crossed(cache: Cache) -> None:
     """Each task in a segment of its own, on two devices in turns: aligned tensors cross as such."""
-    block = block_of()
+    block = block_of(cache.root)
     if block == 1:
         pytest.skip("ONNX Runtime has no blocked layout on this processor")
     proto = cell(block + block // 2)

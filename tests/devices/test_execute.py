@@ -228,22 +228,20 @@ def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
             assert spans[before].end_s <= spans[segment.index].start_s
 
 
-def test_compiled_plans_survive_the_disk(cache: Cache, tmp_path: Any) -> None:
+def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
     from test_devices import names_of
 
     devices = open_devices(names_of("cpu"))
     compiled = Compiler(MODEL, cache).compile(split(MODEL, [d.spec.name for d in devices]), devices)
-    folder = tmp_path / "plan"
-    folder.mkdir()
-    save_compiled(compiled, folder, {"note": 1})
-    again, extra = load_compiled(folder)
+    entry = save_compiled(compiled, {"note": 1})
+    again, extra = load_compiled(entry, cache.weights)
     assert extra == {"note": 1} and again.segments == compiled.segments
     feeds = random_inputs(MODEL.graph)
     with Executor(compiled, devices) as a, Executor(again, devices) as b:
         assert np.array_equal(a.run(feeds)["y"], b.run(feeds)["y"])
-    (folder / "modules.bin").write_bytes(b"")
+    damaged = replace(entry, files={**entry.files, "modules.bin": b""})
     with pytest.raises(StoreError, match="damaged"):
-        load_compiled(folder)
+        load_compiled(damaged, cache.weights)
 
 
 def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:

@@ -1,5 +1,7 @@
 """Loading: simplification, grouping, and models of every kind."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -128,14 +130,16 @@ def test_outputs_that_fold_to_constants_or_are_inputs(cache: Cache) -> None:
 def test_saved_models_come_back(tmp_path: object) -> None:
     from pathlib import Path
 
-    folder = Path(str(tmp_path))
+    cache = Cache(Path(str(tmp_path)))
     model = load(branches())
-    save(model, folder)
-    again = restore(folder, model.digest)
-    assert again.graph == model.graph
-    (folder / "model.onnx").write_bytes(b"\x00" * 10)
+    name = model.graph.name
+    assert save(model, cache).graph == model.graph
+    entry = cache.find("models", model.digest)
+    assert entry is not None and entry.weights
+    assert restore(entry, cache, model.digest, name).graph == model.graph
+    damaged = replace(entry, files={"model.onnx": b"\x00" * 10})
     with pytest.raises(StoreError, match="damaged"):
-        restore(folder, model.digest)
+        restore(damaged, cache, model.digest, name)
 
 
 def test_data_dependent_shapes_are_refused() -> None:

@@ -23,7 +23,7 @@ from coexec.devices.opencl.platforms import devices
 from coexec.devices.opencl.tensors import Runtime
 from coexec.devices.opencl.tuner import candidates, rounded, rule
 from coexec.devices.registry import describe, gpu_options, open_devices
-from coexec.errors import DegradedWarning, DeviceError, UsageError
+from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.module import Module
@@ -107,13 +107,14 @@ def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(tmp_path: Pa
     assert first > 0
     again, found = compiled()
     assert again == 0
-    files = sorted(tmp_path.glob("*.bin"))
+    files = sorted(tmp_path.glob("kernels/*"))
     files[0].write_bytes(files[0].read_bytes()[:-7])  # cut off
     changed = bytearray(files[1].read_bytes())
     changed[-1] ^= 1
     files[1].write_bytes(bytes(changed))
     files[2].write_bytes(b"")
-    repaired, found = compiled()
+    with pytest.warns(CacheWarning, match="damaged"):
+        repaired, found = compiled()
     assert repaired == 3
     for name, array in expected.items():
         assert np.array_equal(found[name], array)
@@ -129,13 +130,14 @@ def test_exhaustive_tuning_measures_once(tmp_path: Path) -> None:
     for _ in range(2):
         found = run_on(device_for(arch, options), model, feeds)
         assert worst_difference(found["y"], expected) < 1e-5
-        (file,) = tmp_path.glob("choices-*.json")
-        known = file.stat().st_mtime_ns, json.loads(file.read_text())
+        (file,) = tmp_path.glob("tuning/*")
+        known = file.read_bytes()
         if _ == 0:
             first = known
     assert known == first
     file.write_text("{damaged")
-    found = run_on(device_for(arch, options), model, feeds)
+    with pytest.warns(CacheWarning, match="damaged"):
+        found = run_on(device_for(arch, options), model, feeds)
     assert worst_difference(found["y"], expected) < 1e-5
 
 

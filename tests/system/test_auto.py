@@ -15,7 +15,7 @@ from coexec.cli import main
 from coexec.configurations import configurations
 from coexec.devices import detect
 from coexec.devices.detect import usable_cores
-from coexec.errors import DeviceError, ModelError, UsageError
+from coexec.errors import CacheWarning, DeviceError, ModelError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.profile import Effort
 from coexec.session import InferenceSession
@@ -67,10 +67,15 @@ def test_the_fastest_is_kept_and_remembered(
     same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
     monkeypatch.undo()
-    (file,) = tmp_path.glob("choices/*/choice.json")
-    file.write_text(file.read_text()[:40])
-    repaired = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
-    assert repaired.candidates and json.loads(next(tmp_path.glob("choices/*/*")).read_text())
+    (file,) = tmp_path.glob("choices/*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40])
+    with pytest.warns(CacheWarning, match="damaged"):
+        repaired = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    assert repaired.candidates and file.stat().st_size > 40
+    fewer = Auto(model, CPUS, {"finalists": 1}, cache=tmp_path, effort=QUICK).choose()
+    assert sum(c.measured_s is not None for c in fewer.candidates) < 4
+    assert len(list(tmp_path.glob("choices/*"))) == 2
 
 
 def entry(devices: int, planner: str = "heft") -> Any:

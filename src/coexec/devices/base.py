@@ -31,7 +31,7 @@ class Options:
     storage: str = "auto"
     """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
     binaries: Path | None = None
-    """Folder for compiled kernels; None: nothing is kept."""
+    """Folder of the cache, for compiled kernels and measured choices; None: nothing is kept."""
 
 
 class Bound(Protocol):

@@ -1,12 +1,16 @@
 """Which processors this machine has: clusters of equal cores, told by their maximum frequency."""
 
+import hashlib
 import os
 import platform
 import re
 from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-__all__ = ["Cluster", "clusters", "memory_bytes", "processor_name", "usable_cores"]
+__all__ = ["Cluster", "clusters", "memory_bytes", "processor_features", "processor_name",
+           "usable_cores"]  # fmt: skip
 
 Cluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz where the machine tells."""
@@ -68,6 +72,23 @@ def processor_name() -> str:
         if match:
             return match.group(1).strip()
     return platform.processor() or platform.machine()
+
+
+@cache
+def processor_features() -> str:
+    """A digest of the instruction sets that this process may use.
+
+    The processor's name does not tell: a virtual machine of that name may lack some. numpy asks
+    the processor itself, which is right under an emulator as well, where /proc/cpuinfo is not.
+    """
+    try:
+        numpy = import_module("numpy._core._multiarray_umath")
+        text = " ".join(sorted(name for name, has in numpy.__cpu_features__.items() if has))
+    except (ImportError, AttributeError):  # numpy keeps it for itself, and may move it
+        info = _read(Path("/proc/cpuinfo"))
+        found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+        text = " ".join(sorted(found.group(1).split())) if found else ""
+    return hashlib.sha256(f"{platform.machine()} {text}".encode()).hexdigest()[:8]
 
 
 def memory_bytes() -> int | None:

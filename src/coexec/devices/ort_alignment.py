@@ -8,8 +8,6 @@ such regions get channels that nobody reads: those who make them have zero weigh
 have those who read them.
 """
 
-import functools
-import tempfile
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -284,12 +282,21 @@ def _weight(node: ir.Node, index: int) -> ir.TensorProtocol | None:
     return None if value is None else value.const_value
 
 
-@functools.cache
-def block_of() -> int:
+_blocks: list[int] = []
+
+
+def block_of(folder: Path) -> int:
     """Channels in a block of ONNX Runtime's layout on this processor; 1 where it has none.
 
-    It tells by padding 33 channels to whole blocks.
+    It tells by padding 33 channels to whole blocks, once in a process. ``folder`` is where it
+    writes what it has optimised.
     """
+    if not _blocks:
+        _blocks.append(_block(folder))
+    return _blocks[0]
+
+
+def _block(folder: Path) -> int:
     helper = onnx.helper
     weight = onnx.numpy_helper.from_array(np.ones((33, 64, 1, 1), np.float32), "w")
     infos = [
@@ -301,10 +308,11 @@ def block_of() -> int:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "probe.onnx")
-        ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-        optimised = onnx.load(options.optimized_model_filepath)
+    path = folder / "block.onnx"
+    options.optimized_model_filepath = str(path)
+    ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    optimised = onnx.load(str(path))
+    path.unlink()
     padded = _padded_count(optimised.graph)
     return 1 if padded is None else next(b for b in (16, 8, 4, 1) if -(-33 // b) * b == padded)
 

@@ -32,7 +32,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     Raises:
         ModelError: ONNX Runtime does not accept the model.
     """
-    model = align(model, borders, block_of())
+    model = align(model, borders, block_of(folder))
     plain, marked, lowered = (folder / f"{n}.onnx" for n in ("plain", "marked", "lowered"))
     ir.save(model, plain, external_data="plain.bin", size_threshold_bytes=_WEIGHT_BYTES)
     proto = onnx.load(str(plain), load_external_data=False)

@@ -8,6 +8,7 @@ null:0        computes nothing; for tests
 reference:0   slow, exact; for tests
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,7 +139,7 @@ def describe(name: str, options: Options | None = None) -> hardware.Device:
         return _describe_gpu(name, rest, options or Options())
     distribution, _ = KINDS[kind]
     engine = f"{distribution} {_version(distribution)}" if distribution else kind
-    engine += _LOWERING if kind == "cpu" else ""
+    engine += f", build {_build()}{_LOWERING}" if kind == "cpu" else ""
     spec = hardware.Device(name, kind, memory_bytes=detect.memory_bytes(), engine=engine)
     if kind != "cpu":
         return spec
@@ -150,6 +151,7 @@ def describe(name: str, options: Options | None = None) -> hardware.Device:
         cores=cores,
         processor=_processor(),
         max_frequency_hz=min(known) if known else None,
+        features=detect.processor_features(),
     )
 
 
@@ -174,6 +176,7 @@ def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
     return hardware.Device(
         name, "gpu", cores, f"{name} memory", chosen.memory_bytes, None, chosen.name,
         f"coexec OpenCL {_version('coexec')}, {chosen.driver}", options.precision,
+        detect.processor_features() if chosen.pocl else "",
     )  # fmt: skip
 
 
@@ -216,6 +219,14 @@ def _allowed_cores() -> set[int]:
 @cache
 def _version(distribution: str) -> str:
     return version(distribution)
+
+
+@cache
+def _build() -> str:
+    """Tells builds of ONNX Runtime with equal versions apart: their kernels differ."""
+    import onnxruntime
+
+    return hashlib.sha256(onnxruntime.get_build_info().encode()).hexdigest()[:8]
 
 
 @cache

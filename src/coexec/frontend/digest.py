@@ -1,38 +1,167 @@
-"""What tells one model from another. Imports no ONNX: a start from the cache needs only this."""
+"""What tells one model from another. Imports no ONNX: a start from the cache needs only this.
+
+A file is told by its content and by that of the files with weights that it names. To read half a
+gigabyte at each start would take too long, so the cache remembers what a file's content was when
+it had this size, these times and this inode. As in git, that is not trusted where the file changed
+just before it was read: it may have changed again within the resolution of its times.
+"""
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
+from coexec.cache import Cache, Entry
 from coexec.errors import ModelError
 
 __all__ = ["digest_of", "unreadable"]
 
+_RACY_NS = 2_000_000_000
+"""The times of some file systems count in steps of two seconds."""
+_CHUNK_BYTES = 1 << 24
 
-def digest_of(source: Any, shapes: Mapping[str, Sequence[int]]) -> str:
-    """A digest of the model's content and of the shapes fixed for it.
+_Stat = tuple[int, int, int, int, int]
+"""Size, time of modification and of change in ns, inode and device of a file."""
 
-    A file is told by its path, size, modification time and inode, as build tools do: reading half
-    a gigabyte of weights at each start would cost more than loading the plan.
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file as it was when it was read. None: it was missing."""
+
+    path: str
+    stat: _Stat | None
+    digest: str | None
+
+
+def digest_of(source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache | None = None) -> str:
+    """A digest of the model's content, weights in other files included, and of its fixed shapes.
+
+    ``cache``: remembers files that have not changed; without it all are read.
 
     Raises:
         ModelError: the file does not exist or cannot be read.
     """
     digest = hashlib.sha256(repr(sorted((k, tuple(v)) for k, v in shapes.items())).encode())
     if isinstance(source, str | os.PathLike):
-        path = Path(source).resolve()
+        path = Path(os.path.abspath(source))
         try:
-            stat = path.stat()
+            files = _files(path, cache)
         except OSError as error:
             raise unreadable(path, error) from None
-        digest.update(repr((str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)).encode())
+        digest.update(repr([file.digest for file in files]).encode())
     elif isinstance(source, bytes):
         digest.update(source)
     else:
         digest.update(_serialized(source))
     return digest.hexdigest()[:24]
+
+
+def _files(path: Path, cache: Cache | None) -> list[_Known]:
+    """The model's file and those that it names, with their digests.
+
+    Raises:
+        OSError: the model's file cannot be read.
+    """
+    known, written_ns = ([], 0) if cache is None else _remembered(cache, path)
+    current = [_stat(file.path) for file in known]
+    if known and all(_unchanged(k, s, written_ns) for k, s in zip(known, current, strict=True)):
+        return known
+    now_ns = time.time_ns()
+    model = _read(path)
+    if known and known[0].digest == model.digest:
+        named: Iterable[str] = [file.path for file in known[1:]]
+    else:
+        named = _named_by(path)
+    files = [model, *map(_read_if_there, named)]
+    if cache is not None:
+        _remember(cache, path, files, now_ns)
+    return files
+
+
+def _unchanged(known: _Known, stat: _Stat | None, written_ns: int) -> bool:
+    if stat is None or known.stat is None:
+        return stat == known.stat
+    return stat == known.stat and max(stat[1], stat[2]) < written_ns - _RACY_NS
+
+
+def _remembered(cache: Cache, path: Path) -> tuple[list[_Known], int]:
+    """What the cache holds of a model's files, and when they were read."""
+    entry = cache.find("sources", str(path))
+    if entry is None:
+        return [], 0
+    data = json.loads(entry.files["files.json"])
+    rows = data["files"]
+    files = [_Known(file, None if stat is None else tuple(stat), d) for file, stat, d in rows]
+    return files, data["written_ns"]
+
+
+def _remember(cache: Cache, path: Path, files: Sequence[_Known], now_ns: int) -> None:
+    rows = [[file.path, file.stat, file.digest] for file in files]
+    content = json.dumps({"files": rows, "written_ns": now_ns}).encode()
+    cache.add("sources", str(path), Entry({"files.json": content}), quiet=True)
+
+
+def _stat(path: str) -> _Stat | None:
+    """Of the file that ``path`` leads to; None if there is none."""
+    try:
+        return _numbers(os.stat(path))
+    except OSError:
+        return None
+
+
+def _numbers(stat: os.stat_result) -> _Stat:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
+def _read(path: Path) -> _Known:
+    """
+    Raises:
+        OSError: the file is missing, or cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        stat = _numbers(os.fstat(file.fileno()))
+        buffer = memoryview(bytearray(min(_CHUNK_BYTES, stat[0] + 1)))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return _Known(str(path), stat, digest.hexdigest())
+
+
+def _read_if_there(path: str) -> _Known:
+    try:
+        return _read(Path(path))
+    except OSError:  # the reader reports it
+        return _Known(path, _stat(path), None)
+
+
+def _named_by(path: Path) -> list[str]:
+    """The files that a model names, beside it and beside the file that it is a link to."""
+    import onnx
+
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception:  # no model: the reader reports it
+        return []
+    folders = dict.fromkeys((path.parent, path.resolve().parent))
+    names = dict.fromkeys(_locations(proto))
+    return [os.path.join(folder, name) for name in names for folder in folders]
+
+
+def _locations(message: Any) -> Iterable[str]:
+    """Where the external tensors in a protobuf message lie, wherever they are in it."""
+    for field, value in message.ListFields():
+        if field.name == "external_data":
+            yield from (item.value for item in value if item.key == "location")
+        elif field.message_type is not None:
+            inner = [value] if hasattr(value, "ListFields") else value
+            for item in inner:
+                yield from _locations(item)
 
 
 def _serialized(source: Any) -> bytes:

@@ -1,20 +1,21 @@
 """Load a model: read, fix shapes, simplify, check, group into tasks."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
+from coexec.cache import Cache, Entry
 from coexec.errors import ModelError, StoreError
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
-from coexec.frontend.model import Model, require_whole
+from coexec.frontend.model import Model
 from coexec.frontend.module import Array
 from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import fix_shapes, simplify
+from coexec.frontend.stored import Stored, detached, share, stored_tensor, written
 from coexec.ir.graph import Graph
 
 __all__ = ["load", "random_inputs", "restore", "save"]
@@ -27,6 +28,7 @@ def load(
     name: str = "",
     check: bool = False,
     rewrites: bool = True,
+    digest: str | None = None,
 ) -> Model:
     """Load, simplify and group a model.
 
@@ -36,6 +38,7 @@ def load(
         name: how the graph is called; by default the model's own name.
         check: compare the simplified model's outputs with the given one's on random inputs.
         rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
+        digest: of ``source`` with these shapes, where it is known.
 
     Raises:
         ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
@@ -53,7 +56,7 @@ def load(
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
-    return Model(model, graph, digest_of(source, shapes))
+    return Model(model, graph, digest_of(source, shapes) if digest is None else digest)
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
@@ -70,26 +73,53 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     return found
 
 
-def save(model: Model, folder: Path) -> None:
-    """Write a loaded model into ``folder``, weights beside it."""
-    ir.save(model.source, folder / "model.onnx", external_data="model.bin",
-            size_threshold_bytes=1024)  # fmt: skip
-    (folder / "name.json").write_text(json.dumps(model.graph.name))
+def save(model: Model, cache: Cache) -> Model:
+    """``model`` stored under its digest, as it lies in the cache; unchanged if that cannot be."""
+    values = {name: v for name, v in model.source.graph.initializers.items() if v.const_value}
+    shared = share(cache, {n: v.const_value for n, v in values.items() if v.const_value})
+    if shared is None:
+        return model
+    for name, tensor in shared.items():
+        values[name].const_value = written(tensor)
+    _embed_attributes(model.source)
+    content = ir.to_proto(model.source).SerializeToString()
+    names = tuple({t.stored_as: None for t in shared.values() if isinstance(t, Stored)})
+    entry = Entry({"model.onnx": content}, names)
+    cache.add("models", model.digest, entry)
+    return restore(entry, cache, model.digest, model.graph.name)
 
 
-def restore(folder: Path, digest: str) -> Model:
-    """Inverse of `save`; weights are mapped, not read.
+def _embed_attributes(model: ir.Model) -> None:
+    """Bring what nodes and nested graphs hold in files into memory."""
+    for node in model.graph.all_nodes():
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type == ir.AttributeType.TENSOR:
+                node.attributes[name] = ir.AttrTensor(name, detached(attribute.value))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                tensors = [detached(tensor) for tensor in attribute.value]
+                node.attributes[name] = ir.AttrTensors(name, tensors)
+            elif attribute.type == ir.AttributeType.GRAPH:
+                for value in attribute.value.initializers.values():
+                    if value.const_value is not None:
+                        value.const_value = detached(value.const_value)
+
+
+def restore(entry: Entry, cache: Cache, digest: str, name: str) -> Model:
+    """Inverse of `save`; weights are mapped, not read. ``name`` is the graph's.
 
     Raises:
-        StoreError: the folder is damaged.
+        StoreError: a weight is missing, or the entry is damaged.
     """
+    weights = cache.weights.fetch(entry.weights)
     try:
-        model = ir.load(folder / "model.onnx")
-        name = json.loads((folder / "name.json").read_text())
+        proto = onnx.load_model_from_string(entry.files["model.onnx"])
+        large = {t.name: stored_tensor(t, weights) for t in proto.graph.initializer}
+        model = ir.from_proto(proto)
+        for value_name, tensor in large.items():
+            model.graph.initializers[value_name].const_value = tensor
         if not model.graph.outputs:
             raise ValueError("it has no outputs")
-        require_whole(v.const_value for v in model.graph.initializers.values())
-        return Model(model, build_graph(model, name), digest)
+        return Model(model, build_graph(model, name or model.graph.name or "model"), digest)
     except Exception as error:
-        raise StoreError(f"the cached model in {str(folder)!r} is damaged ({error}); delete the "
-                         f"folder, it is made again") from None  # fmt: skip
+        raise StoreError(f"the cached model {digest} is damaged ({error}); it is made "
+                         f"again") from None  # fmt: skip

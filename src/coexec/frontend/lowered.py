@@ -7,14 +7,13 @@ weights stay where they are, mapped from their file.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.model import require_whole
 from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.stored import Stored, is_large
 from coexec.ir.graph import Tensor
 
 __all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "read_lowered"]
@@ -24,9 +23,6 @@ BORDER = "border:"
 
 LAYOUT = "layout:"
 """Before the names of nodes that a device adds and that only change the layout of a tensor."""
-
-_EMBEDDED_BYTES = 1024
-"""Weights below this size lie in the module itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +73,20 @@ def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
     )
 
 
-def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> Lowered:
-    """Read what `Device.lower` wrote. Weights are mapped into memory when first used."""
-    proto = onnx.load(str(path), load_external_data=False)
+def read_lowered(
+    content: bytes,
+    weights: Mapping[str, ir.TensorProtocol],
+    borders: Iterable[str],
+    layout_ops: LayoutOps,
+) -> Lowered:
+    """The lowered model in an entry.
+
+    Raises:
+        ValueError: it lacks a border.
+    """
+    proto = onnx.load_model_from_string(content)
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
-    weights = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
-    require_whole(weights.values())
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
     stands_for: dict[str, str] = {}
@@ -209,17 +212,17 @@ def _module(
         model.graph.value_info.extend(_info(low.tensors[name]) for name in made)
     used = {n: None for i in indices for n in _reads(low.nodes[i]) if n in low.weights}
     external: dict[str, Array] = {}
-    stored: dict[str, tuple[str, int]] = {}
+    stored: dict[str, str] = {}
     for name in used:
         tensor = low.weights[name]
-        if tensor.nbytes < _EMBEDDED_BYTES or tensor.dtype == ir.DataType.STRING:
+        if not is_large(tensor):
             embedded = ir.serde.serialize_tensor(tensor)
             embedded.name = name
             model.graph.initializer.append(embedded)
         else:
             external[name] = tensor.numpy()
-            if isinstance(tensor, ir.ExternalTensor):
-                stored[name] = (str(tensor.path), tensor.offset or 0)
+            if isinstance(tensor, Stored):
+                stored[name] = tensor.stored_as
             model.graph.initializer.append(_placeholder(name, tensor))
     return Module(
         model.SerializeToString(),

@@ -30,5 +30,5 @@ class Module:
     outputs: tuple[Tensor, ...]
     operators: tuple[str, ...] = ()
     """Types of its operators, as the engine runs them."""
-    stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """By weight, the file that it is mapped from and its offset there."""
+    stored: Mapping[str, str] = field(default_factory=dict)
+    """By weight, its name in the cache that it is mapped from."""

@@ -1,33 +1,32 @@
 """Compiled kernels on disk.
 
-An entry is keyed by its source, the options, the device, its driver and our own format, so a new
-driver compiles anew. It carries a digest of itself: what is cut off or damaged is compiled anew,
-never trusted. Binaries are taken after the kernels exist, because PoCL generates code only then.
+An entry of the cache is keyed by its source, the options, the device and its driver, and for PoCL
+by the processor's instruction sets, so a new driver compiles again. What is damaged is compiled
+again, never trusted. Binaries are taken after the kernels exist, because PoCL generates code only
+then.
 """
 
 import hashlib
-import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from coexec.cache import Cache, Entry
+from coexec.devices.detect import processor_features
 from coexec.devices.opencl.platforms import Found
 
 __all__ = ["Binaries"]
 
-_FORMAT = b"coexec kernel 1\n"
-
 
 class Binaries:
-    """The compiled kernels of one device. ``folder`` None: nothing is kept."""
+    """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept."""
 
     def __init__(self, found: Found, context: Any, folder: Path | None) -> None:
         self._found = found
         self._context = context
-        self._folder = folder
+        self._cache = None if folder is None else Cache(folder)
         self.compiled = 0
         """How many kernels were compiled and not read."""
 
@@ -37,13 +36,12 @@ class Binaries:
         Raises:
             pyopencl.Error: it does not compile.
         """
-        path = self._path(source, options)
-        program = None if path is None else self._read(path)
+        key = self._key(source, options)
+        program = self._read(key)
         if program is None:
             program = self._built(source, options)
             self.compiled += 1
-            if path is not None:
-                self._write(path, program)
+            self._write(key, program)
         return program
 
     def _built(self, source: str, options: str) -> Any:
@@ -52,38 +50,31 @@ class Binaries:
         with _quiet():
             return pyopencl.Program(self._context, source).build(options)
 
-    def _path(self, source: str, options: str) -> Path | None:
-        if self._folder is None:
-            return None
-        text = "\0".join([source, options, self._found.name, self._found.driver])
-        return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.bin"
+    def _key(self, source: str, options: str) -> str:
+        features = processor_features() if self._found.pocl else ""
+        text = "\0".join([source, options, self._found.name, self._found.driver, features])
+        return hashlib.sha256(text.encode()).hexdigest()
 
-    def _read(self, path: Path) -> Any:
+    def _read(self, key: str) -> Any:
         import pyopencl
 
-        try:
-            data = path.read_bytes()
-        except OSError:
+        entry = None if self._cache is None else self._cache.find("kernels", key)
+        if entry is None:
             return None
-        head, digest, binary = data[: len(_FORMAT)], data[len(_FORMAT) :][:32], (
-            data[len(_FORMAT) + 32 :])  # fmt: skip
-        if head != _FORMAT or hashlib.sha256(binary).digest() != digest:
-            return None
+        binary = entry.files["kernel.bin"]
         try:
             with _quiet():
                 return pyopencl.Program(self._context, [self._found.handle], [binary]).build()
         except pyopencl.Error:
             return None  # the driver does not know it any more
 
-    def _write(self, path: Path, program: Any) -> None:
+    def _write(self, key: str, program: Any) -> None:
+        if self._cache is None:
+            return
         program.all_kernels()
         binary = program.get_info(_binaries_info())[0]
-        if not binary:
-            return
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft")
-        with os.fdopen(handle, "wb") as file:
-            file.write(_FORMAT + hashlib.sha256(binary).digest() + binary)
-        os.replace(draft, path)
+        if binary:
+            self._cache.add("kernels", key, Entry({"kernel.bin": bytes(binary)}))
 
 
 @contextmanager

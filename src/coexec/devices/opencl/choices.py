@@ -1,11 +1,10 @@
-"""Choices that were measured on a device, remembered in a file."""
+"""Choices that were measured on a device, remembered in the cache."""
 
-import contextlib
-import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
+
+from coexec.cache import Cache, Entry
+from coexec.devices.detect import processor_features
 
 __all__ = ["Choices"]
 
@@ -15,8 +14,8 @@ class Choices:
 
     def __init__(self, device: str, folder: Path | None) -> None:
         """``device`` tells processor and driver: with another driver, other choices are right."""
-        digest = hashlib.sha256(device.encode()).hexdigest()[:16]
-        self._path = None if folder is None else folder / f"choices-{digest}.json"
+        self._cache = None if folder is None else Cache(folder)
+        self._device = f"{device} {processor_features()}"
         self._known = self._read()
 
     def get(self, key: str) -> str | None:
@@ -25,21 +24,14 @@ class Choices:
     def set(self, key: str, name: str) -> None:
         """Remember a choice, beside those that other processes have made in the meantime."""
         self._known = self._read() | self._known | {key: name}
-        if self._path is None:
-            return
-        with contextlib.suppress(OSError):  # not remembered, then
-            handle, draft = tempfile.mkstemp(dir=self._path.parent, prefix=".draft")
-            with os.fdopen(handle, "w") as file:
-                json.dump(self._known, file)
-            os.replace(draft, self._path)
+        if self._cache is not None:
+            content = json.dumps(self._known).encode()
+            self._cache.add("tuning", self._device, Entry({"choices.json": content}))
 
     def _read(self) -> dict[str, str]:
-        """What the file holds; nothing if it is missing or damaged."""
-        if self._path is None:
+        """What the cache holds; nothing if it is missing or damaged."""
+        entry = None if self._cache is None else self._cache.find("tuning", self._device)
+        if entry is None:
             return {}
-        try:
-            data = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        known = data.items() if isinstance(data, dict) else ()
-        return {k: v for k, v in known if isinstance(k, str) and isinstance(v, str)}
+        known: dict[str, str] = json.loads(entry.files["choices.json"])
+        return known

@@ -1,0 +1,14 @@
+"""What takes long is kept on disk: models, lowered models, plans, kernels and their weights.
+
+The cache is never an error and never wrong. Everything read from it is compared with a checksum;
+what is damaged, missing or of another version is a miss and is made again. Where the disk refuses,
+coexec carries on without the cache and says so once (`CacheWarning`).
+"""
+
+from coexec.cache.entries import Entry
+from coexec.cache.folder import Cache, default_cache_folder
+from coexec.cache.scratch import private_folder
+from coexec.cache.warning import warn_once
+from coexec.cache.weights import Weights
+
+__all__ = ["Cache", "Entry", "Weights", "default_cache_folder", "private_folder", "warn_once"]

@@ -1,0 +1,158 @@
+"""The cache folder: entries by kind and key, the weights they share, and their limit."""
+
+import os
+import shutil
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+import platformdirs
+import xxhash
+
+from coexec.cache.drafts import Drafts
+from coexec.cache.entries import Entry, decode, encode
+from coexec.cache.limit import size_of, trim
+from coexec.cache.scratch import in_scratch
+from coexec.cache.warning import warn_once
+from coexec.cache.weights import Weights
+
+__all__ = ["LIMIT_BYTES", "Cache", "default_cache_folder"]
+
+_T = TypeVar("_T")
+
+KINDS = ("models", "lowered", "plans", "choices", "sources", "kernels", "tuning")
+"""The folders of entries."""
+
+LIMIT_BYTES = 8 << 30
+"""Ten networks of the size of nasnet_large, which takes 0.7 GB, beside some small ones."""
+
+_FORM = "3"
+"""Raised when entries have other files, or files of another form, than before."""
+
+_open: "weakref.WeakSet[Cache]" = weakref.WeakSet()
+
+
+def default_cache_folder() -> Path:
+    """The user's cache folder for coexec, as the operating system wants it."""
+    return Path(platformdirs.user_cache_dir("coexec"))
+
+
+@cache
+def _maker() -> str:
+    """Which coexec makes entries: no other one reads them."""
+    with suppress(PackageNotFoundError):
+        return f"coexec {version('coexec')} form {_FORM}"
+    return f"coexec form {_FORM}"
+
+
+class Cache:
+    """Entries by kind and key. No method raises an error because of the disk, or a wrong entry."""
+
+    def __init__(self, root: Path | str | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
+        """Use ``root``, by default the user's cache folder; it is made when something is added.
+
+        Args:
+            limit_bytes: of all entries and weights together. When they take more, those go that
+                were not used for the longest time, except for what this process uses.
+        """
+        self.root = Path(root) if root is not None else default_cache_folder()
+        self._limit_bytes = limit_bytes
+        self._drafts = Drafts(self.root)
+        self._drafts.sweep()
+        self._used: set[Path] = set()
+        self._total_bytes: int | None = None
+        self.weights = Weights(self.root, self._drafts, partial(warn_once, self.root))
+        _open.add(self)
+
+    def find(self, kind: str, key: str) -> Entry | None:
+        """What is stored under ``key``, if it is there and whole."""
+        path, name = self._place(kind, key)
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            warn_once(self.root, f"{kind}/{path.name} cannot be read: {error.strerror or error}")
+            return None
+        try:
+            entry = decode(content, name)
+        except (ValueError, KeyError, TypeError) as error:
+            self.drop(kind, key)
+            warn_once(self.root, f"{kind}/{path.name} was damaged: {error}")
+            return None
+        self._used.add(path)
+        with suppress(OSError):
+            os.utime(path)  # when it was last used
+        return entry
+
+    def add(self, kind: str, key: str, entry: Entry, quiet: bool = False) -> bool:
+        """Store ``entry`` under ``key``, in place of what was there; whether that was possible.
+
+        ``quiet``: do not warn if it was not.
+        """
+        path, name = self._place(kind, key)
+        content = encode(entry, name)
+        try:
+            self._drafts.write(path, [content])
+        except OSError as error:
+            if not quiet:
+                self._refused(error)
+            return False
+        self._used.add(path)
+        self._keep_limit(len(content))
+        return True
+
+    def add_weights(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str] | None:
+        """Store the bytes of arrays and return their names; None if not all can be stored."""
+        try:
+            return self.weights.add(arrays)
+        except OSError as error:
+            self._refused(error)
+            return None
+
+    def drop(self, kind: str, key: str) -> None:
+        """Forget what is stored under ``key``, for example because it is of no use."""
+        path, _ = self._place(kind, key)
+        self._used.discard(path)
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def with_scratch(self, size_bytes: int, work: Callable[[Path], _T]) -> _T:
+        """What ``work`` returns for a private folder with room for ``size_bytes``.
+
+        Raises:
+            OSError: no disk of this machine can be written.
+        """
+        return in_scratch(self._drafts, size_bytes, work)
+
+    def _place(self, kind: str, key: str) -> tuple[Path, str]:
+        """File and full name of an entry. Other versions of coexec have other files."""
+        name = f"{_maker()} {kind} {key}"
+        return self.root / kind / xxhash.xxh3_128_hexdigest(name.encode()), name
+
+    def _refused(self, error: OSError) -> None:
+        warn_once(self.root, f"it cannot be written: {error.strerror or error}")
+
+    def _keep_limit(self, added_bytes: int) -> None:
+        """Sizes are read from the disk once in a process, and when the limit is reached."""
+        if self._total_bytes is None:
+            self._total_bytes = size_of(self.root, KINDS)
+        else:
+            self._total_bytes += added_bytes + self.weights.written_bytes
+        self.weights.written_bytes = 0
+        if self._total_bytes > self._limit_bytes:
+            used: set[Path] = set()
+            weights: set[str] = set()
+            for other in _open:
+                if other.root == self.root:
+                    used |= other._used
+                    weights |= other.weights.used
+            self._total_bytes = trim(self.root, KINDS, self._limit_bytes, used, weights)

@@ -1,0 +1,74 @@
+"""A place for files that are needed for the moment: ONNX Runtime's optimizer writes files."""
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from coexec.cache.drafts import Drafts
+
+__all__ = ["in_scratch", "private_folder"]
+
+_T = TypeVar("_T")
+_MEMORY = Path("/dev/shm")
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """An empty folder outside of any cache, removed at the end.
+
+    Raises:
+        OSError: the system has no place for temporary files.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="coexec-")
+    except OSError:
+        folder = tempfile.mkdtemp(prefix="coexec-", dir=_MEMORY)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _in_memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(
+        prefix="coexec-", dir=_MEMORY, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+def in_scratch(drafts: Drafts, size_bytes: int, work: Callable[[Path], _T]) -> _T:
+    """What ``work`` returns for a private folder, in the first place that has room for it.
+
+    The places are the cache, the system's folder for temporary files, and memory.
+
+    Args:
+        size_bytes: what ``work`` will write at most.
+
+    Raises:
+        OSError: none of the places can be written.
+    """
+    refused: OSError = OSError(errno.ENOSPC, "no space left on device")
+    places: tuple[Callable[[], AbstractContextManager[Path]], ...] = (
+        drafts.scratch, private_folder, _in_memory,
+    )  # fmt: skip
+    for place in places:
+        try:
+            with place() as folder:
+                if shutil.disk_usage(folder).free < size_bytes:
+                    continue
+                try:
+                    return work(folder)
+                except Exception as error:
+                    # Engines have words of their own for a full disk, or none: they leave files
+                    # that end too early.
+                    full = shutil.disk_usage(folder).free < size_bytes // 4
+                    if isinstance(error, OSError) or not full:
+                        raise
+        except OSError as error:
+            refused = error
+    raise refused

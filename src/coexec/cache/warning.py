@@ -1,0 +1,24 @@
+"""One warning for each cache folder and process, whatever goes wrong how often."""
+
+import warnings
+from pathlib import Path
+
+from coexec.errors import CacheWarning
+
+__all__ = ["warn_once"]
+
+_warned: set[str] = set()
+
+
+def warn_once(root: Path, problem: str) -> None:
+    """Warn that the cache in ``root`` does not do all it should, unless that was said before."""
+    if str(root) in _warned:
+        return
+    _warned.add(str(root))
+    warnings.warn(
+        f"the cache folder {str(root)!r}: {problem}; coexec carries on and makes again what it "
+        f"cannot keep, which takes longer. Delete the folder, make room or make it writable, or "
+        f"choose another with --cache DIR (InferenceSession: cache=DIR)",
+        CacheWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,157 @@
+"""Weights, each stored once under the checksum of its content.
+
+A file for each, ``weights/<2 hexadecimal digits>/<xxh3-128>-<length>``: models of different shapes,
+models lowered for different plans and the plans themselves share them. To map one is to verify it:
+its name says what is in it. Nothing is ever changed in a file that has its name.
+"""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from coexec.cache.drafts import Drafts
+from coexec.errors import StoreError
+
+__all__ = ["Weights", "file_of", "name_of"]
+
+Bytes = npt.NDArray[np.uint8]
+
+_READ_BYTES = 65536
+"""Smaller ones are read: that is quicker than to map them, and takes no mapping of the process."""
+_ALIGNMENT = 64
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+                       ctypes.c_long]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def name_of(data: Bytes) -> str:
+    """The name of a weight with these bytes."""
+    return f"{xxhash.xxh3_128_hexdigest(data.data)}-{data.nbytes:x}"
+
+
+def file_of(root: Path, name: str) -> Path:
+    """The file of a weight in the cache ``root``."""
+    return root / "weights" / name[:2] / name
+
+
+class Weights:
+    """The weights of one cache folder."""
+
+    def __init__(self, root: Path, drafts: Drafts, warn: Callable[[str], None]) -> None:
+        self._root, self._drafts, self._warn = root, drafts, warn
+        self.used: set[str] = set()
+        """What this process has stored or mapped."""
+        self.written_bytes = 0
+
+    def add(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str]:
+        """Store the bytes of arrays that are not stored yet, and return their names.
+
+        Raises:
+            OSError: they cannot be written. Nothing is left of them then.
+        """
+        names: list[str] = []
+        new: list[str] = []
+        try:
+            for array in arrays:
+                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                name = name_of(flat)
+                names.append(name)
+                if not self._has(name):
+                    new.append(name)
+                    self._drafts.write(file_of(self._root, name), [flat.data])
+                    self.written_bytes += flat.nbytes
+        except OSError:
+            for name in new:
+                with suppress(OSError):
+                    file_of(self._root, name).unlink()
+            raise
+        self.used.update(names)
+        return names
+
+    def _has(self, name: str) -> bool:
+        """Whether a weight is stored and sound."""
+        try:
+            self._fetch(name)
+        except StoreError:
+            return False
+        return True
+
+    def fetch(self, names: Iterable[str]) -> dict[str, Bytes]:
+        """By name, the bytes of weights, verified and read-only.
+
+        Raises:
+            StoreError: one is missing or damaged; a damaged one is removed.
+        """
+        return {name: self._fetch(name) for name in names}
+
+    def _fetch(self, name: str) -> Bytes:
+        path = file_of(self._root, name)
+        try:
+            data = _contents(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreError(f"weight {name} is not in the cache any more") from None
+        except (OSError, ValueError) as error:
+            self._warn(f"weight {name} cannot be read: {error}")
+            raise StoreError(f"weight {name} cannot be read: {error}") from None
+        if name_of(data) != name:
+            with suppress(OSError):
+                path.unlink()
+            self._warn(f"weight {name} was damaged, its content has another checksum")
+            raise StoreError(f"weight {name} is damaged")
+        self.used.add(name)
+        return data
+
+
+def _contents(path: Path) -> Bytes:
+    """The bytes of a file: read if there are few, else mapped.
+
+    Raises:
+        OSError, ValueError: they cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(handle).st_size
+        if size >= _READ_BYTES:
+            return _mapped(handle, size)
+        raw = np.empty(size + _ALIGNMENT, np.uint8)
+        start = -raw.__array_interface__["data"][0] % _ALIGNMENT
+        data = raw[start : start + size]
+        if size and os.readv(handle, [data.data]) != size:
+            raise ValueError("it ends early")
+        data.flags.writeable = False
+        return data
+    finally:
+        os.close(handle)
+
+
+class _Mapping:
+    """Mapped memory as numpy takes it. Python's own ``mmap`` would keep a file open for each."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self._address, self._size, self._unmap = address, size, _libc.munmap
+        self.__array_interface__ = {
+            "version": 3, "shape": (size,), "typestr": "|u1", "data": (address, True),
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        self._unmap(self._address, self._size)
+
+
+def _mapped(handle: int, size: int) -> Bytes:
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, handle, 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot be mapped: {os.strerror(number)}")
+    return np.asarray(_Mapping(address, size))

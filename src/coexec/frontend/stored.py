@@ -1,0 +1,157 @@
+"""ONNX models as entries of the cache: the protobuf there, large weights in files shared by all.
+
+An external tensor of a stored protobuf names its weight in the place of a file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from coexec.cache import Cache, Entry
+from coexec.errors import StoreError
+from coexec.frontend.model import require_whole
+from coexec.frontend.module import Array
+
+__all__ = ["Stored", "detached", "import_lowered", "is_kept", "is_large", "share", "stored_tensor",
+           "stored_weights", "written"]  # fmt: skip
+
+_LARGE_BYTES = 1024
+"""Weights from this size on have a file of their own; smaller ones lie in the protobuf."""
+
+
+class Stored(ir.Tensor):  # type: ignore[type-arg]  # it is no generic class at run time
+    """A weight that is mapped from the cache."""
+
+    __slots__ = ("stored_as",)
+
+    def __init__(self, array: Array, dtype: ir.DataType, name: str, stored_as: str) -> None:
+        super().__init__(array, dtype, name=name)
+        self.stored_as = stored_as
+        """Its name in the cache."""
+
+
+def is_large(tensor: ir.TensorProtocol) -> bool:
+    """Whether a weight is stored by itself: it has whole bytes, and many."""
+    return (
+        tensor.nbytes >= _LARGE_BYTES
+        and tensor.dtype != ir.DataType.STRING
+        and tensor.dtype.bitwidth >= 8
+    )
+
+
+def is_kept(tensor: ir.TensorProtocol) -> bool:
+    """Whether a weight is in the cache, or small enough for the protobuf of its entry."""
+    return isinstance(tensor, Stored) or not is_large(tensor)
+
+
+def stored_tensor(proto: onnx.TensorProto, weights: Mapping[str, Array]) -> ir.TensorProtocol:
+    """The tensor behind ``proto``, from ``weights`` by their names in the cache if it is external.
+
+    Raises:
+        StoreError, ValueError: the weight is not among these, or has another size.
+    """
+    if proto.data_location != onnx.TensorProto.EXTERNAL:
+        return ir.serde.deserialize_tensor(proto)
+    name = location_of(proto)
+    if name not in weights:
+        raise StoreError(f"weight {proto.name!r} refers to {name!r}, which its entry does not list")
+    dtype = ir.DataType(proto.data_type)
+    array = weights[name].view(dtype.numpy()).reshape(tuple(proto.dims))
+    return Stored(array, dtype, proto.name, name)
+
+
+def location_of(proto: onnx.TensorProto) -> str:
+    """Where the data of an external tensor lies."""
+    return next((item.value for item in proto.external_data if item.key == "location"), "")
+
+
+def share(
+    cache: Cache, tensors: Mapping[str, ir.TensorProtocol]
+) -> dict[str, ir.TensorProtocol] | None:
+    """``tensors``, the large ones mapped from the cache, where they are now; None if it is full."""
+    large = {name: tensor for name, tensor in tensors.items() if is_large(tensor)}
+    names = cache.add_weights(tensor.numpy() for tensor in large.values())
+    if names is None:
+        return None
+    try:
+        arrays = cache.weights.fetch(names)
+    except StoreError:
+        return None
+    found = dict(tensors)
+    for (name, tensor), stored_as in zip(large.items(), names, strict=True):
+        array = arrays[stored_as].view(tensor.dtype.numpy()).reshape(tensor.shape.numpy())
+        found[name] = Stored(array, tensor.dtype, name, stored_as)
+    return found
+
+
+def detached(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """``tensor``, in memory if it lies in a file."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(np.array(tensor.numpy()), tensor.dtype, name=tensor.name)
+    return tensor
+
+
+def written(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """``tensor`` as a protobuf holds it: a stored one by its name in the cache."""
+    if not isinstance(tensor, Stored):
+        return detached(tensor)
+    return ir.ExternalTensor(
+        tensor.stored_as, 0, tensor.nbytes, tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()), name=tensor.name or "",
+    )  # fmt: skip
+
+
+def import_lowered(path: Path, cache: Cache) -> tuple[Entry, Mapping[str, ir.TensorProtocol]]:
+    """What `Device.lower` wrote, as an entry of the cache, and its weights by name.
+
+    The weights lie in the cache; if they cannot, the entry lists none and they lie in memory. The
+    files may be removed then.
+
+    Raises:
+        ValueError, OSError: a file is missing or cut off.
+    """
+    proto = onnx.load(str(path), load_external_data=False)
+    _load_nested(proto.graph, str(path.parent))
+    read = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
+    require_whole(read.values())
+    shared = share(cache, read) or read
+    weights = {name: detached(tensor) for name, tensor in shared.items()}
+    del proto.graph.initializer[:]
+    stored: dict[str, None] = {}
+    for name, tensor in weights.items():
+        if isinstance(tensor, Stored):
+            stored[tensor.stored_as] = None
+        elif is_large(tensor):
+            continue  # not in the cache: the entry is not kept
+        serialized = ir.serde.serialize_tensor(written(tensor))
+        serialized.name = name
+        proto.graph.initializer.append(serialized)
+    return Entry({"lowered.onnx": proto.SerializeToString()}, tuple(stored)), weights
+
+
+def stored_weights(entry: Entry, cache: Cache) -> dict[str, ir.TensorProtocol]:
+    """The weights of an entry that `import_lowered` has made, by name.
+
+    Raises:
+        StoreError: one is missing or damaged.
+    """
+    proto = onnx.load_model_from_string(entry.files["lowered.onnx"])
+    arrays = cache.weights.fetch(entry.weights)
+    return {t.name: stored_tensor(t, arrays) for t in proto.graph.initializer}
+
+
+def _load_nested(graph: onnx.GraphProto, folder: str) -> None:
+    """Bring external tensors of nested graphs and of attributes into the protobuf."""
+    for attribute in (a for node in graph.node for a in node.attribute):
+        inner = (attribute.g, *attribute.graphs)
+        tensors = [attribute.t, *attribute.tensors, *(t for g in inner for t in g.initializer)]
+        for tensor in tensors:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
+                tensor.data_location = onnx.TensorProto.DEFAULT
+                del tensor.external_data[:]
+        for nested in inner:
+            _load_nested(nested, folder)
