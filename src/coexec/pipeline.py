@@ -37,7 +37,7 @@ __all__ = ["ZOO", "Pipeline", "make_plan"]
 ZOO = "zoo:"
 _TRIES = 3
 """Times that a model is read whose files change meanwhile."""
-_FORM = "3"
+_FORM = "2"
 """Raised when simplification or the zoo changes: what was cached of a model is then made anew."""
 
 
@@ -238,14 +238,12 @@ class Pipeline:
 
     def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
         """The compiled plan of a planner, from the cache if it is there and sound."""
-        asked = (planner, sorted(options.items()), sorted(self.pins.items()))
-        text = repr((self.digest, self._described.fingerprint, asked))
-        return self._kept(text, lambda: self.plan(planner, options), self._fresh)
+        asked = repr((planner, sorted(options.items()), sorted(self.pins.items())))
+        return self._kept(asked, lambda: self.plan(planner, options), self._fresh)
 
     def compiled_plan(self, plan: Plan) -> CompiledPlan:
         """``plan`` ready to start, from the cache if it is there and sound."""
-        text = repr((self.digest, self._described.fingerprint, plan.to_json()))
-        return self._kept(text, lambda: plan, fresh=False)
+        return self._kept(repr(plan.to_json()), lambda: plan, fresh=False)
 
     def start(self, compiled: CompiledPlan) -> Executor:
         """The executor of a compiled plan; to be closed by the caller."""
@@ -259,17 +257,22 @@ class Pipeline:
         joined = frozenset(piece for segment in compiled.segments for piece in segment.pieces[1:])
         return Plan(self.model.graph.fingerprint, order, Provenance("unknown"), joined)
 
-    def _kept(self, text: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
-        """What is cached under ``text``; else the plan that ``make`` makes, compiled and cached."""
-        key = hashlib.sha256(text.encode()).hexdigest()[:24]
-        entry = None if fresh else self.cache.find("plans", key)
+    def _kept(self, asked: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
+        """What is cached of what was asked for; else what ``make`` makes, compiled and cached."""
+
+        def key() -> str:
+            text = repr((self.digest, self._described.fingerprint, asked))
+            return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+        entry = None if fresh else self.cache.find("plans", key())
         if entry is not None:
             with suppress(StoreError):  # a weight is gone or damaged: derived data is made again
                 return load_compiled(entry, self.cache.weights)[0]
         plan = make()
         compiled = self.compiled(plan)
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
-            self.cache.add("plans", key, save_compiled(compiled, {"plan": plan.to_json()}))
+            # Asked again: the digest is another if the model changed while it was loaded.
+            self.cache.add("plans", key(), save_compiled(compiled, {"plan": plan.to_json()}))
         return compiled
 
 
