@@ -60,7 +60,7 @@ class Cache:
             limit_bytes: of all entries and weights together. When they take more, those go that
                 were not used for the longest time, except for what this process uses.
         """
-        self.root = Path(root) if root is not None else default_cache_folder()
+        self.root = Path(os.path.abspath(default_cache_folder() if root is None else root))
         self._limit_bytes = limit_bytes
         self._drafts = Drafts(self.root)
         self._drafts.sweep()

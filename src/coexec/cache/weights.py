@@ -8,7 +8,8 @@ its name says what is in it. Nothing is ever changed in a file that has its name
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ Bytes = npt.NDArray[np.uint8]
 _READ_BYTES = 65536
 """Smaller ones are read: that is quicker than to map them, and takes no mapping of the process."""
 _ALIGNMENT = 64
+_THREADS = 4
+"""That compare checksums: memory is not quicker for more."""
+_WORTH_THREADS_BYTES = 8 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -83,7 +87,7 @@ class Weights:
     def _has(self, name: str) -> bool:
         """Whether a weight is stored and sound."""
         try:
-            self._fetch(name)
+            self.fetch([name])
         except StoreError:
             return False
         return True
@@ -92,26 +96,46 @@ class Weights:
         """By name, the bytes of weights, verified and read-only.
 
         Raises:
-            StoreError: one is missing or damaged; a damaged one is removed.
+            StoreError: one is missing or damaged; damaged ones are removed.
         """
-        return {name: self._fetch(name) for name in names}
+        found = {name: self._contents(name) for name in names}
+        damaged = _damaged(found)
+        for name in damaged:
+            with suppress(OSError):
+                file_of(self._root, name).unlink()
+        if damaged:
+            problem = f"weight {damaged[0]} was damaged, its content has another checksum"
+            self._warn(problem)
+            raise StoreError(problem)
+        self.used.update(found)
+        return found
 
-    def _fetch(self, name: str) -> Bytes:
-        path = file_of(self._root, name)
+    def _contents(self, name: str) -> Bytes:
+        """
+        Raises:
+            StoreError: the weight is missing, or cannot be read.
+        """
         try:
-            data = _contents(path)
+            return _contents(file_of(self._root, name))
         except (FileNotFoundError, NotADirectoryError):
             raise StoreError(f"weight {name} is not in the cache any more") from None
         except (OSError, ValueError) as error:
             self._warn(f"weight {name} cannot be read: {error}")
             raise StoreError(f"weight {name} cannot be read: {error}") from None
-        if name_of(data) != name:
-            with suppress(OSError):
-                path.unlink()
-            self._warn(f"weight {name} was damaged, its content has another checksum")
-            raise StoreError(f"weight {name} is damaged")
-        self.used.add(name)
-        return data
+
+
+def _damaged(found: Mapping[str, Bytes]) -> list[str]:
+    """Names of the weights whose bytes are others; several threads look, if it is worth it."""
+    threads = min(_THREADS, len(os.sched_getaffinity(0)))
+    if threads < 2 or sum(data.nbytes for data in found.values()) < _WORTH_THREADS_BYTES:
+        return [name for name, data in found.items() if name_of(data) != name]
+    ordered = sorted(found, key=lambda name: found[name].nbytes)
+
+    def check(first: int) -> list[str]:
+        return [name for name in ordered[first::threads] if name_of(found[name]) != name]
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [name for part in pool.map(check, range(threads)) for name in part]
 
 
 def _contents(path: Path) -> Bytes:

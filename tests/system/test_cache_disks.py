@@ -1,0 +1,199 @@
+"""The cache is never an error: disks that refuse, processes that are killed."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harmed import DEVICES, answer, same, save_model
+
+from coexec.cache import Cache, Entry
+from coexec.errors import CacheWarning
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def warm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warm cache; not to be changed."""
+    folder = tmp_path_factory.mktemp("warm")
+    answer(model, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(warm: Path, model: Path) -> list[Any]:
+    return answer(model, warm)
+
+
+@pytest.fixture
+def copy(warm: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(warm, tmp_path / "cache"))
+
+
+@contextmanager
+def mounted(folder: Path, *words: str) -> Iterator[None]:
+    """A file system in the place of ``folder``; skips where this process may not mount."""
+    done = subprocess.run(["mount", *words, str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mounting needs root: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_warm_cache_that_is_read_only(model: Path, copy: Path, expected: list[Any]) -> None:
+    with mounted(copy, "--bind", str(copy)):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(copy)], check=True)
+        assert same(answer(model, copy), expected)  # without a warning
+        with pytest.warns(CacheWarning, match="Read-only") as said:
+            assert same(answer(model, copy, "hope_greedy"), expected)
+        assert len(said) == 1
+
+
+@pytest.mark.parametrize("size", ["64k", "256k", "1m"])
+def test_a_disk_that_is_too_small(
+    size: str, model: Path, tmp_path: Path, expected: list[Any]
+) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with mounted(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheWarning)
+            for _ in range(2):
+                assert same(answer(model, folder), expected)
+        assert not list(folder.glob("drafts/*/*"))
+
+
+@pytest.mark.parametrize("number", [*range(12), 20, 40])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_write_that_fails(
+    number: int,
+    code: int,
+    model: Path,
+    tmp_path: Path,
+    expected: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The n-th write to the cache is refused, and all that follow."""
+    count = 0
+    write = os.write
+
+    def refusing(handle: int, data: Any) -> int:
+        nonlocal count
+        count += 1
+        if count > number:
+            raise OSError(code, os.strerror(code))
+        return write(handle, bytes(data[: max(1, len(data) // 2)]))  # and in parts
+
+    monkeypatch.setattr("coexec.cache.drafts.os.write", refusing)
+    with pytest.warns(CacheWarning, match=os.strerror(code)) as said:
+        assert same(answer(model, tmp_path / "c"), expected)
+    assert len(said) == 1
+    monkeypatch.undo()
+    assert same(answer(model, tmp_path / "c"), expected)
+
+
+def test_nothing_can_be_written_at_all(
+    model: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coexec.cache.scratch.tempfile.tempdir", "/proc/none")
+    monkeypatch.setattr("coexec.cache.scratch._MEMORY", Path("/proc/none"))
+    with pytest.warns(CacheWarning, match="cannot be written"):
+        assert same(answer(model, Path("/proc/coexec")), expected)
+
+
+@pytest.mark.parametrize(
+    "kind", ["models", "lowered", "plans", "sources", "weights", "weights/*", "drafts"]
+)
+def test_a_file_in_the_place_of_a_folder(
+    kind: str, model: Path, copy: Path, expected: list[Any]
+) -> None:
+    shutil.rmtree(copy / "plans")
+    for folder in list(copy.glob(kind)) or [copy / kind]:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.write_text("in the way")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        for _ in range(2):
+            assert same(answer(model, copy), expected)
+
+
+def test_a_folder_in_the_place_of_a_file(model: Path, copy: Path, expected: list[Any]) -> None:
+    for file in [*copy.glob("*/*"), *copy.glob("weights/*/*"), *copy.glob("profiles*")]:
+        if file.is_file():
+            file.unlink()
+            file.mkdir()
+    with pytest.warns(CacheWarning):
+        assert same(answer(model, copy), expected)
+    assert same(answer(model, copy), expected)
+
+
+CHILD = """
+import sys, coexec
+model, devices, cache = sys.argv[1:]
+coexec.InferenceSession(model, devices=devices, planner="heft", cache=cache).close()
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_kill_leaves_nothing_behind(
+    seed: int, model: Path, tmp_path: Path, expected: list[Any]
+) -> None:
+    cache = tmp_path / "c"
+    words = [sys.executable, "-c", CHILD, str(model), ",".join(DEVICES), str(cache)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE)
+    while not list(cache.glob("drafts/*")) and child.poll() is None:
+        time.sleep(0.001)
+    time.sleep(random.Random(seed).uniform(0, 0.6))
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert same(answer(model, cache), expected)
+    Cache(cache)
+    assert not list(cache.glob("drafts/*"))
+
+
+def test_drafts_in_use_stay(tmp_path: Path) -> None:
+    first, second = Cache(tmp_path), Cache(tmp_path)
+    first.add("plans", "a", Entry({"x": b"1"}))
+    drafts = set(tmp_path.glob("drafts/*"))
+    assert len(drafts) == 2  # a folder and its lock
+    second.add("plans", "b", Entry({"x": b"2"}))
+    assert drafts < set(tmp_path.glob("drafts/*"))
+    del first, second
+    assert not list(tmp_path.glob("drafts/*"))
+
+
+@pytest.mark.parametrize(("age_s", "left"), [(0, 2), (100000, 0)])
+def test_drafts_of_other_hosts_and_without_locks_go_by_age(
+    age_s: float, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    folder = tmp_path / "drafts"
+    (folder / "elsewhere-1").mkdir(parents=True)
+    lock = folder / "elsewhere-1.lock"
+    lock.touch()
+    os.utime(lock, (time.time() - age_s,) * 2)
+    for _ in range(2):
+        Cache(tmp_path)
+        assert len(list(folder.iterdir())) == left
+        monkeypatch.setattr(fcntl, "flock", refused)
+    assert Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
