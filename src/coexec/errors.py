@@ -9,6 +9,7 @@
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      the profile store or the cache folder cannot be used
     └── ExecutionError  a device failed while it ran a segment
+        └── ClosedError     the session was closed, or cannot go on
 
 A message says what is wrong, where, with the numbers, and what to do about it. The command
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
@@ -18,6 +19,7 @@ exception, so that code written for ONNX Runtime (``except ValueError``) keeps w
 """
 
 __all__ = [
+    "ClosedError",
     "CoexecError",
     "DegradedWarning",
     "DeviceError",
@@ -66,6 +68,10 @@ class StoreError(CoexecError, OSError):
 
 class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
+
+
+class ClosedError(ExecutionError):
+    """The session was closed, or cannot go on: another one has to be made."""
 
 
 class DegradedWarning(RuntimeWarning):
