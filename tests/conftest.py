@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs_opencl import pocl_name
 
 from coexec.cache import Cache
 
@@ -21,3 +22,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 def fresh_cache(tmp_path: Path) -> Iterator[Path]:
     """A cache folder of the test's own."""
     yield tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def gpu() -> str:
+    """The name of PoCL on the last core. Skips the test where no PoCL works."""
+    return pocl_name()
