@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from coexec.cache import Cache
 
 EXPORTS = Path(__file__).parents[1].parent / "shared" / "models"
 """Weightless exports of public architectures, where the checkout has them beside it."""
+
+
+os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
+"""The tests' PoCL devices have one core each, whichever test is the first to use OpenCL."""
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from functools import cache
 import pytest
 
 from coexec.devices.detect import usable_cores
-from coexec.errors import DeviceError
 
 __all__ = ["pocl_name", "pocl_number"]
 
@@ -27,13 +26,13 @@ def pocl_name(core: int | None = None) -> str:
 def _search() -> tuple[int | None, str]:
     """A number, or None and the reason."""
     try:
-        from coexec.devices.opencl.platforms import devices, start
-        from coexec.devices.opencl.trial import unusable
-
-        start(usable_cores()[-1:])
-        found = {number: device for number, device in enumerate(devices()) if device.pocl}
-    except DeviceError as error:
+        import pyopencl  # noqa: F401
+    except ImportError as error:
         return None, str(error)
+    from coexec.devices.opencl.platforms import devices
+    from coexec.devices.opencl.trial import unusable
+
+    found = {number: device for number, device in enumerate(devices()) if device.pocl}
     reasons = {number: unusable(device) for number, device in found.items()}
     usable = next((number for number, reason in reasons.items() if reason is None), None)
     return usable, "; ".join(map(str, reasons.values())) or "this machine has no PoCL device"
