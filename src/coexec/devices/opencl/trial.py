@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -89,12 +88,14 @@ def _verdict(found: Found, fresh: bool) -> str:
 
 def _facts(found: Found) -> dict[str, object]:
     """All that the verdict depends on. Machines that share a home differ in the processor."""
+    import pyopencl
+
     return {
         "form": _FORM,
         "device": found.name,
         "driver": found.driver,
         "platform": str(found.handle.platform.version),
-        "pyopencl": version("pyopencl"),
+        "pyopencl": pyopencl.VERSION_TEXT,
         "features": list(detect.features()),
     }
 
@@ -131,23 +132,28 @@ def _tried(found: Found) -> str:
     """Try a device in a process of its own: what is wrong as "the kernel ...", "" if nothing is."""
     if getattr(sys, "frozen", False) or not sys.executable:
         return _compute(found)  # no Python to start: sys.executable is the user's program
+    try:
+        return _judged(*_run(_command(found)))
+    except subprocess.TimeoutExpired:
+        return f"did not end within {_LIMIT_S} s"
+    except OSError as error:
+        return f"was not run, as no process could be started ({error})"
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit code and output of a process that finds the same modules as this one."""
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
         "POCL_MAX_PTHREAD_COUNT": "1",
         "POCL_KERNEL_CACHE": "0",  # compile, and leave nothing behind
     }
     with tempfile.TemporaryFile() as output:  # a pipe may be held open by what the driver starts
-        try:
-            code = subprocess.run(
-                _command(found), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env,
-                timeout=_LIMIT_S, check=False,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"did not end within {_LIMIT_S} s"
-        except OSError as error:
-            return f"was not run, as no process could be started ({error})"
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env,
+            timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
         output.seek(0)
-        return _judged(code, output.read().decode(errors="replace"))
+        return done.returncode, output.read().decode(errors="replace")
 
 
 def _command(found: Found) -> list[str]:
