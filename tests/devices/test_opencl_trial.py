@@ -107,6 +107,13 @@ def test_the_trial_passes_where_the_device_works(pocl: Found, folder: Path) -> N
     assert len(list(folder.iterdir())) == 1
 
 
+def test_a_frozen_program_tries_within_itself(pocl: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ``sys.executable`` is the program, which would be started again."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(trial, "_run", lambda command: pytest.fail("it started itself"))
+    assert unusable(pocl) is None
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [

@@ -54,7 +54,7 @@ _verdicts: dict[Path, str] = {}
 def unusable(found: Found, *, fresh: bool = False) -> str | None:
     """Why a device must not be used, and what to do about it. None: it works.
 
-    The first call for a device takes a second or more, others no time.
+    The first call for a device and driver takes about a second, at most the time limit.
 
     Args:
         fresh: try the device again, whatever is remembered.
@@ -211,9 +211,8 @@ def _main(name: str, driver: str) -> None:
     if failure:
         print(failure)
     sys.stdout.flush()
-    os._exit(
-        _FAILED if failure else _PASSED
-    )  # drivers may crash at a process's end, which is harmless
+    # Without the usual clean-up: a driver that crashes there has computed what it should.
+    os._exit(_FAILED if failure else _PASSED)
 
 
 if __name__ == "__main__":
