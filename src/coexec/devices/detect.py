@@ -4,9 +4,11 @@ import os
 import platform
 import re
 from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-__all__ = ["Cluster", "clusters", "memory_bytes", "processor_name", "usable_cores"]
+__all__ = ["Cluster", "clusters", "features", "memory_bytes", "processor_name", "usable_cores"]
 
 Cluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz where the machine tells."""
@@ -68,6 +70,13 @@ def processor_name() -> str:
         if match:
             return match.group(1).strip()
     return platform.processor() or platform.machine()
+
+
+@cache
+def features() -> tuple[str, ...]:
+    """The instruction set extensions of this processor that numpy knows, sorted: "AVX2", ..."""
+    found = import_module("numpy._core._multiarray_umath").__cpu_features__
+    return tuple(sorted(name for name, has in found.items() if has))
 
 
 def memory_bytes() -> int | None:

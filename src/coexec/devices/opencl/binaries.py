@@ -1,8 +1,9 @@
 """Compiled kernels on disk.
 
 An entry is keyed by its source, the options, the device, its driver and our own format, so a new
-driver compiles anew. It carries a digest of itself: what is cut off or damaged is compiled anew,
-never trusted. Binaries are taken after the kernels exist, because PoCL generates code only then.
+driver compiles anew; PoCL's also by the instructions that the CPU has, which its code may use. An
+entry carries a digest of itself: what is cut off or damaged is compiled anew, never trusted.
+Binaries are taken after the kernels exist, because PoCL generates code only then.
 """
 
 import hashlib
@@ -16,8 +17,10 @@ from typing import Any
 
 from coexec.devices.opencl.platforms import Found
 
-__all__ = ["Binaries"]
+__all__ = ["OPTIONS", "Binaries"]
 
+OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
+"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
 _FORMAT = b"coexec kernel 1\n"
 
 
@@ -55,7 +58,7 @@ class Binaries:
     def _path(self, source: str, options: str) -> Path | None:
         if self._folder is None:
             return None
-        text = "\0".join([source, options, self._found.name, self._found.driver])
+        text = "\0".join([source, options, self._found.name, self._found.compiles_for])
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.bin"
 
     def _read(self, path: Path) -> Any:

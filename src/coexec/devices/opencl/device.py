@@ -9,7 +9,7 @@ import pyopencl as cl
 from coexec import hardware
 from coexec.devices.base import AfterFork, Options
 from coexec.devices.opencl.architecture import Architecture
-from coexec.devices.opencl.binaries import Binaries
+from coexec.devices.opencl.binaries import OPTIONS, Binaries
 from coexec.devices.opencl.building import build
 from coexec.devices.opencl.choices import Choices
 from coexec.devices.opencl.failures import translated
@@ -26,9 +26,6 @@ from coexec.ir.graph import Task, Tensor
 from coexec.trace import Detail
 
 __all__ = ["OpenClDevice"]
-
-_OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
-"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
 
 
 class OpenClDevice:
@@ -53,7 +50,7 @@ class OpenClDevice:
             context = cl.Context([found.handle])
         self.binaries = Binaries(found, context, options.binaries)
         self._runtime = Runtime(
-            spec.name, found.handle, self.arch, found.unified, self.binaries, context, _OPTIONS,
+            spec.name, found.handle, self.arch, found.unified, self.binaries, context, OPTIONS,
             options.waiting == "active",
         )  # fmt: skip
         self._tuning = options.tuning
