@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ import numpy as np
 from common import arguments, show, source, two_cores
 
 import coexec
-from coexec.errors import ClosedError
+from coexec.devices.registry import open_devices
+from coexec.errors import ClosedError, DegradedWarning, DeviceError
 from coexec.pipeline import Pipeline
 
 _HANG_S = 60.0
@@ -161,6 +163,7 @@ def _forks(case: _Case, count: int) -> Counter[str]:
             if child == 0:
                 signal.alarm(int(_HANG_S))  # a child that hangs is killed
                 words = {"right": 0, "closed": 1, "WRONG": 2}
+                warnings.simplefilter("ignore", DegradedWarning)  # without OpenCL, on the CPU
                 os._exit(words[case.outcome()])
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
@@ -198,6 +201,17 @@ def _closes(case: _Case, count: int) -> Counter[str]:
     return seen
 
 
+def _beside_opencl(cores: list[str]) -> dict[str, dict[str, Any]]:
+    """A CPU core and PoCL on the other, where that works; else the reason is printed."""
+    names = [cores[0], f"gpu:0@{cores[1].removeprefix('cpu:')}"]
+    try:
+        open_devices(names)
+    except DeviceError as error:
+        print(f"left out, {' + '.join(names)}: {error}")
+        return {}
+    return {"CPU beside OpenCL": {"devices": names, "planner": "hope_greedy"}}
+
+
 def main() -> None:
     args = arguments(__doc__ or "", ["squeezenet"])
     count = args.rounds if "--rounds" in " ".join(sys.argv) else 2000
@@ -215,6 +229,7 @@ def main() -> None:
     }  # fmt: skip
     ways = {"time-outs": (_time_outs, count), "Ctrl-C": (_control_c, count),
             "forks": (_forks, count // 10), "closes": (_closes, count // 10)}  # fmt: skip
+    kinds |= _beside_opencl(cores)
     rows = []
     for name in args.models:
         for kind, words in kinds.items():

@@ -111,6 +111,7 @@ class Executor:
             ClosedError: the executor was closed.
             DeviceError: a device that a fork took from this process.
         """
+        self._refuse()
         turn = self._turn
         turn.refuse_nested()
         try:
@@ -159,6 +160,7 @@ class Executor:
                 run.stopped = True
                 if before != cores:
                     os.sched_setaffinity(0, before)
+                    before = cores
         finally:  # an exception may have cut the first one short
             run.stopped = True
             if before != cores:
@@ -229,9 +231,19 @@ class Executor:
         if self._turn.is_mine:
             if self._latest is not None:
                 self._latest.fail(ClosedError("the session was closed during this run"))
-        elif self._turn.take(_REST_S):
-            self._turn.give_back()
+        else:
+            self._let_the_run_end()
         _end(self._workers)
+
+    def _let_the_run_end(self) -> None:
+        turn = self._turn
+        try:
+            try:
+                turn.take(_REST_S)
+            finally:
+                turn.give_back()
+        finally:
+            turn.give_back()
 
     def after_fork(self) -> None:
         """Note in a forked child that threads are gone, and with them what engines had."""

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ __all__ = ["unusable"]
 _FORM = 1
 """Raised when the trial changes: verdicts of an older one do not count."""
 _LIMIT_S = 60
+_FAILURE_LASTS_S = 24 * 3600.0
+"""After that, a device that failed is tried again."""
 _PASSED, _FAILED = 77, 78
 """Exit codes of a trial that came to its end. Drivers that give up end a process with 0 or 1."""
 _SOURCE = """
@@ -110,12 +113,15 @@ def _read(path: Path, facts: dict[str, object]) -> str | None:
     """The remembered failure, "" for a device that works, None if nothing is remembered."""
     try:
         data = json.loads(path.read_text())
+        age_s = time.time() - path.stat().st_mtime
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict) or data.get("facts") != facts:
         return None
     failure = data.get("failure")
-    return failure if isinstance(failure, str) else None
+    # Another process may have held the device, or a driver been half installed.
+    forgotten = failure and not 0 <= age_s < _FAILURE_LASTS_S
+    return failure if isinstance(failure, str) and not forgotten else None
 
 
 def _write(path: Path, facts: dict[str, object], failure: str) -> None:
