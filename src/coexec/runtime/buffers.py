@@ -18,7 +18,7 @@ __all__ = ["Buffers", "Values"]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The tensors that are others in each run."""
+    """The tensors that differ from run to run."""
 
     feeds: Mapping[str, Array]
     returned: Mapping[str, Any]
@@ -30,8 +30,8 @@ class Values:
 class Buffers:
     """Device tensors for all values that segments hand on, and the bindings to them.
 
-    One run at a time owns them. A run that is left early never gives them back, as some of its
-    bindings may be half made and a device may still write: the next run gets others.
+    One run at a time owns them. An interrupted run does not return them, because a binding may be
+    incomplete and a device may still write: the next run gets new ones.
     """
 
     def __init__(self, installation: Installation) -> None:
@@ -113,7 +113,7 @@ class Buffers:
 
 
 def _allocate(installed: Installation) -> dict[str, Any]:
-    """Device tensors by value; in host memory, those that are never alive together share."""
+    """Device tensors by value. In host memory, tensors with disjoint lifetimes share buffers."""
     returned = {t.name for t in installed.returned}
     kept = {value for parts in installed.compiled.parts.values() for value, _ in parts}
     kept.update(t.name for t in installed.compiled.outputs)

@@ -1,17 +1,17 @@
 """Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`.
 
-Who owns what, at each moment:
+Ownership:
 
-* A request owns the *turn* while it is inside of `Executor.run`; others wait for it.
-* A run owns the *buffers*. It takes them out of the executor and gives them back as its last act,
-  after its outputs were copied. A run that is left early, by an exception at any bytecode, cannot
-  give them back, and the next one gets new ones. So late results of an abandoned run lie in memory
-  that nobody reads, and half-made bindings are never used again.
-* A job is owned by the thread that took it from a queue. Jobs name their run, and those of a run
-  that has stopped are dropped.
-* Threads belong to the executor. Before each run, those that are gone are replaced.
+* A request holds the *turn* while it is inside of `Executor.run`. Other requests wait.
+* A run owns the *buffers*. It takes them from the executor and returns them as its last action,
+  after its outputs were copied. A run that an exception leaves at any bytecode does not return
+  them, and the next run allocates new ones. So late results of an interrupted run are written to
+  memory that is not read again, and incomplete bindings are never used.
+* A thread owns a job from the moment at which it takes the job from a queue. A job names its run.
+  Jobs of a stopped run are dropped.
+* The executor owns the threads. Before each run, it replaces threads that have ended.
 
-Nothing waits without looking, now and then, whether what it waits for can still come.
+Every wait has a time limit or checks regularly that the awaited thread is alive.
 """
 
 import os
@@ -89,7 +89,7 @@ class Executor:
         self._refusal: CoexecError | None = None
         """Why nothing runs any more."""
         self._workers: dict[str, Worker] = {}
-        # Ends the threads of an executor that was forgotten, and of all when the program ends.
+        # Ends the threads when the executor is collected, and when the program ends.
         weakref.finalize(self, _end, self._workers)
         self._have_workers()
         forks.watch(self)
@@ -101,15 +101,15 @@ class Executor:
 
         Args:
             feeds: a C-contiguous array of the right shape and dtype for every model input.
-            recorder: notes what ran when; by default nobody does.
+            recorder: notes what ran when. None: nothing is noted.
 
         Returns:
-            The model's outputs by name, in memory of the caller's own.
+            The model's outputs by name, in memory that belongs to the caller.
 
         Raises:
             ExecutionError: a device failed; the message names the tasks.
             ClosedError: the executor was closed.
-            DeviceError: a device that a fork took from this process.
+            DeviceError: a device of the plan does not work in a forked child.
         """
         self._refuse()
         turn = self._turn
@@ -121,14 +121,14 @@ class Executor:
             finally:
                 turn.give_back()
         finally:
-            turn.give_back()  # an exception may have cut the first one short
+            turn.give_back()  # an exception may have interrupted the first one
 
     def _run(self, feeds: Mapping[str, Array], recorder: Recorder) -> dict[str, Array]:
         self._refuse()
         installed = self._installed = self._installed or self._install()
         self._have_workers()
         buffers, self._buffers = self._buffers, None
-        if buffers is None:  # the latest run was left early
+        if buffers is None:  # the latest run was interrupted
             self._come_to_rest()
             buffers = Buffers(installed)
         run = self._latest = Run(
@@ -161,7 +161,7 @@ class Executor:
                 if before != cores:
                     os.sched_setaffinity(0, before)
                     before = cores
-        finally:  # an exception may have cut the first one short
+        finally:  # an exception may have interrupted the first one
             run.stopped = True
             if before != cores:
                 os.sched_setaffinity(0, before)
@@ -191,7 +191,7 @@ class Executor:
             raise type(self._refusal)(*self._refusal.args)
 
     def _cores_of(self, name: str | None) -> set[int]:
-        """Those that a thread is bound to while it serves a device; none where it stays."""
+        """The cores for a thread that serves a device. Empty: the thread is not bound."""
         if not hasattr(os, "sched_setaffinity"):
             return set()
         return {core for d in self._devices if d.spec.name == name for core in d.thread_cores}
@@ -203,7 +203,7 @@ class Executor:
                 self._workers[name] = Worker(name, self._cores_of(name), self._active)
 
     def _come_to_rest(self) -> None:
-        """Wait until no thread works for an abandoned run any more.
+        """Wait until all threads have ended their jobs for an interrupted run.
 
         Raises:
             ClosedError: a device does not come to an end.
@@ -246,7 +246,7 @@ class Executor:
             turn.give_back()
 
     def after_fork(self) -> None:
-        """Note in a forked child that threads are gone, and with them what engines had."""
+        """Forget, in a forked child, the threads and the programs that need threads."""
         if self._latest is not None and not self._latest.stopped:
             self._latest.fail(ClosedError("the process was forked during this run; its child "
                                           "has to run again"))  # fmt: skip
@@ -271,14 +271,16 @@ class Executor:
 
 
 def _refuse_dead(run: Run) -> None:
-    """Raise ExecutionError if a thread that the run waits for is gone."""
+    """Raise ExecutionError if a thread that the run waits for has ended."""
     for name, worker in run.workers.items():
         if not worker.alive and not run.stopped:
-            raise ExecutionError(f"the thread of {name} is gone, the run cannot end; run again")
+            raise ExecutionError(
+                f"the thread of {name} has ended, the run cannot finish; run again"
+            )
 
 
 def _end(workers: dict[str, Worker]) -> None:
-    """End threads, and wait for them, but not for ever."""
+    """End threads, and wait a limited time for them."""
     for worker in workers.values():
         worker.tell_to_end()
     for worker in workers.values():

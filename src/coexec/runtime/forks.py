@@ -1,8 +1,8 @@
 """`os.fork` beside sessions that run.
 
-A fork copies memory but only the thread that calls it. A lock that another thread holds at that
-moment inside of an engine stays locked in the child for ever, so threads come to a rest between two
-segments before the process is copied. What has to be made again in the child is told to.
+A fork copies the memory and the calling thread only. A lock that another thread holds inside of an
+engine stays locked in the child for ever. So before the process is copied, all threads finish the
+segment that they are in. In the child, objects that lost their threads are told.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ import weakref
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["COMPUTING", "AfterFork", "keep_for_ever", "watch"]
+__all__ = ["COMPUTING", "Forkable", "keep_for_ever", "watch"]
 
 _LONGEST_WAIT_S = 10.0
-"""For segments under way. Beyond, a fork is not held back any longer."""
+"""Longest time for which a fork waits for segments under way."""
 _POLL_S = 0.0005
 
 
-class AfterFork(Protocol):
-    """Something that a fork leaves without its threads."""
+class Forkable(Protocol):
+    """An object that loses its threads in a forked child."""
 
     def after_fork(self) -> None:
         """Called in the child, by its only thread."""
@@ -29,12 +29,12 @@ class AfterFork(Protocol):
 
 
 class _Computing:
-    """The threads that are inside of a device at the moment. A context manager for these."""
+    """The threads that compute at the moment: a context manager around each job."""
 
     def __init__(self) -> None:
         self._inside: set[int] = set()
         self._shut_until_s = 0.0
-        """Nobody is let in before; a time, so that a hook cut short shuts nobody out for ever."""
+        """No thread enters before this time. A flag could stay set if a hook is interrupted."""
 
     def __enter__(self) -> None:
         me = threading.get_ident()
@@ -53,7 +53,7 @@ class _Computing:
         self._inside.discard(threading.get_ident())
 
     def stop(self) -> None:
-        """Let nobody in, and wait until the other threads are out."""
+        """Let no thread enter, and wait until the other threads have left."""
         end_s = self._shut_until_s = time.monotonic() + _LONGEST_WAIT_S
         while self._inside - {threading.get_ident()} and time.monotonic() < end_s:
             time.sleep(_POLL_S)
@@ -62,26 +62,26 @@ class _Computing:
         self._shut_until_s = 0.0
 
     def go_on_alone(self) -> None:
-        """As `go_on`, in the child, which has one thread only."""
+        """The same as `go_on` in the child, which has one thread."""
         self._inside &= {threading.get_ident()}
         self._shut_until_s = 0.0
 
 
 COMPUTING = _Computing()
-"""Of the whole process, as a fork is."""
+"""One for the process, because a fork copies all of it."""
 
 _watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def watch(thing: AfterFork) -> None:
-    """Tell ``thing`` of forks, as long as it lives."""
+def watch(thing: Forkable) -> None:
+    """Call ``thing.after_fork`` in forked children, as long as ``thing`` lives."""
     _watched.add(thing)
 
 
 def keep_for_ever(thing: Any) -> None:
-    """Never destroy ``thing``: its destructor would wait for threads that a fork has left behind.
+    """Never destroy ``thing``: its destructor would wait for threads that do not exist here.
 
-    One reference more than there are holders: not even the end of the interpreter gives it back.
+    The additional reference also outlives the end of the interpreter.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 

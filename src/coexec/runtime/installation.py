@@ -17,7 +17,7 @@ _SMALL_BYTES = 2**15
 
 
 class Installation:
-    """What all runs of an executor share and none of them changes."""
+    """The part of an executor that all runs share and no run changes."""
 
     def __init__(
         self, compiled: CompiledPlan, devices: Sequence[Device], tensor_caching: bool

@@ -17,18 +17,18 @@ from coexec.schedule import Progress, Segment
 __all__ = ["Job", "Run"]
 
 Job = int | str | None
-"""A segment to run, or a value to bring over. None only tells those who wait actively to begin."""
+"""A segment to run, or a value to fetch. None only tells threads that wait actively to begin."""
 
 _LONGEST_HOLD_S = 10.0
-"""Of the lock of a run. It is held for microseconds; beyond, its holder was killed."""
+"""Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
+holds it was killed."""
 
 
 class Run:
-    """The jobs of one inference: what may start, who does it, and how it ends.
+    """The jobs of one inference: which may start, which thread does them, how the run ends.
 
-    A run ends in one of three ways: all segments have ended, one has failed, or its caller was
-    thrown out of it. ``stopped`` is set then and never taken back, and what a thread does for a
-    stopped run counts for nothing.
+    A run ends when all segments have ended, when one has failed, or when an exception leaves the
+    caller's thread. ``stopped`` is set then and never reset. Results of a stopped run are not used.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Run:
         recorder: Recorder,
         workers: Mapping[str, Worker],
     ) -> None:
-        """``workers``: of all devices but the one that the caller's own thread serves."""
+        """``workers``: of all devices except the one that the caller's thread serves."""
         self.installed = installed
         self.buffers = buffers
         self.values = buffers.values(feeds)
@@ -55,20 +55,20 @@ class Run:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Give out what may start."""
+        """Hand out the segments that wait for nothing."""
         ready = self._progress.ready()
         self._under_way = len(ready)
         for node in ready:
             self._give(self.installed.compiled.segments[node].device, node)
 
     def fail(self, error: BaseException) -> None:
-        """Stop with an error, which the caller gets; the first one counts."""
+        """Stop with an error that the caller gets. The first one counts."""
         if self.error is None:
             self.error = error
         self.stop()
 
     def advance(self, job: Job, name: str) -> None:
-        """Do a job on the device ``name``, and what follows from it on the same device."""
+        """Do a job on the device ``name``, then the segments that it makes ready there."""
         with COMPUTING:
             if isinstance(job, str):
                 self._prefetch(job, name)
@@ -78,14 +78,14 @@ class Run:
                 following = self._step(following, name)
 
     def output(self) -> dict[str, Array]:
-        """The outputs of a run that has ended well, in memory of the caller's own."""
+        """The model's outputs by name, in memory that belongs to the caller."""
         outputs = self.installed.compiled.outputs
         return {t.name: self.buffers.output(t, self.values) for t in outputs}
 
     def _prefetch(self, value: str, name: str) -> None:
-        """Bring a value over while the device has nothing else to do: its reader waits less.
+        """Move a value into the device's memory before its reader is ready.
 
-        It comes before its reader in the queue, so the run cannot have ended by now.
+        The job stands before its reader in the queue, so the run cannot have ended yet.
         """
         try:
             if not self.stopped:
@@ -97,7 +97,11 @@ class Run:
                                      f"was stopped, no result is returned"))  # fmt: skip
 
     def _step(self, node: int, name: str) -> int | None:
-        """Run one segment and wake those that waited for it; the next one of this device."""
+        """Run one segment and hand out what it makes ready.
+
+        Returns:
+            The next segment of the same device, if it is ready.
+        """
         if self.stopped:
             return None
         segment = self.installed.compiled.segments[node]
@@ -124,9 +128,9 @@ class Run:
         return following
 
     def _is_callers(self, error: Exception, name: str) -> bool:
-        """Whether an error in the caller's thread was raised by a signal handler of the caller.
+        """Whether the error was raised by a signal handler of the caller.
 
-        Engines raise errors of ours only, and in the thread of a device all errors are its own.
+        Signal handlers run in the caller's thread only, and engines raise only errors of coexec.
         """
         return name not in self.workers and not isinstance(error, CoexecError)
 
@@ -138,7 +142,7 @@ class Run:
             worker.give(self, job)
 
     def _finish(self, node: int) -> list[int]:
-        """Note that ``node`` has ended; what may start now. Stops the run after the last one."""
+        """The segments that may start after ``node`` has ended. The last one stops the run."""
         end_s = time.monotonic() + _LONGEST_HOLD_S
         while not self._lock.acquire(timeout=LOOK_S):
             if self.stopped:
@@ -157,7 +161,7 @@ class Run:
             self._lock.release()
 
     def stop(self) -> None:
-        """Let nothing of this run count any more, and wake its caller."""
+        """End the run and wake the caller's thread."""
         self.stopped = True
         self.inbox.put(None)
 

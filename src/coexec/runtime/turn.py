@@ -1,4 +1,4 @@
-"""One request at a time, whatever ends it."""
+"""A lock for one request at a time that no exception can leave locked."""
 
 import threading
 from contextlib import suppress
@@ -11,9 +11,9 @@ __all__ = ["Turn"]
 class Turn:
     """A lock that survives an exception at any bytecode of its holder.
 
-    A signal handler may raise between the call that takes an ordinary lock and the statement that
-    notes it, and the lock is then held for ever. A reentrant lock knows its owner itself, so that
-    giving back more often than taking does nothing. Holders write::
+    A signal handler may raise after an ordinary lock was acquired and before the statement that
+    notes it. The lock is never released then. A reentrant lock knows its owner, so that an excess
+    release does nothing. Use it like this::
 
         turn.refuse_nested()
         try:
@@ -23,7 +23,7 @@ class Turn:
             finally:
                 turn.give_back()
         finally:
-            turn.give_back()  # an exception may have cut the first one short
+            turn.give_back()  # an exception may have interrupted the first one
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Turn:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread holds the turn: it is in a signal handler then."""
+        """Whether the calling thread holds the turn. True in signal handlers during a run."""
         return self._holder == threading.get_ident()
 
     def refuse_nested(self) -> None:
-        """Raise ExecutionError where waiting for the turn would be waiting for oneself."""
+        """Raise ExecutionError if the calling thread holds the turn: it would wait for ever."""
         if self.is_mine:
             raise ExecutionError(
                 "run was called by a signal handler while the same thread is inside of run; "
@@ -44,14 +44,14 @@ class Turn:
             )
 
     def take(self, timeout_s: float = -1) -> bool:
-        """Wait for the turn, for ever by default; whether it was given."""
+        """Wait for the turn, by default without a time limit; whether it was acquired."""
         taken = self._lock.acquire(timeout=timeout_s)
         if taken:
             self._holder = threading.get_ident()
         return taken
 
     def give_back(self) -> None:
-        """Let the next one in, if the calling thread holds the turn."""
+        """Release the turn if the calling thread holds it; else do nothing."""
         if self.is_mine:
             self._holder = None
         with suppress(RuntimeError):  # not taken, or given back before

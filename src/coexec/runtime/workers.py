@@ -1,4 +1,4 @@
-"""The threads of devices, and what they are given to do."""
+"""The threads of devices, and their queues."""
 
 import os
 import threading
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["LOOK_S", "Worker", "bind_thread", "next_of"]
 
 LOOK_S = 0.5
-"""How long a thread waits before it looks whether what it waits for can still come."""
+"""Seconds between two checks of a waiting thread whether the awaited thread is alive."""
 _SPIN_S = 1.0
-"""How long a thread that waits actively asks without a pause. Then it sleeps."""
+"""Longest time for which a thread waits actively. After that it sleeps."""
 
 _T = TypeVar("_T")
 _Queue = SimpleQueue["tuple[Run, Job] | threading.Event | None"]
-"""Jobs, each with its run; an event to set once all before it are done; None ends the thread."""
+"""A job with its run; an event, to set when all earlier jobs are done; or None, to end."""
 
 
 class Worker:
     """The thread of one device.
 
-    It owns a job from the moment it takes it from its queue. A run tells it by `Run.stopped` that
-    its jobs do not count any more, so that nobody has to take them out of the queue again.
+    It owns a job from the moment at which it takes the job from its queue. Jobs of a stopped run
+    stay in the queue and are dropped when their turn comes.
     """
 
     def __init__(self, name: str, cores: Collection[int], active: bool) -> None:
@@ -36,19 +36,19 @@ class Worker:
 
         Args:
             name: of the device.
-            cores: to bind the thread to; none leaves it where it is.
-            active: keep the core busy while a run is under way.
+            cores: to bind the thread to. Empty: the thread is not bound.
+            active: wait actively while a run is under way.
         """
         self._name = name
         self._queue: _Queue = SimpleQueue()
-        # The thread knows its queue only: it does not keep an executor alive that nobody uses.
+        # The thread holds no reference to the executor, which can be collected when unused.
         self._thread = threading.Thread(
             target=_serve, args=(name, cores, self._queue, active), name=f"coexec {name}",
             daemon=True,
         )  # fmt: skip
         try:
             self._thread.start()
-        except BaseException:  # it may run already, and nobody would ever give it anything
+        except BaseException:  # the thread may run already, but no reference to it remains
             self._queue.put(None)
             raise
 
@@ -60,7 +60,7 @@ class Worker:
         self._queue.put((run, job))
 
     def rest(self, end_s: float) -> bool:
-        """Wait until it has done all that it was given, or until ``end_s``; whether it has."""
+        """Wait until all jobs in the queue are done, at most until ``end_s``; whether they are."""
         done = threading.Event()
         self._queue.put(done)
         while self.alive and time.monotonic() < end_s:
@@ -72,7 +72,7 @@ class Worker:
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end; not in the thread itself, where a collector may call it."""
+        """Wait for the end of the thread. In the thread itself (garbage collection): no wait."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -89,16 +89,16 @@ def _serve(name: str, cores: Collection[int], queue: _Queue, active: bool) -> No
             run.advance(job, name)
             if not active or run.stopped:
                 run = None
-            del given, job  # a run that is over keeps its tensors no longer
+            del given, job  # frees the tensors of a run that is over
     except BaseException as error:
-        # Raised into this thread from outside, as its own errors belong to the run.
+        # Another thread raised it here. Errors of segments are caught in the run.
         if run is not None:
             run.fail(ExecutionError(f"the thread of {name} was ended by "
                                     f"{type(error).__name__}; run again"))  # fmt: skip
 
 
 def next_of(queue: "SimpleQueue[_T]", run: "Run | None", timeout_s: float | None = None) -> _T:
-    """The next entry; as long as ``run`` goes on, by asking for it again and again.
+    """The next entry of a queue. While ``run`` is under way, waits actively.
 
     Raises:
         Empty: nothing came in ``timeout_s``.
@@ -109,11 +109,11 @@ def next_of(queue: "SimpleQueue[_T]", run: "Run | None", timeout_s: float | None
             try:
                 return queue.get_nowait()
             except Empty:
-                time.sleep(0)  # the others need the interpreter
+                time.sleep(0)  # let other threads have the interpreter
     return queue.get(timeout=timeout_s)
 
 
 def bind_thread(cores: Collection[int]) -> None:
-    """Bind the calling thread to ``cores``, if there are any and the system can."""
+    """Bind the calling thread to ``cores``, where there are any and the system supports it."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
