@@ -17,10 +17,10 @@ from coexec import zoo
 from coexec.costs.base import CostModel
 from coexec.derive import derive
 from coexec.devices.base import Device
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.pipeline import Pipeline, make_plan
 from coexec.plan import Plan
+from coexec.runtime.executor import Executor
 from coexec.simulate import simulate
 
 __all__ = ["Contest"]

@@ -21,9 +21,9 @@ from slow_device import slowed
 
 from coexec.costs.table import CostTable
 from coexec.devices.base import Device
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.pipeline import Pipeline, make_plan
+from coexec.runtime.executor import Executor
 
 SHARES = (0.32, 0.84, 1.0)
 """Of the full speed: the paper's clocks over the highest of them."""

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +92,30 @@ class _Limited(_Like):
         super().__init__(device)
         self._group = group
 
-    def entered(self) -> AbstractContextManager[None]:
-        return self._inside()
+    def compile(self, module: Module) -> Program:
+        return _LimitedProgram(self._inner.compile(module), self._group)
 
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        with self._inner.entered():
-            _join(self._group)
-            try:
-                yield
-            finally:
-                _join(self._group.parent)
+
+class _LimitedProgram(_Like):
+    def __init__(self, program: Program, group: Path) -> None:
+        super().__init__(program)
+        self._group = group
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        return _LimitedBound(self._inner.bind(inputs, outputs), self._group)
+
+
+class _LimitedBound(_Like):
+    def __init__(self, bound: Bound, group: Path) -> None:
+        super().__init__(bound)
+        self._group = group
+
+    def run(self) -> None:
+        _join(self._group)
+        try:
+            self._inner.run()
+        finally:
+            _join(self._group.parent)
 
 
 def _join(group: Path) -> None:

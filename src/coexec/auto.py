@@ -31,9 +31,9 @@ from coexec.errors import (
     StoreError,
     UsageError,
 )
-from coexec.execute import Executor
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
+from coexec.runtime.executor import Executor
 from coexec.simulate import simulate
 
 __all__ = ["Auto", "Candidate", "Choice", "prepared"]

@@ -60,14 +60,15 @@ def _of_machine() -> list[Configuration]:
 
 
 def _gpus() -> tuple[list[str], str | None]:
-    """The real GPUs, and PoCL."""
+    """The real GPUs, and PoCL; without those that do not work."""
     try:
         from coexec.devices.opencl.platforms import devices, start
+        from coexec.devices.opencl.trial import unusable
 
         start(detect.usable_cores()[-1:])
         found = devices()
     except DeviceError:
         return [], None  # without OpenCL there are CPU devices
-    names = {f"gpu:{i}": device for i, device in enumerate(found)}
+    names = {f"gpu:{i}": device for i, device in enumerate(found) if unusable(device) is None}
     gpus = [name for name, device in names.items() if not device.pocl]
     return gpus, next((name for name, device in names.items() if device.pocl), None)

@@ -9,6 +9,7 @@
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      what was asked for is not stored, or is damaged
     └── ExecutionError  a device failed while it ran a segment
+        └── ClosedError     the session was closed, or cannot go on
 
 A message says what is wrong, where, with the numbers, and what to do about it. The command
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
@@ -20,6 +21,7 @@ Two are warnings: `DegradedWarning`, a session carries on with less than it was 
 
 __all__ = [
     "CacheWarning",
+    "ClosedError",
     "CoexecError",
     "DegradedWarning",
     "DeviceError",
@@ -68,6 +70,10 @@ class StoreError(CoexecError, OSError):
 
 class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
+
+
+class ClosedError(ExecutionError):
+    """The session was closed, or cannot go on: another one has to be made."""
 
 
 class DegradedWarning(RuntimeWarning):

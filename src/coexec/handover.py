@@ -14,11 +14,11 @@ from coexec.compile import Compiler
 from coexec.compiled import CompiledPlan
 from coexec.derive import stepwise
 from coexec.devices.base import Device
-from coexec.execute import Executor, Waiting
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.module import Module
 from coexec.ir.graph import Tensor
-from coexec.record import RealRecorder
+from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.recorder import RealRecorder
 from coexec.schedule import Segment
 from coexec.store import Measurement
 from coexec.trace import Span

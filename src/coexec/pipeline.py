@@ -19,11 +19,11 @@ from coexec.costs.table import CostTable
 from coexec.devices.base import Device
 from coexec.devices.registry import default_names, gpu_options, open_devices
 from coexec.errors import InfeasibleError, ModelError, StoreError, UsageError
-from coexec.execute import Executor, Waiting
 from coexec.frontend.module import Array
 from coexec.hardware import System
 from coexec.ir.graph import Piece
 from coexec.plan import Plan, Provenance, verify_plan
+from coexec.runtime.executor import Executor, Waiting
 from coexec.schedule import Schedule
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache

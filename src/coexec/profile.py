@@ -17,12 +17,12 @@ from coexec.costs.table import CostTable
 from coexec.derive import stepwise
 from coexec.devices.base import Device
 from coexec.errors import InfeasibleError
-from coexec.execute import Executor, Waiting
 from coexec.frontend.load import random_inputs
 from coexec.handover import crossing, launch, wake_up
 from coexec.hardware import Link, System
 from coexec.ir.graph import Graph, Task
-from coexec.record import RealRecorder
+from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.recorder import RealRecorder
 from coexec.schedule import Schedule
 from coexec.store import Measurement, ProfileStore
 from coexec.trace import Detail, Trace

@@ -1,13 +1,14 @@
 """Plans that follow the machine: runs are observed, and a lasting drift leads to a new plan."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coexec.compiled import CompiledPlan
 from coexec.costs.observed import Observation, Observed
 from coexec.pipeline import Pipeline, make_plan
 from coexec.plan import Plan
-from coexec.schedule import Schedule
 from coexec.simulate import segment_s, simulate
 from coexec.trace import Trace
 
@@ -19,13 +20,25 @@ _WORTH_IT = 0.97
 """A new plan must be predicted to take this much of the old one's time, or it is not changed."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Watched:
+    """The plan in use, and the seconds that each of its segments is predicted to take."""
+
+    compiled: CompiledPlan
+    plan: Plan
+    predicted_s: Sequence[float]
+
+
 class Replanner:
-    """Watches one plan. Hysteresis on both sides: a drift must last, and a new plan must pay."""
+    """Watches one plan. Hysteresis on both sides: a drift must last, and a new plan must pay.
+
+    May be told of runs by several threads; while one of them plans, the others go on.
+    """
 
     def __init__(
         self,
         work: Pipeline,
-        plan: Plan,
+        compiled: CompiledPlan,
         planner: str,
         options: Mapping[str, Any] | None = None,
         threshold: float = 0.25,
@@ -34,23 +47,39 @@ class Replanner:
         self._work = work
         self._planner, self._options = planner, dict(options or {})
         self._threshold = threshold
-        base, self._system = work.measured
+        base, self.system = work.measured
         self.cost = self._decided = Observed(base)
         """What tasks cost by now, and what they cost when the last plan was made."""
         self._beyond = 0
-        self._watch(plan)
+        self._lock = threading.Lock()
+        self._watched = self._watch(compiled)
 
-    def _watch(self, plan: Plan) -> None:
-        self.plan = plan
-        self._schedule: Schedule = self._work.schedule(plan)
-        self._predicted_s = [
-            segment_s(s, self._schedule, self.cost.base) for s in self._schedule.segments
-        ]
+    @property
+    def plan(self) -> Plan:
+        """The plan that is watched."""
+        return self._watched.plan
 
-    def observe(self, trace: Trace) -> CompiledPlan | None:
-        """Take a run into account; a new plan, ready to start, if it is time for one."""
+    def _watch(self, compiled: CompiledPlan) -> _Watched:
+        plan = self._work.plan_of(compiled)
+        schedule = self._work.schedule(plan)
+        seconds = [segment_s(s, schedule, self.cost.base) for s in schedule.segments]
+        return _Watched(compiled, plan, seconds)
+
+    def observe(self, trace: Trace, compiled: CompiledPlan) -> CompiledPlan | None:
+        """Take a run of ``compiled`` into account; a new plan, ready to start, if it is time."""
+        if not self._lock.acquire(blocking=False):
+            return None  # another thread looks at its own run; one observation less
+        try:
+            return self._observe(trace, compiled)
+        finally:
+            self._lock.release()
+
+    def _observe(self, trace: Trace, compiled: CompiledPlan) -> CompiledPlan | None:
+        if compiled is not self._watched.compiled:  # the new plan is in use, or a straggler's
+            self._watched = self._watch(compiled)
+        predicted_s = self._watched.predicted_s
         observations = [
-            Observation(span.device, span.tasks, self._predicted_s[span.segment], span.duration_s)
+            Observation(span.device, span.tasks, predicted_s[span.segment], span.duration_s)
             for span in trace.spans
             if span.kind == "compute"
         ]
@@ -68,12 +97,11 @@ class Replanner:
     def _better(self) -> CompiledPlan | None:
         """The compiled plan for the costs by now, if it is clearly shorter than the one in use."""
         graph = self._work.model.graph
-        cost = self._work.pinned(self.cost, self._system)
-        plan = make_plan(self._planner, self._options, graph, cost, self._system)
+        cost = self._work.pinned(self.cost, self.system)
+        plan = make_plan(self._planner, self._options, graph, cost, self.system)
         if self._makespan_s(plan) > _WORTH_IT * self._makespan_s(self.plan):
             return None
-        self._watch(plan)
         return self._work.compiled_plan(plan)
 
     def _makespan_s(self, plan: Plan) -> float:
-        return simulate(self._work.schedule(plan), self.cost, self._system).makespan_s
+        return simulate(self._work.schedule(plan), self.cost, self.system).makespan_s

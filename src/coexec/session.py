@@ -1,7 +1,6 @@
 """`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +13,12 @@ from coexec.auto import prepared
 from coexec.compiled import CompiledPlan
 from coexec.devices.registry import whole_cpu
 from coexec.errors import InputError, UsageError
-from coexec.execute import Waiting
-from coexec.failover import Failover, Ready
+from coexec.failover import Failover, Ready, Recorded
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.pipeline import Pipeline
-from coexec.record import RealRecorder
 from coexec.replan import Replanner
+from coexec.runtime.executor import Waiting
 from coexec.trace import Trace
 
 __all__ = ["InferenceSession", "NodeArg"]
@@ -114,7 +112,6 @@ class InferenceSession:
         self._executor = Failover(prepare, on_cpu if gpus else None, background)
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
-        self._closing = threading.Lock()
         self._replanner = None if replan is None else self._watch(replan, planner, options)
 
     def run(
@@ -127,25 +124,25 @@ class InferenceSession:
             InputError: a name, shape or dtype that the model does not have.
             ExecutionError: a device failed.
         """
-        return self._run(output_names, input_feed, None)
+        wanted, feeds = self._asked(output_names, input_feed)
+        if self._replanner is None:
+            outputs = self._executor.run(feeds)
+        else:
+            outputs = self._run_recorded(feeds).outputs
+        return [outputs[name] for name in wanted]
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
     ) -> tuple[list[Array], Trace]:
         """As `run`, with what ran where and when."""
-        compiled = self._compiled
-        recorder = RealRecorder(compiled, self._executor.work.names)
-        found = self._run(output_names, input_feed, recorder)
-        if compiled is not self._compiled:  # a device failed, and another plan has answered
-            return self.run_with_trace(output_names, input_feed)
-        return found, recorder.trace()
+        wanted, feeds = self._asked(output_names, input_feed)
+        done = self._run_recorded(feeds)
+        return [done.outputs[name] for name in wanted], done.recorder.trace()
 
-    def _run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        recorder: RealRecorder | None,
-    ) -> list[Array]:
+    def _asked(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, Array]]:
+        """The outputs that are wanted, and the feeds, both checked."""
         if isinstance(output_names, str):
             raise InputError(f"output_names is the string {output_names!r}; give a list of names")
         wanted = self._outputs if output_names is None else list(output_names)
@@ -153,32 +150,22 @@ class InferenceSession:
             if name not in self._outputs:
                 raise InputError(f"the model has no output {name!r}; it has "
                                  f"{', '.join(map(repr, self._outputs))}")  # fmt: skip
-        feeds = check_feeds(self._inputs, input_feed)
-        if self._replanner is None:
-            found = self._executor.run(feeds, recorder)
-        else:
-            found = self._run_watched(self._replanner, feeds, recorder)
-        return [found[name] for name in wanted]
+        return wanted, check_feeds(self._inputs, input_feed)
+
+    def _run_recorded(self, feeds: Mapping[str, Array]) -> Recorded:
+        """A run with what ran when, of which the replanner is told."""
+        done = self._executor.run_recorded(feeds)
+        if self._replanner is not None and self.degraded is None:
+            better = self._replanner.observe(done.recorder.trace(), done.by.compiled)
+            if better is not None:
+                self._executor.replace(done.by, better)
+        return done
 
     def _watch(self, threshold: float, planner: str, options: Mapping[str, Any]) -> Replanner:
         """Watches the plan in use. Devices that "auto" has chosen stay; heft plans for them."""
-        work = self._executor.work
-        plan = work.plan_of(self._compiled)
         if planner == "auto":
             planner, options = "heft", {}
-        return Replanner(work, plan, planner, options, threshold)
-
-    def _run_watched(
-        self, replanner: Replanner, feeds: Mapping[str, Array], recorder: RealRecorder | None
-    ) -> dict[str, Array]:
-        compiled = self._compiled
-        noted = recorder or RealRecorder(compiled, self._executor.work.names)
-        found = self._executor.run(feeds, noted)
-        if compiled is self._compiled and self.degraded is None:
-            better = replanner.observe(noted.trace())
-            if better is not None:
-                self._executor.replace(better)
-        return found
+        return Replanner(self._executor.work, self._compiled, planner, options, threshold)
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -215,9 +202,12 @@ class InferenceSession:
         return list(dict.fromkeys(s.device for s in self._compiled.segments))
 
     def close(self) -> None:
-        """End the threads. Called by itself when the session is no longer used."""
-        with self._closing:
-            self._executor.close()
+        """End the threads. Called by itself when the session is no longer used.
+
+        A run of another thread may end before. A signal handler that closes the session which its
+        own thread runs stops that run: it raises `coexec.errors.ClosedError`.
+        """
+        self._executor.close()
 
     def __enter__(self) -> "InferenceSession":
         return self
@@ -226,7 +216,7 @@ class InferenceSession:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_closing"):
+        if hasattr(self, "_executor"):
             self.close()
 
 

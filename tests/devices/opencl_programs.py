@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from needs_opencl import pocl_name, pocl_number
 
 from coexec.devices.base import Device, Options
 from coexec.devices.detect import usable_cores
@@ -20,11 +21,14 @@ Array = np.ndarray[Any, Any]
 
 
 def pocl(binaries: Path, *, as_gpu: bool = False) -> Device:
-    """PoCL on one core. As a GPU it has blocks of four channels, and work items share rows."""
+    """PoCL on one core. As a GPU it has blocks of four channels, and work items share rows.
+
+    Skips the test where no PoCL works.
+    """
     options = Options(binaries=binaries)
-    spec = describe(f"gpu:0@{usable_cores()[0]}", options)
+    spec = describe(pocl_name(usable_cores()[0]), options)
     gpu = Architecture("nvidia", 4, compute_units=16)
-    return OpenClDevice(spec, devices()[0], options, gpu if as_gpu else None)
+    return OpenClDevice(spec, devices()[pocl_number()], options, gpu if as_gpu else None)
 
 
 def compute(device: Device, model: Model, feeds: Mapping[str, Array]) -> list[Array]:

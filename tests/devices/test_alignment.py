@@ -13,11 +13,11 @@ from coexec.compile import Compiler
 from coexec.derive import derive
 from coexec.devices.ort_alignment import align, block_of
 from coexec.devices.registry import open_devices
-from coexec.execute import Executor
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.lowered import LAYOUT
 from coexec.plan import Plan, Provenance
+from coexec.runtime.executor import Executor
 
 BLOCK = 8
 

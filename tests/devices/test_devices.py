@@ -5,6 +5,7 @@ import os
 import numpy as np
 import onnx
 import pytest
+from needs_opencl import pocl_name
 from small_models import branches
 
 from coexec.cache import Cache
@@ -20,11 +21,11 @@ from coexec.devices.registry import (
     split_names,
 )
 from coexec.errors import DeviceError
-from coexec.execute import Executor
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.ir.graph import Graph, Tensor
 from coexec.plan import Plan, Provenance
+from coexec.runtime.executor import Executor
 
 COMPUTING = [kind for kind in KINDS if kind != "null"]
 
@@ -33,7 +34,7 @@ def names_of(kind: str) -> list[str]:
     if kind == "cpu":
         return [f"cpu:{core}" for core in usable_cores()[:2]]
     if kind == "gpu":
-        return [f"gpu:0@{usable_cores()[-1]}"]
+        return [pocl_name()]
     return [f"{kind}:0", f"{kind}:1"]
 
 
@@ -54,8 +55,7 @@ def test_tensors_go_up_and_come_down(kind: str) -> None:
         assert device.download(tensor).shape == (2, 3)
         if device.spec.memory == "host":
             assert isinstance(tensor, np.ndarray)
-        with device.entered():
-            pass
+        assert set(device.thread_cores) <= set(device.spec.cores)
         device.close()
 
 
@@ -155,6 +155,5 @@ def test_a_caller_stays_off_the_cores_of_the_other_threads() -> None:
         pytest.skip("needs two cores, and an operating system that binds threads")
     before = os.sched_getaffinity(0)
     (device,) = open_devices([cpu_name(cores[:2])])
-    with device.entered():
-        assert os.sched_getaffinity(0) == {cores[0]}
+    assert set(device.thread_cores) == {cores[0]}
     assert os.sched_getaffinity(0) == before

@@ -19,14 +19,14 @@ from coexec.derive import derive
 from coexec.devices.null import NullDevice
 from coexec.devices.reference import ReferenceDevice
 from coexec.devices.registry import open_devices
-from coexec.errors import ExecutionError, PlanError, StoreError
-from coexec.execute import Executor, Waiting
+from coexec.errors import DeviceError, ExecutionError, PlanError, StoreError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.model import Model
 from coexec.hardware import Device, Link, System
 from coexec.planners import PLANNERS
-from coexec.record import RealRecorder, VirtualRecorder
+from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.recorder import RealRecorder, VirtualRecorder
 from coexec.schedule import Schedule
 from coexec.simulate import VirtualClock, simulate
 
@@ -160,7 +160,7 @@ class Failing(ReferenceDevice):
                 def once() -> None:
                     if "b1.out" in outputs and device.fail:
                         device.fail = False
-                        raise RuntimeError("out of magic")
+                        raise DeviceError("out of magic")
                     run()
 
                 bound.run = once

@@ -94,8 +94,8 @@ def test_subgraphs_capture_values_and_run(cache: Cache) -> None:
     from coexec.compile import Compiler
     from coexec.derive import derive
     from coexec.devices.registry import open_devices
-    from coexec.execute import Executor
     from coexec.frontend.load import random_inputs
+    from coexec.runtime.executor import Executor
 
     devices = open_devices(names_of("cpu"))
     schedule = derive(alternating(model.graph, [d.spec.name for d in devices]), model.graph)

@@ -9,7 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+
+pytest.importorskip("pyopencl")
+
 from gpu_networks import mixed_network, run_on, small_network
+from needs_opencl import pocl_number
 from opencl_programs import pocl
 
 from coexec import hardware
@@ -29,7 +33,6 @@ from coexec.frontend.load import load, random_inputs
 from coexec.frontend.module import Module
 from coexec.session import InferenceSession
 
-GPU = f"gpu:0@{usable_cores()[-1]}"
 ARCHITECTURES = {
     "cpu16": Architecture("cpu", 16, registers=32),
     "cpu8": Architecture("cpu", 8, registers=16),
@@ -45,19 +48,20 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield tmp_path_factory.mktemp("kernels")
 
 
-def device_for(arch: Architecture, options: Options) -> OpenClDevice:
-    spec = describe(GPU, options)
-    return OpenClDevice(spec, devices()[0], options, arch)
+def device_for(name: str, arch: Architecture, options: Options) -> OpenClDevice:
+    return OpenClDevice(describe(name, options), devices()[pocl_number()], options, arch)
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_computes_the_same(name: str, half: bool, binaries: Path) -> None:
+def test_every_architecture_computes_the_same(
+    gpu: str, name: str, half: bool, binaries: Path
+) -> None:
     from dataclasses import replace
 
     proto = mixed_network()
     options = Options("fp16" if half else "fp32", binaries=binaries)
-    device = device_for(replace(ARCHITECTURES[name], half=half), options)
+    device = device_for(gpu, replace(ARCHITECTURES[name], half=half), options)
     model = load(proto)
     feeds = random_inputs(model.graph)
     names = [o.name for o in proto.graph.output]
@@ -67,8 +71,8 @@ def test_every_architecture_computes_the_same(name: str, half: bool, binaries: P
         assert worst_difference(found[output], reference) < (1e-2 if half else 1e-4), output
 
 
-def test_images_are_used_where_they_may_be(binaries: Path) -> None:
-    device = device_for(ARCHITECTURES["images"], Options(binaries=binaries))
+def test_images_are_used_where_they_may_be(gpu: str, binaries: Path) -> None:
+    device = device_for(gpu, ARCHITECTURES["images"], Options(binaries=binaries))
     model = load(mixed_network())
     program = run_on(device, model, random_inputs(model.graph), only_compile=True)
     assert program.images and len(program.images) < len(program.launches)
@@ -87,19 +91,21 @@ def test_pads_are_merged() -> None:
     assert len(build(small_network("pad"), ARCHITECTURES["nvidia"]).launches) == 1
 
 
-def test_memory_is_what_was_planned(binaries: Path) -> None:
-    (device,) = open_devices([GPU], Options(binaries=binaries))
+def test_memory_is_what_was_planned(gpu: str, binaries: Path) -> None:
+    (device,) = open_devices([gpu], Options(binaries=binaries))
     model = load(mixed_network())
     program = run_on(device, model, random_inputs(model.graph), only_compile=True)
     assert program.planned_bytes == program.scratch_bytes > 0
 
 
-def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(tmp_path: Path) -> None:
+def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(
+    gpu: str, tmp_path: Path
+) -> None:
     model = load(mixed_network())
     feeds = random_inputs(model.graph)
 
     def compiled() -> tuple[int, dict[str, Any]]:
-        (device,) = open_devices([GPU], Options(binaries=tmp_path))
+        (device,) = open_devices([gpu], Options(binaries=tmp_path))
         found = run_on(device, model, feeds)
         return device.binaries.compiled, found  # type: ignore[attr-defined]
 
@@ -120,7 +126,7 @@ def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(tmp_path: Pa
         assert np.array_equal(found[name], array)
 
 
-def test_exhaustive_tuning_measures_once(tmp_path: Path) -> None:
+def test_exhaustive_tuning_measures_once(gpu: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     model = load(proto)
     feeds = random_inputs(model.graph)
@@ -128,7 +134,7 @@ def test_exhaustive_tuning_measures_once(tmp_path: Path) -> None:
     options = Options(tuning="exhaustive", binaries=tmp_path)
     arch = Architecture("mobile", 4, max_group=64)
     for _ in range(2):
-        found = run_on(device_for(arch, options), model, feeds)
+        found = run_on(device_for(gpu, arch, options), model, feeds)
         assert worst_difference(found["y"], expected) < 1e-5
         (file,) = tmp_path.glob("tuning/*")
         known = file.read_bytes()
@@ -137,7 +143,7 @@ def test_exhaustive_tuning_measures_once(tmp_path: Path) -> None:
     assert known == first
     file.write_text("{damaged")
     with pytest.warns(CacheWarning, match="damaged"):
-        found = run_on(device_for(arch, options), model, feeds)
+        found = run_on(device_for(gpu, arch, options), model, feeds)
     assert worst_difference(found["y"], expected) < 1e-5
 
 
@@ -173,9 +179,9 @@ def test_work_groups_by_rule(
         assert np.prod(candidate) <= 256
 
 
-def test_timings_tell_kernels_and_copies_apart(tmp_path: Path) -> None:
+def test_timings_tell_kernels_and_copies_apart(gpu: str, tmp_path: Path) -> None:
     session = InferenceSession(
-        small_network("concat", as_model=True), devices=[GPU], planner="single", cache=tmp_path
+        small_network("concat", as_model=True), devices=[gpu], planner="single", cache=tmp_path
     )
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     for _ in range(2):
@@ -190,10 +196,10 @@ def test_timings_tell_kernels_and_copies_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("waiting", ["passive", "active"])
-def test_both_ways_to_wait(waiting: str, tmp_path: Path) -> None:
+def test_both_ways_to_wait(gpu: str, waiting: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     with InferenceSession(
-        proto, devices=[GPU], planner="single", cache=tmp_path, gpu={"waiting": waiting}
+        proto, devices=[gpu], planner="single", cache=tmp_path, gpu={"waiting": waiting}
     ) as session:
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)[0]
@@ -201,12 +207,12 @@ def test_both_ways_to_wait(waiting: str, tmp_path: Path) -> None:
 
 
 def test_a_failing_device_is_replaced_by_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyopencl as cl
 
     proto = small_network("swish", as_model=True)
-    session = InferenceSession(proto, devices=[GPU], planner="single", cache=tmp_path)
+    session = InferenceSession(proto, devices=[gpu], planner="single", cache=tmp_path)
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     expected = session.run(None, feeds)[0]
     assert session.degraded is None
@@ -224,7 +230,7 @@ def test_a_failing_device_is_replaced_by_the_cpu(
 
 
 def test_kernels_that_do_not_compile_leave_the_model_to_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from coexec.devices.opencl.kernels import base
 
@@ -232,19 +238,19 @@ def test_kernels_that_do_not_compile_leave_the_model_to_the_cpu(
     monkeypatch.setattr(base.Source, "_text", lambda *a: text(*a) + "\nnonsense;")
     proto = small_network("swish", as_model=True)
     with pytest.warns(DegradedWarning, match=r"compiling the kernel conv_\w+ of 'c'.*error:"):
-        session = InferenceSession(proto, devices=[GPU], planner="single", cache=tmp_path)
+        session = InferenceSession(proto, devices=[gpu], planner="single", cache=tmp_path)
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     expected = plain_session(proto).run(None, feeds)[0]
     assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
     session.close()
 
 
-def test_out_of_memory_names_the_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_names_the_amount(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
     from coexec.ir.graph import Tensor
 
-    (device,) = open_devices([GPU])
+    (device,) = open_devices([gpu])
 
     def full(*_: object, **__: object) -> None:
         raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")
@@ -279,16 +285,16 @@ def test_what_leaves_is_read_without_waiting_for_the_queue(
         assert worst_difference(result, expected) < 1e-5
 
 
-def test_answers_from_the_cpu_while_kernels_compile(tmp_path: Path) -> None:
+def test_answers_from_the_cpu_while_kernels_compile(gpu: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     with InferenceSession(
-        proto, devices=[GPU], planner="single", cache=tmp_path, background=True
+        proto, devices=[gpu], planner="single", cache=tmp_path, background=True
     ) as session:
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         expected = plain_session(proto).run(None, feeds)[0]
         assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
         session.wait()
-        assert session.degraded is None and session.get_providers() == [GPU]
+        assert session.degraded is None and session.get_providers() == [gpu]
         assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
 
 
@@ -298,10 +304,11 @@ def test_answers_from_the_cpu_while_kernels_compile(tmp_path: Path) -> None:
         ("gpu:", "has no number"),
         ("gpu:x", "has no number"),
         ("gpu:99", "does not exist; this machine's OpenCL devices: gpu:0"),
-        (f"{GPU},{GPU[-1]}", "names a core twice"),
+        ("gpu:0@0,0", "names a core twice"),
         ("gpu:0@", "names no cores"),
     ],
 )
+@pytest.mark.usefixtures("gpu")
 def test_wrong_names(name: str, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         describe(name)
@@ -315,14 +322,14 @@ def test_options_are_checked() -> None:
     assert gpu_options({"precision": "fp16"}).precision == "fp16"
 
 
-def test_pocl_and_a_cpu_cluster_share_no_core() -> None:
+def test_pocl_and_a_cpu_cluster_share_no_core(gpu: str) -> None:
     core = usable_cores()[-1]
     with pytest.raises(DeviceError, match=f"share core {core}"):
-        hardware.System((describe(f"cpu:{core}"), describe(GPU)))
+        hardware.System((describe(f"cpu:{core}"), describe(gpu)))
 
 
-def test_unknown_operators_are_reasons() -> None:
-    (device,) = open_devices([GPU])
+def test_unknown_operators_are_reasons(gpu: str) -> None:
+    (device,) = open_devices([gpu])
     node = onnx.helper.make_node("NonZero", ["x"], ["y"], "n")
     assert node.op_type == "NonZero"
     from coexec.ir.graph import Operator, Task, Tensor

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from movement_cases import FAMILIES
 from onnx import helper
 from onnx_models import direct, random_feeds, run, tensor
-from opencl_programs import compute, pocl
 from operator_cases import Case, Draw, ints
 
 from coexec.devices.base import Device
@@ -23,6 +22,8 @@ from coexec.frontend.model import Model
 from coexec.frontend.module import Module
 
 pytest.importorskip("pyopencl")
+
+from opencl_programs import compute, pocl
 
 Array = np.ndarray[Any, Any]
 

@@ -21,12 +21,12 @@ CPUS = [f"cpu:{core}" for core in CORES]
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 
 
-def slowed(replanner: Replanner, device: str, factor: float) -> Trace:
+def slowed(work: Pipeline, replanner: Replanner, device: str, factor: float) -> Trace:
     """A run as predicted, but for one device."""
     from coexec.simulate import simulate
 
-    base = replanner.cost.base
-    trace = simulate(replanner._schedule, base, replanner._system)
+    schedule = work.schedule(replanner.plan)
+    trace = simulate(schedule, replanner.cost.base, replanner.system)
     spans: Sequence = [  # type: ignore[type-arg]
         replace(s, end_s=s.start_s + s.duration_s * (factor if s.device == device else 1.0))
         for s in trace.spans
@@ -37,16 +37,17 @@ def slowed(replanner: Replanner, device: str, factor: float) -> Trace:
 def test_a_lasting_drift_moves_work_away(tmp_path: Path) -> None:
     work = Pipeline(branches(4), CPUS, cache=tmp_path, effort=Effort(1, 2, 2))
     plan = work.plan("heft")
-    replanner = Replanner(work, plan, "heft")
+    compiled = work.compiled_plan(plan)
+    replanner = Replanner(work, compiled, "heft")
     for _ in range(30):
-        assert replanner.observe(slowed(replanner, CPUS[0], 1.0)) is None
+        assert replanner.observe(slowed(work, replanner, CPUS[0], 1.0), compiled) is None
     new, seen = None, 0
     while new is None and seen < 80:
-        new = replanner.observe(slowed(replanner, CPUS[0], 8.0))
+        new = replanner.observe(slowed(work, replanner, CPUS[0], 8.0), compiled)
         seen += 1
     assert new is not None
     assert seen >= 8, "one disturbance is not a drift"
-    share = [sum(map(len, [p.order.get(CPUS[0], ())])) for p in (plan, replanner.plan)]
+    share = [sum(map(len, [p.order.get(CPUS[0], ())])) for p in (plan, work.plan_of(new))]
     assert share[1] < share[0]
 
 

@@ -39,12 +39,12 @@ from coexec.cli.common import (
 )
 from coexec.cli.gantt import draw
 from coexec.errors import UsageError
-from coexec.execute import Executor
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
-from coexec.record import RealRecorder
+from coexec.runtime.executor import Executor
+from coexec.runtime.recorder import RealRecorder
 from coexec.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 

@@ -16,11 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from coexec.auto import Auto, Candidate, Choice
 from coexec.devices.registry import split_names
 from coexec.errors import ExecutionError, PlanError, UsageError
-from coexec.execute import Waiting
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
 from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
+from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]

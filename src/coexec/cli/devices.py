@@ -5,17 +5,17 @@ from typing import Any
 
 from rich.table import Table
 
-from coexec.cli.common import DebugOpt, JsonOpt, out, print_json
+from coexec.cli.common import DebugOpt, FreshOpt, JsonOpt, out, print_json
 from coexec.devices.registry import default_names, describe
 from coexec.errors import DeviceError
 from coexec.units import format_bytes
 
 
-def command(json: JsonOpt = False, debug: DebugOpt = False) -> None:
+def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = False) -> None:
     """List this machine's processors and OpenCL devices. cpu:0-3 may be used in parts:
-    cpu:0-1,cpu:2-3."""
+    cpu:0-1,cpu:2-3. --fresh tries OpenCL devices again."""
     found = [describe(name) for name in default_names()]
-    gpus, why = _gpus()
+    gpus, why = _gpus(fresh)
     if json:
         print_json({"devices": [asdict(d) for d in found], "opencl": gpus, "no_opencl": why})
         return
@@ -28,21 +28,26 @@ def command(json: JsonOpt = False, debug: DebugOpt = False) -> None:
     if why is not None:
         out.print(f"no OpenCL devices: {why}")
         return
-    table = Table("OpenCL", "units", "memory", "unified", "fp16 arithmetic", "processor", "driver",
-                  box=None)  # fmt: skip
+    table = Table("OpenCL", "usable", "units", "memory", "unified", "fp16 arithmetic",
+                  "processor", "driver", box=None)  # fmt: skip
     for row in gpus:
-        table.add_row(row["name"], str(row["compute_units"]), format_bytes(row["memory_bytes"]),
+        table.add_row(row["name"], "no" if row["unusable"] else "yes", str(row["compute_units"]),
+                      format_bytes(row["memory_bytes"]),
                       *("yes" if row[k] else "no" for k in ("unified", "fp16")),
                       row["processor"], row["driver"])  # fmt: skip
     out.print(table)
-    if any(row["pocl"] for row in gpus):
+    for row in gpus:
+        if row["unusable"]:
+            out.print(f"{row['name']}: {row['unusable']}")
+    if any(row["pocl"] and not row["unusable"] for row in gpus):
         out.print("PoCL computes on CPU cores: bind it to those that no CPU device has, as in "
                   "--devices cpu:0,gpu:0@1")  # fmt: skip
 
 
-def _gpus() -> tuple[list[dict[str, Any]], str | None]:
+def _gpus(fresh: bool) -> tuple[list[dict[str, Any]], str | None]:
     """The OpenCL devices of this machine, or why there are none."""
     from coexec.devices.opencl.platforms import devices
+    from coexec.devices.opencl.trial import unusable
 
     try:
         found = devices()
@@ -58,6 +63,7 @@ def _gpus() -> tuple[list[dict[str, Any]], str | None]:
             "processor": device.name,
             "driver": device.driver,
             "pocl": device.pocl,
+            "unusable": unusable(device, fresh=fresh),
         }
         for number, device in enumerate(found)
     ]

@@ -36,7 +36,7 @@ from coexec.cli.gantt import draw
 from coexec.errors import InputError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
-from coexec.record import RealRecorder
+from coexec.runtime.recorder import RealRecorder
 from coexec.session import check_feeds
 from coexec.units import format_seconds
 

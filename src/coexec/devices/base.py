@@ -4,18 +4,17 @@ A device knows nothing of plans, regions or graphs: it compiles small ONNX model
 tensors in its own memory.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from coexec import hardware
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 from coexec.trace import Detail
 
-__all__ = ["Bound", "Device", "Options", "Program", "Timed"]
+__all__ = ["AfterFork", "Bound", "Device", "Options", "Program", "Timed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,11 @@ class Options:
     """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
     binaries: Path | None = None
     """Folder of the cache, for compiled kernels and measured choices; None: nothing is kept."""
+
+
+AfterFork = Literal["works", "again", "lost"]
+"""What a device's programs are worth in a forked child, which has none of the other threads: they
+work; they have to be compiled again; or the device cannot be used there."""
 
 
 class Bound(Protocol):
@@ -64,6 +68,9 @@ class Device(Protocol):
 
     spec: hardware.Device
     layout_ops: LayoutOps
+    thread_cores: Collection[int]
+    """The cores that a thread is bound to while it runs this device's programs; empty: any."""
+    after_fork: AfterFork
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         """None if the device can run ``task``, else the reason, as a user reads it.
@@ -105,10 +112,6 @@ class Device(Protocol):
 
     def download(self, tensor: Any) -> Array:
         """The values of a device tensor, once computed; valid until the next download of it."""
-        ...
-
-    def entered(self) -> AbstractContextManager[None]:
-        """A thread runs this device's programs inside of it: bound to its cores, for example."""
         ...
 
     def close(self) -> None:

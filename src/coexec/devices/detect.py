@@ -9,8 +9,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["Cluster", "clusters", "memory_bytes", "processor_features", "processor_name",
-           "usable_cores"]  # fmt: skip
+__all__ = ["Cluster", "clusters", "features", "memory_bytes", "processor_features",
+           "processor_name", "usable_cores"]  # fmt: skip
 
 Cluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz where the machine tells."""
@@ -75,16 +75,27 @@ def processor_name() -> str:
 
 
 @cache
+def features() -> tuple[str, ...]:
+    """The instruction set extensions of this processor that numpy knows, sorted: "AVX2", ...
+
+    numpy asks the processor itself, which is right under an emulator as well, where /proc/cpuinfo
+    is not. Nothing if numpy does not tell any more.
+    """
+    try:
+        found = import_module("numpy._core._multiarray_umath").__cpu_features__
+    except (ImportError, AttributeError):  # numpy keeps it for itself, and may move it
+        return ()
+    return tuple(sorted(name for name, has in found.items() if has))
+
+
+@cache
 def processor_features() -> str:
     """A digest of the instruction sets that this process may use.
 
-    The processor's name does not tell: a virtual machine of that name may lack some. numpy asks
-    the processor itself, which is right under an emulator as well, where /proc/cpuinfo is not.
+    The processor's name does not tell: a virtual machine of that name may lack some.
     """
-    try:
-        numpy = import_module("numpy._core._multiarray_umath")
-        text = " ".join(sorted(name for name, has in numpy.__cpu_features__.items() if has))
-    except (ImportError, AttributeError):  # numpy keeps it for itself, and may move it
+    text = " ".join(features())
+    if not text:
         info = _read(Path("/proc/cpuinfo"))
         found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
         text = " ".join(sorted(found.group(1).split())) if found else ""

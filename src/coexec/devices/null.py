@@ -1,13 +1,13 @@
 """A device that computes nothing: to test plans and the executor without hardware."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coexec import hardware
+from coexec.devices.base import AfterFork
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
@@ -18,6 +18,8 @@ class NullDevice:
     """Accepts everything and leaves all tensors at zero. Durations come from a virtual clock."""
 
     layout_ops: LayoutOps = frozenset()
+    thread_cores: Collection[int] = ()
+    after_fork: AfterFork = "works"
 
     def __init__(self, spec: hardware.Device) -> None:
         self.spec = spec
@@ -51,9 +53,6 @@ class NullDevice:
 
     def download(self, tensor: Any) -> Array:
         return np.asarray(tensor)
-
-    def entered(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def close(self) -> None:
         pass

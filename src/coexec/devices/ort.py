@@ -1,8 +1,8 @@
 """CPU clusters through ONNX Runtime: `cpu:0-3` is four pinned threads of one session."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ import numpy as np
 import onnxruntime as ort
 
 from coexec import hardware
-from coexec.devices.threads import BindThread
+from coexec.devices.base import AfterFork
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
 
 __all__ = ["CpuCluster", "OrtProgram", "aligned_empty", "session_options"]
+
+_ORT_FOLDER = os.path.dirname(ort.__file__) + os.sep
 
 _ALIGNMENT = 64
 """Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
@@ -34,6 +36,10 @@ class CpuCluster:
 
     def __init__(self, spec: hardware.Device) -> None:
         self.spec = spec
+        # The other threads of a session are bound to one core each. A caller that may use any of
+        # the cores can stay on one of theirs, where it was last, and the run takes twice as long.
+        self.thread_cores: Collection[int] = spec.cores[:1]
+        self.after_fork: AfterFork = "works" if len(spec.cores) == 1 else "again"
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         return None
@@ -57,11 +63,6 @@ class CpuCluster:
 
     def download(self, tensor: Any) -> Array:
         return np.asarray(tensor)
-
-    def entered(self) -> AbstractContextManager[None]:
-        # The other threads of a session are bound to one core each. A caller that may use any of
-        # the cores can stay on one of theirs, where it was last, and the run takes twice as long.
-        return BindThread(set(self.spec.cores[:1]))
 
     def close(self) -> None:
         pass
@@ -121,7 +122,21 @@ class _Bound:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
+            if not _raised_by_engine(error):
+                raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+
+
+def _raised_by_engine(error: Exception) -> bool:
+    """Whether ONNX Runtime raised it: by its type, or because its own code is where it arose."""
+    if type(error).__module__.startswith("onnxruntime."):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not isinstance(error, RuntimeError | MemoryError):
+        return False
+    return traceback.tb_frame.f_code.co_filename.startswith(_ORT_FOLDER)
 
 
 def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:

@@ -157,6 +157,7 @@ def describe(name: str, options: Options | None = None) -> hardware.Device:
 
 def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
     from coexec.devices.opencl.platforms import devices, start
+    from coexec.devices.opencl.trial import unusable
 
     _, at, cores_text = rest.partition("@")
     cores = _parse_cores(name, cores_text) if at else ()
@@ -171,6 +172,8 @@ def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
     if at and not chosen.pocl:
         raise DeviceError(f"device {name!r}: {chosen.name} has no CPU cores to choose; "
                           f"write gpu:{_number(name)}")  # fmt: skip
+    if (reason := unusable(chosen)) is not None:
+        raise DeviceError(f"device {name!r}: {reason}")
     if chosen.pocl and not at:
         cores = detect.usable_cores()
     return hardware.Device(

@@ -1,9 +1,9 @@
 """Compiled kernels on disk.
 
-An entry of the cache is keyed by its source, the options, the device and its driver, and for PoCL
-by the processor's instruction sets, so a new driver compiles again. What is damaged is compiled
-again, never trusted. Binaries are taken after the kernels exist, because PoCL generates code only
-then.
+An entry of the cache is keyed by its source, the options, the device and its driver, so a new
+driver compiles again; PoCL's also by the instructions that the CPU has, which its code may use.
+What is damaged is compiled again, never trusted. Binaries are taken after the kernels exist, because
+PoCL generates code only then.
 """
 
 import hashlib
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from coexec.cache import Cache, Entry
-from coexec.devices.detect import processor_features
 from coexec.devices.opencl.platforms import Found
 
-__all__ = ["Binaries"]
+__all__ = ["OPTIONS", "Binaries"]
+
+OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
+"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
 
 
 class Binaries:
@@ -51,8 +53,7 @@ class Binaries:
             return pyopencl.Program(self._context, source).build(options)
 
     def _key(self, source: str, options: str) -> str:
-        features = processor_features() if self._found.pocl else ""
-        text = "\0".join([source, options, self._found.name, self._found.driver, features])
+        text = "\0".join([source, options, self._found.name, self._found.compiles_for])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _read(self, key: str) -> Any:

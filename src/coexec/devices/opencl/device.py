@@ -1,16 +1,15 @@
 """An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for PoCL on core 1."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyopencl as cl
 
 from coexec import hardware
-from coexec.devices.base import Options
+from coexec.devices.base import AfterFork, Options
 from coexec.devices.opencl.architecture import Architecture
-from coexec.devices.opencl.binaries import Binaries
+from coexec.devices.opencl.binaries import OPTIONS, Binaries
 from coexec.devices.opencl.building import build
 from coexec.devices.opencl.choices import Choices
 from coexec.devices.opencl.failures import translated
@@ -21,7 +20,6 @@ from coexec.devices.opencl.platforms import Found
 from coexec.devices.opencl.program import OpenClProgram
 from coexec.devices.opencl.tensors import DeviceTensor, Runtime
 from coexec.devices.opencl.tuner import rule
-from coexec.devices.threads import BindThread
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
@@ -29,14 +27,12 @@ from coexec.trace import Detail
 
 __all__ = ["OpenClDevice"]
 
-_OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
-"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
-
 
 class OpenClDevice:
     """A GPU, or PoCL, with kernels generated for it."""
 
     layout_ops: LayoutOps = frozenset()
+    after_fork: AfterFork = "lost"
 
     def __init__(
         self,
@@ -48,12 +44,13 @@ class OpenClDevice:
         """``arch``: generate kernels for another kind of processor than this one, to test them."""
         options = options or Options()
         self.spec = spec
+        self.thread_cores: Collection[int] = spec.cores
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         with translated(spec.name, f"opening {found.name}"):
             context = cl.Context([found.handle])
         self.binaries = Binaries(found, context, options.binaries)
         self._runtime = Runtime(
-            spec.name, found.handle, self.arch, found.unified, self.binaries, context, _OPTIONS,
+            spec.name, found.handle, self.arch, found.unified, self.binaries, context, OPTIONS,
             options.waiting == "active",
         )  # fmt: skip
         self._tuning = options.tuning
@@ -107,9 +104,6 @@ class OpenClDevice:
     def download(self, tensor: DeviceTensor) -> Array:
         with translated(self.spec.name, f"sending {tensor.value.name!r}", ExecutionError):
             return self._runtime.download(tensor)
-
-    def entered(self) -> AbstractContextManager[None]:
-        return BindThread(set(self.spec.cores)) if self.spec.cores else nullcontext()
 
     def start_timing(self) -> None:
         self._runtime.start_timing()

@@ -7,7 +7,7 @@ import pyopencl as cl
 
 from coexec.errors import CoexecError, DeviceError, first_line
 
-__all__ = ["translated"]
+__all__ = ["cause", "translated"]
 
 
 @contextmanager
@@ -28,12 +28,12 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
         ) from error
     except cl.Error as error:
         raise kind(
-            f"{device} failed while {doing} ({_cause(error)}); if it fails again, leave the "
+            f"{device} failed while {doing} ({cause(error)}); if it fails again, leave the "
             f"device out or update its driver: coexec devices shows which it is"
         ) from error
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """The first complaint of the compiler, if it was that; else what OpenCL says."""
     complaints = (line for line in str(error).splitlines() if "error:" in line)
     return next(complaints, first_line(error)).strip()

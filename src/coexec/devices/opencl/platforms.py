@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coexec.devices import detect
 from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.pocl_cpu import tell_cpu
 from coexec.errors import DeviceError, first_line
 
 __all__ = ["Found", "devices", "start"]
@@ -27,6 +29,8 @@ class Found:
     """An OpenCL device."""
 
     handle: Any
+    told_cpu: str | None = None
+    """The CPU that PoCL was told to compile for, see `pocl_cpu`. None: as it finds out itself."""
 
     @property
     def pocl(self) -> bool:
@@ -43,9 +47,15 @@ class Found:
 
     @property
     def driver(self) -> str:
-        """What a compiled program depends on."""
+        """The driver and its version, and the CPU that it was told to compile for."""
         device = self.handle
-        return f"{device.platform.name.strip()} {device.driver_version}, {device.version.strip()}"
+        text = f"{device.platform.name.strip()} {device.driver_version}, {device.version.strip()}"
+        return f"{text}, told {self.told_cpu}" if self.told_cpu else text
+
+    @property
+    def compiles_for(self) -> str:
+        """What a compiled program depends on: the driver, and the instructions of PoCL's CPU."""
+        return " ".join([self.driver, *(detect.features() if self.pocl else ())])
 
     @property
     def memory_bytes(self) -> int:
@@ -90,12 +100,10 @@ def start(cores: Sequence[int] | None = None) -> None:
     Raises:
         DeviceError: pyopencl is not installed, or PoCL's threads run in another number already.
     """
-    from coexec.devices.detect import usable_cores
-
     with _lock:
         wanted = len(cores) if cores else None
         if not _started:
-            _load(wanted or len(usable_cores()))
+            _load(wanted or len(detect.usable_cores()))
         if wanted and wanted != _started[0] and _workers:
             raise DeviceError(
                 f"PoCL runs on {_started[0]} cores in this process, so it cannot run on {wanted} "
@@ -133,14 +141,17 @@ def _threads() -> set[int]:
 
 
 def devices() -> list[Found]:
-    """All devices, in the order of their numbers: ``gpu:0`` is the first."""
+    """All devices, in the order of their numbers: ``gpu:0`` is the first.
+
+    Whether one works is said by `coexec.devices.opencl.trial`.
+    """
     start()
     import pyopencl
 
     found = []
     for platform in _platforms(pyopencl):
         try:
-            found += [Found(d) for d in platform.get_devices()]
+            found += [Found(d, tell_cpu(d)) for d in platform.get_devices()]
         except pyopencl.Error:
             continue  # a platform without devices
     usable = [f for f in found if f.pocl or f.handle.type & pyopencl.device_type.GPU]

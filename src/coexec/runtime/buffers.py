@@ -1,0 +1,157 @@
+"""The memory that one run writes: device tensors, and the programs bound to them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coexec.devices.base import Bound, Device
+from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
+from coexec.memory.reuse import Lifetime, share
+from coexec.runtime.installation import Installation
+from coexec.schedule import Segment, ended_before
+
+__all__ = ["Buffers", "Values"]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The tensors that differ from run to run."""
+
+    feeds: Mapping[str, Array]
+    returned: Mapping[str, Any]
+    """What segments write straight into the caller's arrays, by name."""
+    moved: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """By value and memory, what this run has moved there."""
+
+
+class Buffers:
+    """Device tensors for all values that segments hand on, and the bindings to them.
+
+    One run at a time owns them. An interrupted run does not return them, because a binding may be
+    incomplete and a device may still write: the next run gets new ones.
+    """
+
+    def __init__(self, installation: Installation) -> None:
+        self._installed = installation
+        self._static = _allocate(installation)
+        self._landed: dict[tuple[str, str], Any] = {}
+        """By value and memory: the device tensor that it moves into in each run."""
+        self._bindings: dict[int, Bound] = {}
+        self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        """By segment, inputs and outputs that lie elsewhere in each run."""
+
+    def values(self, feeds: Mapping[str, Array]) -> Values:
+        """The tensors of a new run, with memory for what the caller gets."""
+        home = self._installed.home
+        return Values(feeds, {t.name: home[t.name].allocate(t) for t in self._installed.returned})
+
+    def bound(self, segment: Segment, values: Values) -> Bound | None:
+        """The segment's program with its tensors; None if there is nothing to compute."""
+        index = segment.index
+        program = self._installed.programs[index]
+        if program is None:
+            return None
+        device = self._installed.devices[segment.device]
+        bound = self._bindings.get(index)
+        if bound is not None:
+            changing_inputs, changing_outputs = self._changing[index]
+            for name in changing_inputs:
+                bound.set_input(name, self.input(name, device, values))
+            for name in changing_outputs:
+                bound.set_output(name, values.returned[name])
+            return bound
+        module = self._installed.compiled.modules[index]
+        inputs = {t.name: self.input(t.name, device, values) for t in module.inputs}
+        outputs = {t.name: self._tensor(t.name, values) for t in module.outputs}
+        self._changing[index] = (
+            tuple(n for n in inputs if not self._stays(n, device)),
+            tuple(n for n in outputs if n not in self._static),
+        )
+        self._bindings[index] = bound = program.bind(inputs, outputs)
+        return bound
+
+    def input(self, value: str, device: Device, values: Values) -> Any:
+        """A value in the memory of ``device``; moved there once, kept for later readers."""
+        key = (value, device.spec.memory)
+        source = self._installed.home.get(value)
+        if source is not None and source.spec.memory == device.spec.memory:
+            return self._tensor(value, values)
+        # Only the thread of a device moves tensors into its memory, unless devices share one.
+        if key not in values.moved or (source is not None and not self._installed.tensor_caching):
+            if source is None:
+                array = values.feeds[value]
+            else:
+                array = source.download(self._tensor(value, values))
+            self._landed[key] = values.moved[key] = device.upload(array, self._landed.get(key))
+        return values.moved[key]
+
+    def output(self, tensor: Tensor, values: Values) -> Array:
+        """An output of the model, in memory of the caller's own."""
+        name, home, compiled = tensor.name, self._installed.home, self._installed.compiled
+        if name in compiled.parts:
+            whole = np.empty(tensor.shape, tensor.dtype)
+            for value, region in compiled.parts[name]:
+                whole[region.slices] = home[value].download(self._static[value])
+            return whole
+        if name in self._static:
+            return home[name].download(self._static[name]).copy()
+        if name in home:
+            return home[name].download(values.returned[name])
+        return (values.feeds[name] if name in values.feeds else compiled.constants[name]).copy()
+
+    def _tensor(self, value: str, values: Values) -> Any:
+        return self._static[value] if value in self._static else values.returned[value]
+
+    def _stays(self, value: str, device: Device) -> bool:
+        """Whether ``device`` finds a value in the same tensor in every run."""
+        if value not in self._static:
+            return False
+        return self._installed.home[value].spec.memory == device.spec.memory
+
+
+def _allocate(installed: Installation) -> dict[str, Any]:
+    """Device tensors by value. In host memory, tensors with disjoint lifetimes share buffers."""
+    returned = {t.name for t in installed.returned}
+    kept = {value for parts in installed.compiled.parts.values() for value, _ in parts}
+    kept.update(t.name for t in installed.compiled.outputs)
+    made = {t.name: (s.index, t) for s, m in installed.parts() for t in m.outputs}
+    groups: dict[str, list[str]] = {}
+    for name in made:
+        if name not in returned:
+            groups.setdefault(installed.home[name].spec.memory, []).append(name)
+    leaving = kept | {n for values in installed.crossing.values() for n, _ in values}
+    static: dict[str, Any] = {}
+    for memory, names in groups.items():
+        if memory == "host":
+            static |= _shared(installed, names, kept, made)
+        else:  # such devices lay their tensors out themselves
+            static |= {n: installed.home[n].allocate(made[n][1], n in leaving) for n in names}
+    return static
+
+
+def _shared(
+    installed: Installation,
+    names: list[str],
+    kept: set[str],
+    made: Mapping[str, tuple[int, Tensor]],
+) -> dict[str, Any]:
+    segments = installed.compiled.segments
+    # The caller reads behind the last segment: nothing has ended before it.
+    readers = {name: [len(segments)] if name in kept else [] for name in made}
+    for segment, module in installed.parts():
+        for tensor in module.inputs:
+            if tensor.name in readers:
+                readers[tensor.name].append(segment.index)
+    lives = [Lifetime(made[n][1].size_bytes, made[n][0], tuple(readers[n])) for n in names]
+    buffer_of, sizes = share(lives, ended_before(segments))
+    allocate = installed.home[names[0]].allocate
+    buffers = [allocate(Tensor("", (size,), "uint8")) for size in sizes]
+    found: dict[str, Any] = {}
+    for name, buffer in zip(names, buffer_of, strict=True):
+        tensor = made[name][1]
+        flat = buffers[buffer][: tensor.size_bytes]
+        found[name] = flat.view(tensor.dtype).reshape(tensor.shape)
+    return found

@@ -1,0 +1,287 @@
+"""Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`.
+
+Ownership:
+
+* A request holds the *turn* while it is inside of `Executor.run`. Other requests wait.
+* A run owns the *buffers*. It takes them from the executor and returns them as its last action,
+  after its outputs were copied. A run that an exception leaves at any bytecode does not return
+  them, and the next run allocates new ones. So late results of an interrupted run are written to
+  memory that is not read again, and incomplete bindings are never used.
+* A thread owns a job from the moment at which it takes the job from a queue. A job names its run.
+  Jobs of a stopped run are dropped.
+* The executor owns the threads. Before each run, it replaces threads that have ended.
+
+Every wait has a time limit or checks regularly that the awaited thread is alive.
+"""
+
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from queue import Empty
+from typing import Literal
+
+from coexec.compiled import CompiledPlan
+from coexec.devices.base import Device, Timed
+from coexec.errors import ClosedError, CoexecError, DeviceError, ExecutionError
+from coexec.frontend.module import Array
+from coexec.runtime import forks
+from coexec.runtime.buffers import Buffers
+from coexec.runtime.installation import Installation
+from coexec.runtime.recorder import NoRecorder, Recorder
+from coexec.runtime.run import Run
+from coexec.runtime.turn import Turn
+from coexec.runtime.workers import LOOK_S, Worker, bind_thread, next_of
+from coexec.schedule import Progress
+
+__all__ = ["Executor", "Waiting"]
+
+Waiting = Literal["passive", "active"]
+
+_REST_S = 60.0
+"""For the segments of an abandoned run to end, before the executor gives up on their device."""
+_END_S = 10.0
+"""For threads to end when the executor is closed."""
+
+
+class Executor:
+    """A compiled plan with its programs, buffers and threads.
+
+    `run` may be called from several threads; the requests take turns. Close it, or use it in a
+    ``with`` statement: each device keeps a thread until then.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledPlan,
+        devices: Sequence[Device],
+        *,
+        waiting: Waiting = "passive",
+        tensor_caching: bool = True,
+    ) -> None:
+        """Compile the modules and start a thread for each device that has something to do.
+
+        Args:
+            waiting: what a thread does that waits for another device during a run. "passive": it
+                sleeps. "active": it keeps its core busy, which gets it going sooner. Between runs
+                all threads sleep.
+            tensor_caching: without it, a tensor is moved anew for each segment that reads it
+                elsewhere, and not before: to measure what caching and prefetching bring.
+
+        Raises:
+            DeviceError: a device of the plan is missing, or cannot compile its part.
+        """
+        self._compiled = compiled
+        self._devices = tuple(devices)
+        self._active = waiting == "active"
+        self._caching = tensor_caching
+        self._installed: Installation | None = self._install()
+        self._buffers: Buffers | None = Buffers(self._installed)
+        self._progress = Progress(compiled.segments)
+        # The caller's own thread serves the device that ends last, which saves two hand-overs.
+        self._callers = compiled.segments[-1].device if compiled.segments else None
+        self._callers_cores = self._cores_of(self._callers)
+        self._served = [n for n in self._installed.used if n != self._callers]
+        """Devices with a thread of their own."""
+        self._timed = [d for d in devices if isinstance(d, Timed)]
+        self._turn = Turn()
+        self._latest: Run | None = None
+        self._refusal: CoexecError | None = None
+        """Why nothing runs any more."""
+        self._workers: dict[str, Worker] = {}
+        # Ends the threads when the executor is collected, and when the program ends.
+        weakref.finalize(self, _end, self._workers)
+        self._have_workers()
+        forks.watch(self)
+
+    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
+        """One inference.
+
+        An exception that a signal handler raises meanwhile is the caller's own and passes through.
+
+        Args:
+            feeds: a C-contiguous array of the right shape and dtype for every model input.
+            recorder: notes what ran when. None: nothing is noted.
+
+        Returns:
+            The model's outputs by name, in memory that belongs to the caller.
+
+        Raises:
+            ExecutionError: a device failed; the message names the tasks.
+            ClosedError: the executor was closed.
+            DeviceError: a device of the plan does not work in a forked child.
+        """
+        self._refuse()
+        turn = self._turn
+        turn.refuse_nested()
+        try:
+            try:
+                turn.take()
+                return self._run(feeds, recorder or NoRecorder())
+            finally:
+                turn.give_back()
+        finally:
+            turn.give_back()  # an exception may have interrupted the first one
+
+    def _run(self, feeds: Mapping[str, Array], recorder: Recorder) -> dict[str, Array]:
+        self._refuse()
+        installed = self._installed = self._installed or self._install()
+        self._have_workers()
+        buffers, self._buffers = self._buffers, None
+        if buffers is None:  # the latest run was interrupted
+            self._come_to_rest()
+            buffers = Buffers(installed)
+        run = self._latest = Run(
+            installed, buffers, self._progress.again(), feeds, recorder, dict(self._workers)
+        )
+        timed = self._timed if recorder.wants_details() else []
+        for device in timed:
+            device.start_timing()
+        self._serve(run)
+        outputs = run.output()
+        for device in timed:
+            recorder.add(device.stop_timing())
+        self._buffers = buffers
+        if self._refusal is not None:  # closed meanwhile by a signal handler
+            _end(self._workers)
+        return outputs
+
+    def _serve(self, run: Run) -> None:
+        """Start a run and serve one device of it, in the caller's thread, until all have ended."""
+        cores = self._callers_cores
+        before = os.sched_getaffinity(0) if cores else cores
+        try:
+            try:
+                if before != cores:
+                    bind_thread(cores)
+                run.start()
+                self._work_off(run)
+            finally:
+                run.stopped = True
+                if before != cores:
+                    os.sched_setaffinity(0, before)
+                    before = cores
+        finally:  # an exception may have interrupted the first one
+            run.stopped = True
+            if before != cores:
+                os.sched_setaffinity(0, before)
+        if run.error is not None:
+            raise run.error
+
+    def _work_off(self, run: Run) -> None:
+        if self._callers is None:
+            return
+        for worker in run.workers.values() if self._active else ():
+            worker.give(run, None)
+        while True:
+            try:
+                job = next_of(run.inbox, run if self._active else None, LOOK_S)
+            except Empty:
+                _refuse_dead(run)
+                continue
+            if job is None:
+                return
+            run.advance(job, self._callers)
+
+    def _install(self) -> Installation:
+        return Installation(self._compiled, self._devices, self._caching)
+
+    def _refuse(self) -> None:
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
+
+    def _cores_of(self, name: str | None) -> set[int]:
+        """The cores for a thread that serves a device. Empty: the thread is not bound."""
+        if not hasattr(os, "sched_setaffinity"):
+            return set()
+        return {core for d in self._devices if d.spec.name == name for core in d.thread_cores}
+
+    def _have_workers(self) -> None:
+        for name in self._served:
+            worker = self._workers.get(name)
+            if worker is None or not worker.alive:
+                self._workers[name] = Worker(name, self._cores_of(name), self._active)
+
+    def _come_to_rest(self) -> None:
+        """Wait until all threads have ended their jobs for an interrupted run.
+
+        Raises:
+            ClosedError: a device does not come to an end.
+        """
+        if self._latest is not None:
+            self._latest.stopped = True
+        end_s = time.monotonic() + _REST_S
+        for name, worker in self._workers.items():
+            if not worker.rest(end_s):
+                self._refusal = ClosedError(
+                    f"{name} has not ended what it began more than {_REST_S:.0f} s ago for a run "
+                    f"that was interrupted; make a new session, without this device if it hangs"
+                )
+                self._refuse()
+        for device in self._timed:
+            device.stop_timing()
+
+    def close(self) -> None:
+        """End the threads. The devices stay open.
+
+        Waits for a run that another thread is inside of. From a signal handler of the thread that
+        runs, it stops that run, which then raises ClosedError. May be called again.
+        """
+        self._refusal = self._refusal or ClosedError("the session is closed; make a new one")
+        if self._turn.is_mine:
+            if self._latest is not None:
+                self._latest.fail(ClosedError("the session was closed during this run"))
+        else:
+            self._let_the_run_end()
+        _end(self._workers)
+
+    def _let_the_run_end(self) -> None:
+        turn = self._turn
+        try:
+            try:
+                turn.take(_REST_S)
+            finally:
+                turn.give_back()
+        finally:
+            turn.give_back()
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the threads and the programs that need threads."""
+        if self._latest is not None and not self._latest.stopped:
+            self._latest.fail(ClosedError("the process was forked during this run; its child "
+                                          "has to run again"))  # fmt: skip
+        self._turn, self._latest, self._buffers = Turn(), None, None
+        self._workers.clear()
+        used = [d for d in self._devices if d.spec.name in (*self._served, self._callers)]
+        if any(d.after_fork != "works" for d in used):
+            forks.keep_for_ever((self._installed, self._devices))
+            self._installed = None
+        lost = [d.spec.name for d in used if d.after_fork == "lost"]
+        if lost:
+            self._refusal = DeviceError(
+                f"{lost[0]} belongs to the process that os.fork copied; make the session in the "
+                f"child, or start it with multiprocessing's method 'spawn'"
+            )
+
+    def __enter__(self) -> "Executor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _refuse_dead(run: Run) -> None:
+    """Raise ExecutionError if a thread that the run waits for has ended."""
+    for name, worker in run.workers.items():
+        if not worker.alive and not run.stopped:
+            raise ExecutionError(
+                f"the thread of {name} has ended, the run cannot finish; run again"
+            )
+
+
+def _end(workers: dict[str, Worker]) -> None:
+    """End threads, and wait a limited time for them."""
+    for worker in workers.values():
+        worker.tell_to_end()
+    for worker in workers.values():
+        worker.join(_END_S)

@@ -1,0 +1,58 @@
+"""A lock for one request at a time that no exception can leave locked."""
+
+import threading
+from contextlib import suppress
+
+from coexec.errors import ExecutionError
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """A lock that survives an exception at any bytecode of its holder.
+
+    A signal handler may raise after an ordinary lock was acquired and before the statement that
+    notes it. The lock is never released then. A reentrant lock knows its owner, so that an excess
+    release does nothing. Use it like this::
+
+        turn.refuse_nested()
+        try:
+            try:
+                turn.take()
+                ...
+            finally:
+                turn.give_back()
+        finally:
+            turn.give_back()  # an exception may have interrupted the first one
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holder: int | None = None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread holds the turn. True in signal handlers during a run."""
+        return self._holder == threading.get_ident()
+
+    def refuse_nested(self) -> None:
+        """Raise ExecutionError if the calling thread holds the turn: it would wait for ever."""
+        if self.is_mine:
+            raise ExecutionError(
+                "run was called by a signal handler while the same thread is inside of run; "
+                "note the signal in the handler, and call run after the other one has returned"
+            )
+
+    def take(self, timeout_s: float = -1) -> bool:
+        """Wait for the turn, by default without a time limit; whether it was acquired."""
+        taken = self._lock.acquire(timeout=timeout_s)
+        if taken:
+            self._holder = threading.get_ident()
+        return taken
+
+    def give_back(self) -> None:
+        """Release the turn if the calling thread holds it; else do nothing."""
+        if self.is_mine:
+            self._holder = None
+        with suppress(RuntimeError):  # not taken, or given back before
+            self._lock.release()

@@ -1,0 +1,119 @@
+"""The threads of devices, and their queues."""
+
+import os
+import threading
+import time
+from collections.abc import Collection
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
+
+from coexec.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from coexec.runtime.run import Job, Run
+
+__all__ = ["LOOK_S", "Worker", "bind_thread", "next_of"]
+
+LOOK_S = 0.5
+"""Seconds between two checks of a waiting thread whether the awaited thread is alive."""
+_SPIN_S = 1.0
+"""Longest time for which a thread waits actively. After that it sleeps."""
+
+_T = TypeVar("_T")
+_Queue = SimpleQueue["tuple[Run, Job] | threading.Event | None"]
+"""A job with its run; an event, to set when all earlier jobs are done; or None, to end."""
+
+
+class Worker:
+    """The thread of one device.
+
+    It owns a job from the moment at which it takes the job from its queue. Jobs of a stopped run
+    stay in the queue and are dropped when their turn comes.
+    """
+
+    def __init__(self, name: str, cores: Collection[int], active: bool) -> None:
+        """Start the thread.
+
+        Args:
+            name: of the device.
+            cores: to bind the thread to. Empty: the thread is not bound.
+            active: wait actively while a run is under way.
+        """
+        self._name = name
+        self._queue: _Queue = SimpleQueue()
+        # The thread holds no reference to the executor, which can be collected when unused.
+        self._thread = threading.Thread(
+            target=_serve, args=(name, cores, self._queue, active), name=f"coexec {name}",
+            daemon=True,
+        )  # fmt: skip
+        try:
+            self._thread.start()
+        except BaseException:  # the thread may run already, but no reference to it remains
+            self._queue.put(None)
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def give(self, run: "Run", job: "Job") -> None:
+        self._queue.put((run, job))
+
+    def rest(self, end_s: float) -> bool:
+        """Wait until all jobs in the queue are done, at most until ``end_s``; whether they are."""
+        done = threading.Event()
+        self._queue.put(done)
+        while self.alive and time.monotonic() < end_s:
+            if done.wait(LOOK_S):
+                return True
+        return not self.alive
+
+    def tell_to_end(self) -> None:
+        self._queue.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread. In the thread itself (garbage collection): no wait."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+
+def _serve(name: str, cores: Collection[int], queue: _Queue, active: bool) -> None:
+    bind_thread(cores)
+    run: Run | None = None
+    try:
+        while (given := next_of(queue, run)) is not None:
+            if isinstance(given, threading.Event):
+                given.set()
+                continue
+            run, job = given
+            run.advance(job, name)
+            if not active or run.stopped:
+                run = None
+            del given, job  # frees the tensors of a run that is over
+    except BaseException as error:
+        # Another thread raised it here. Errors of segments are caught in the run.
+        if run is not None:
+            run.fail(ExecutionError(f"the thread of {name} was ended by "
+                                    f"{type(error).__name__}; run again"))  # fmt: skip
+
+
+def next_of(queue: "SimpleQueue[_T]", run: "Run | None", timeout_s: float | None = None) -> _T:
+    """The next entry of a queue. While ``run`` is under way, waits actively.
+
+    Raises:
+        Empty: nothing came in ``timeout_s``.
+    """
+    if run is not None:
+        end_s = time.monotonic() + _SPIN_S
+        while not run.stopped and time.monotonic() < end_s:
+            try:
+                return queue.get_nowait()
+            except Empty:
+                time.sleep(0)  # let other threads have the interpreter
+    return queue.get(timeout=timeout_s)
+
+
+def bind_thread(cores: Collection[int]) -> None:
+    """Bind the calling thread to ``cores``, where there are any and the system supports it."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
