@@ -9,7 +9,7 @@ import onnx_ir as ir
 from coexec.cache import Cache
 from coexec.compiled import CompiledPlan
 from coexec.devices.base import Device
-from coexec.errors import StoreError
+from coexec.errors import ModelError, StoreError
 from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
 from coexec.frontend.model import Model
@@ -138,7 +138,9 @@ class Compiler:
         size_bytes = sum(tensor.nbytes for tensor in weights if tensor is not None)
         try:
             lowered = self._cache.with_scratch(3 * size_bytes + _PROTOBUF_BYTES, work)
-        except OSError:
+        except ModelError:
+            raise
+        except Exception:  # no disk has room, or whatever a file leads to that ends too early
             lowered = None
         return as_it_is(source, borders) if lowered is None else lowered
 

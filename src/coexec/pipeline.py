@@ -116,9 +116,10 @@ class Pipeline:
             with suppress(StoreError):  # a weight is gone or damaged: the model is made again
                 return restore(entry, self.cache, self.digest, self._name())
         for _ in range(_TRIES):
-            model = self._load(check=True, digest=self.digest)
             before = self.digest
-            del self.digest  # computed again: the files may have changed while they were read
+            model = self._load(check=True, digest=before)
+            if isinstance(self.source, str | os.PathLike):
+                del self.digest  # computed again: the files may have changed while they were read
             if self.digest == before:
                 return save(model, self.cache)
         raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "

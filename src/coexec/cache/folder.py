@@ -131,7 +131,11 @@ class Cache:
         Raises:
             OSError: no disk of this machine can be written.
         """
-        return in_scratch(self._drafts, size_bytes, work)
+        try:
+            return in_scratch(self._drafts, size_bytes, work)
+        except OSError as error:
+            self._refused(error)
+            raise
 
     def _place(self, kind: str, key: str) -> tuple[Path, str]:
         """File and full name of an entry. Other versions of coexec have other files."""

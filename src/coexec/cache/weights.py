@@ -126,7 +126,8 @@ class Weights:
 
 def _damaged(found: Mapping[str, Bytes]) -> list[str]:
     """Names of the weights whose bytes are others; several threads look, if it is worth it."""
-    threads = min(_THREADS, len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _THREADS
+    threads = min(_THREADS, cores)
     if threads < 2 or sum(data.nbytes for data in found.values()) < _WORTH_THREADS_BYTES:
         return [name for name, data in found.items() if name_of(data) != name]
     ordered = sorted(found, key=lambda name: found[name].nbytes)

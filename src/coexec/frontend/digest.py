@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ def _read_if_there(path: str) -> _Known:
 
 def _named_by(path: Path) -> list[str]:
     """The files that a model names, beside it and beside the file that it is a link to."""
+    if not _mentions(path, b"location"):  # the key of such names: to find it is quick
+        return []
     import onnx
 
     try:
@@ -151,6 +154,14 @@ def _named_by(path: Path) -> list[str]:
     folders = dict.fromkeys((path.parent, path.resolve().parent))
     names = dict.fromkeys(_locations(proto))
     return [os.path.join(folder, name) for name in names for folder in folders]
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    try:
+        with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            return content.find(word) >= 0
+    except (OSError, ValueError):  # empty, or on a disk that cannot be mapped
+        return True
 
 
 def _locations(message: Any) -> Iterable[str]:

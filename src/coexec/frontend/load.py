@@ -79,14 +79,20 @@ def save(model: Model, cache: Cache) -> Model:
     shared = share(cache, {n: v.const_value for n, v in values.items() if v.const_value})
     if shared is None:
         return model
+    before = {name: value.const_value for name, value in values.items()}
     for name, tensor in shared.items():
         values[name].const_value = written(tensor)
     _embed_attributes(model.source)
     content = ir.to_proto(model.source).SerializeToString()
+    for name, own in before.items():
+        values[name].const_value = own
     names = tuple({t.stored_as: None for t in shared.values() if isinstance(t, Stored)})
     entry = Entry({"model.onnx": content}, names)
     cache.add("models", model.digest, entry)
-    return restore(entry, cache, model.digest, model.graph.name)
+    try:
+        return restore(entry, cache, model.digest, model.graph.name)
+    except StoreError:  # what was just written is damaged or gone
+        return model
 
 
 def _embed_attributes(model: ir.Model) -> None:

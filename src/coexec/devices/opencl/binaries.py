@@ -2,8 +2,8 @@
 
 An entry of the cache is keyed by its source, the options, the device and its driver, so a new
 driver compiles again; PoCL's also by the instructions that the CPU has, which its code may use.
-What is damaged is compiled again, never trusted. Binaries are taken after the kernels exist, because
-PoCL generates code only then.
+What is damaged is compiled again, never trusted. Binaries are taken after the kernels exist,
+because PoCL generates code only then.
 """
 
 import hashlib
