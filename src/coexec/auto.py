@@ -126,8 +126,11 @@ class Auto:
                 raise UsageError(f"planner auto has no option {name!r}; it has "
                                  f"{', '.join(_OPTIONS)}")  # fmt: skip
         chosen: dict[str, Any] = {**_OPTIONS, **(options or {})}
+        if not isinstance(chosen["finalists"], int) or chosen["finalists"] < 1:
+            raise UsageError(f"option finalists of planner auto is {chosen['finalists']!r}; it "
+                             f"wants a number from 1 on")  # fmt: skip
         self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
-        self._finalists = int(chosen["finalists"])
+        self._finalists: int = chosen["finalists"]
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._fresh = fresh
         self._configurations = configurations(devices)

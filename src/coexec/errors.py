@@ -14,7 +14,8 @@ A message says what is wrong, where, with the numbers, and what to do about it. 
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
 exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
 
-`DegradedWarning` is a warning: a session carries on with less than it was asked for.
+Two warnings say on one line what does not stop a session: `DegradedWarning`, it carries on with
+less than it was asked for; `ModelWarning`, something about the model is doubtful.
 """
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "ModelError",
+    "ModelWarning",
     "PlanError",
     "StoreError",
     "UsageError",
@@ -70,6 +72,10 @@ class ExecutionError(CoexecError, RuntimeError):
 
 class DegradedWarning(RuntimeWarning):
     """A session carries on with less than it was asked for: a device has failed."""
+
+
+class ModelWarning(UserWarning):
+    """Something about a model is doubtful: a declared shape is wrong, or it cannot be checked."""
 
 
 def first_line(error: Exception) -> str:

@@ -1,21 +1,21 @@
 """Load a model: read, fix shapes, simplify, check, group into tasks."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
-from coexec.errors import ModelError, StoreError
+from coexec.errors import ModelError, ModelWarning, StoreError
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
+from coexec.frontend.infer import complete
+from coexec.frontend.inputs import candidates, random_inputs
 from coexec.frontend.model import Model, require_whole
-from coexec.frontend.module import Array
 from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import fix_shapes, simplify
-from coexec.ir.graph import Graph
 
 __all__ = ["load", "random_inputs", "restore", "save"]
 
@@ -34,40 +34,39 @@ def load(
         source: path, serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
         shapes: fixed shapes of inputs that the model leaves dynamic.
         name: how the graph is called; by default the model's own name.
-        check: compare the simplified model's outputs with the given one's on random inputs.
+        check: compare the simplified model's outputs with the given one's on made-up inputs.
         rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
 
     Raises:
         ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
         UsageError: ``shapes`` does not fit the model.
+
+    Warns:
+        ModelWarning: a declared shape is wrong, or no made-up inputs suit the check.
     """
     shapes = shapes or {}
     model = read(source)
     fix_shapes(model, shapes)
     given = model.clone() if check else None
     try:
-        simplify(model, rewrites)
+        wrong = simplify(model, rewrites)
+        complete(model)
         graph = build_graph(model, name or model.graph.name or "model")
-        if given is not None:
-            check_same(given, model, random_inputs(graph))
+        unchecked = None if given is None else check_same(given, model, candidates(graph))
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
+    if wrong:
+        _warn(f"{graph.name}: {wrong[0]}; {len(wrong)} of the declared shapes are wrong, what the "
+              f"operators compute is used in their place")  # fmt: skip
+    if unchecked is not None:
+        _warn(f"{graph.name}: the simplified model was not compared with the given one: "
+              f"{unchecked}")  # fmt: skip
     return Model(model, graph, digest_of(source, shapes))
 
 
-def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Standard normal numbers for float inputs, zeros and ones for others."""
-    rng = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
-    for name in graph.inputs:
-        tensor = graph.tensors[name]
-        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
-            numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
-            found[name] = numbers.astype(tensor.dtype, copy=False)
-        else:
-            found[name] = rng.integers(0, 2, tensor.shape).astype(tensor.dtype)
-    return found
+def _warn(text: str) -> None:
+    warnings.warn(text, ModelWarning, stacklevel=3)
 
 
 def save(model: Model, folder: Path) -> None:

@@ -5,7 +5,7 @@ weights stay where they are, mapped from their file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
     weights = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
     require_whole(weights.values())
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
-    tensors = {info.name: _tensor(info) for info in infos}
+    tensors = {info.name: _tensor(info) for info in infos if _is_static(info)}
     stands_for: dict[str, str] = {}
     for name in borders:
         value = BORDER + name
@@ -97,6 +97,8 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
                 break
             value = source
         stands_for.setdefault(value, name)
+        # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
+        tensors.setdefault(value, replace(tensors[BORDER + name], name=value))
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, layout_ops) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
@@ -110,6 +112,12 @@ def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
 
 def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     return {name: i for i, node in enumerate(nodes) for name in node.output if name}
+
+
+def _is_static(info: onnx.ValueInfoProto) -> bool:
+    kind = info.type.tensor_type
+    known = kind.elem_type != 0 and kind.HasField("shape")
+    return known and all(d.HasField("dim_value") for d in kind.shape.dim)
 
 
 def _tensor(info: onnx.ValueInfoProto) -> Tensor:
