@@ -78,6 +78,6 @@ class ModelWarning(UserWarning):
     """Something about a model is doubtful: a declared shape is wrong, or it cannot be checked."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What another library says, without its stack of details; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

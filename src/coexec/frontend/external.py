@@ -9,14 +9,16 @@ machine. A hard link is a file like any other.
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+import onnx
 import onnx_ir as ir
+from onnx import external_data_helper
 
 from coexec.errors import ModelError
 
-__all__ = ["attach"]
+__all__ = ["attach", "embed_in_bodies"]
 
 
 def attach(model: ir.Model, path: Path | None) -> None:
@@ -94,6 +96,22 @@ def _read_attribute(
 
 def _read(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+
+
+def embed_in_bodies(nodes: Iterable[onnx.NodeProto], folder: Path) -> None:
+    """Read what the bodies of ``nodes`` have in files of ``folder``, which are our own.
+
+    ONNX Runtime moves large constants of bodies there, too, when it saves a model.
+    """
+    for node in nodes:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                for tensor in body.initializer:
+                    if external_data_helper.uses_external_data(tensor):
+                        external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+                        tensor.data_location = onnx.TensorProto.DEFAULT
+                        del tensor.external_data[:]
+                embed_in_bodies(body.node, folder)
 
 
 def _require_inside(tensor: ir.ExternalTensor, file: Path) -> None:

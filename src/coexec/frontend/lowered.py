@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coexec.frontend.external import embed_in_bodies
 from coexec.frontend.model import require_whole
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Tensor
@@ -81,6 +82,7 @@ def read_lowered(path: Path, borders: Iterable[str], layout_ops: LayoutOps) -> L
     """Read what `Device.lower` wrote. Weights are mapped into memory when first used."""
     proto = onnx.load(str(path), load_external_data=False)
     nodes = list(proto.graph.node)
+    embed_in_bodies(nodes, path.parent)
     maker = _makers(nodes)
     weights = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
     require_whole(weights.values())

@@ -1,7 +1,9 @@
 """Read an ONNX model from a path, bytes or a ModelProto, and refuse what cannot be run."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -17,6 +19,9 @@ __all__ = ["ModelSource", "read"]
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """What a model can be loaded from. A string of the form "zoo:NAME" is resolved by the caller."""
 
+_ANY_VERSION = 2**31
+"""Versions of operator sets are below."""
+
 
 def read(source: ModelSource) -> ir.Model:
     """The model as it stands in ``source``, checked but not changed.
@@ -31,6 +36,7 @@ def read(source: ModelSource) -> ir.Model:
     else:
         model = _open(Path(source))
     _check_operators(model)
+    _check_weights(model)
     _drop_default_inputs(model)
     for value in (*model.graph.inputs, *model.graph.outputs):
         require_tensor(value)
@@ -79,14 +85,40 @@ def _deserialize(proto: onnx.ModelProto, what: str, size: int) -> ir.Model:
             f"nodes, {len(proto.graph.output)} outputs and {len(proto.opset_import)} opset "
             f"imports, and needs at least one of each; export or download it again"
         )
+    broken = next(_broken_texts(proto), None)
+    if broken is not None:
+        raise ModelError(f"{what} ({size} bytes) is damaged: {broken!r} is no text in UTF-8; "
+                         f"export or download it again")  # fmt: skip
     _check_names(proto.graph, what)
     try:
         return ir.from_proto(with_dense_weights(proto))
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{what} ({size} bytes) is not a valid ONNX model: {first_line(error)}; "
+        raise ModelError(f"{what} ({size} bytes) is not a valid ONNX model: {_reason(error)}; "
                          f"export or download it again") from None  # fmt: skip
+
+
+def _broken_texts(message: Any) -> Iterator[bytes]:
+    """Texts that are not UTF-8, at any depth: protobuf hands these out as bytes."""
+    if isinstance(message, onnx.TensorProto):  # to list its fields would copy its values
+        fields: list[Any] = [message.name, message.external_data]
+    else:
+        fields = [v for f, v in message.ListFields() if f.type in (f.TYPE_STRING, f.TYPE_MESSAGE)]
+    for field in fields:
+        single = isinstance(field, str | bytes) or hasattr(field, "ListFields")
+        for value in [field] if single else field:
+            if isinstance(value, bytes):
+                yield value
+            elif not isinstance(value, str):
+                yield from _broken_texts(value)
+
+
+def _reason(error: BaseException) -> str:
+    """What is behind an error: onnx_ir wraps it once for each level of the model."""
+    while (behind := error.__cause__ or error.__context__) is not None:
+        error = behind
+    return first_line(error)
 
 
 def _check_names(graph: onnx.GraphProto, what: str) -> None:
@@ -139,6 +171,9 @@ def _check_operators(model: ir.Model) -> None:
                 f"{at} uses {node.op_type} of domain {node.domain!r}, which the model does not "
                 f"import; coexec runs the standard ONNX operators: export it without custom ones"
             )
+        if not 0 < version < _ANY_VERSION:
+            raise ModelError(f"{at} is of version {version} of domain {node.domain!r}, which is "
+                             f"no version; export the model or download it again")  # fmt: skip
         if not onnx.defs.has(node.op_type, max_inclusive_version=version, domain=domain):
             where = f"domain {node.domain!r}" if domain else f"opset {version}"
             raise ModelError(
@@ -146,6 +181,21 @@ def _check_operators(model: ir.Model) -> None:
                 f"standard ONNX operators up to opset {onnx.defs.onnx_opset_version()}: export "
                 f"the model without custom operators"
             )
+
+
+def _check_weights(model: ir.Model) -> None:
+    """Every weight in the model itself has as many values as its shape says."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or isinstance(tensor, ir.ExternalTensor):
+            continue  # `attach` has looked at the files
+        try:
+            tensor.numpy()
+        except Exception as error:
+            raise ModelError(
+                f"weight {value.name!r} of shape {tensor.shape} does not hold what it should: "
+                f"{first_line(error)}; export the model or download it again"
+            ) from None
 
 
 def _first_output(node: ir.Node) -> str:
