@@ -101,6 +101,11 @@ def test_a_hard_link_is_a_file(tmp_path: Path) -> None:
     assert np.array_equal(result(path, tmp_path / "cache"), X + WEIGHT)
 
 
+def test_values_at_an_odd_offset(tmp_path: Path) -> None:
+    path = write(tmp_path / "model", data=b"abc" + WEIGHT.tobytes(), offset=3)
+    assert np.array_equal(result(path, tmp_path / "cache"), X + WEIGHT)
+
+
 def test_constants_in_bodies_are_read_from_files_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

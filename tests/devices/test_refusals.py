@@ -1,5 +1,6 @@
 """Whatever comes as a model: it runs, or one line says why not."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,18 @@ def test_sparse_weights_are_made_dense(indices: list, tmp_path: Path) -> None:
     assert len(proto.graph.sparse_initializer) == 1  # the caller's model is not changed
 
 
+def test_sparse_constants_are_made_dense() -> None:
+    weight = sparse(np.array([1, 11], np.int64), [3, 4]).graph.sparse_initializer[0]
+    nodes = [
+        node("Constant", [], ["w"], sparse_value=weight),
+        node("Add", ["x", "w"], ["y"]),
+    ]
+    proto = from_nodes(nodes, [tensor_info("x", [3, 4])], [tensor_info("y", [3, 4])])
+    weights = [t for t in load(proto, check=True).source.graph.initializers.values()]
+    (dense,) = (t.const_value.numpy() for t in weights if t.const_value is not None)
+    assert dense.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 2]]
+
+
 @pytest.mark.parametrize(
     ("indices", "dims"),
     [([1, 12], [3, 4]), ([-1, 2], [3, 4]), ([1], [3, 4]), ([1, 2], [2**40, 4]), ([1, 2], [-3, 4])],
@@ -119,6 +132,41 @@ def test_a_shape_that_fed_values_decide_is_refused() -> None:
         [tensor_info("y", ["a", "b"])],
     )
     assert "the shape of the output 'h' of Reshape node 'reshape' is not known" in one_line(proto)
+
+
+def test_tensors_larger_than_any_memory() -> None:
+    for size in (2**40, 2**28):
+        x, y = tensor_info("x", [size, 2**30]), tensor_info("y", [size, 2**30])
+        text = one_line(from_nodes([node("Relu", ["x"], ["y"])], [x], [y]))
+        assert "smaller shapes" in text
+
+
+def test_inputs_without_a_type() -> None:
+    proto = from_nodes(
+        [node("Relu", ["x"], ["y"])], [onnx.ValueInfoProto(name="x")], [tensor_info("y", [3])]
+    )
+    assert "input 'x' has the dynamic shape None" in one_line(proto)
+    with pytest.raises(ModelError, match="the type of input 'x' is unknown"):
+        load(proto, shapes={"x": (3,)})
+
+
+def test_paths_that_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path, "", tmp_path / "none"):
+        with pytest.raises(ModelError, match="cannot read the model") as caught:
+            load(path)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_texts_and_numbers_that_are_none() -> None:
+    for old, new in ((b"MaxPool", b"Max\xffool"), (b"joined", b"joine\xff")):
+        assert "is no text in UTF-8" in one_line(BYTES.replace(old, new))
+    proto = branches()
+    proto.opset_import[0].version = 2**40
+    assert "of version 1099511627776 of domain ''" in one_line(proto)
+    proto = branches()
+    proto.graph.initializer[0].dims[0] = 5
+    assert "weight 'stem.w' of shape [5,3,3,3] does not hold" in one_line(proto)
 
 
 BYTES = branches(width=1, channels=2, size=4).SerializeToString()

@@ -59,7 +59,8 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
         if tensor is None or (tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor)):
             continue
         if is_plain(tensor.dtype):
-            weights[name] = tensor.numpy()
+            # ONNX Runtime wants aligned memory; a file may have the values at any offset.
+            weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
             value.const_value = ir.ExternalTensor(
                 "weights", 0, tensor.nbytes, tensor.dtype,
                 shape=ir.Shape(tensor.shape.numpy()), name=name,

@@ -1,6 +1,7 @@
 """Read an ONNX model from a path, bytes or a ModelProto, and refuse what cannot be run."""
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ def read(source: ModelSource) -> ir.Model:
 
 def _open(path: Path) -> ir.Model:
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
+            raise OSError(0, "it is no file but a pipe or device")
         content = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from None

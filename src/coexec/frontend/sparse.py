@@ -1,6 +1,7 @@
 """Sparse weights made dense: no engine computes with them as they are."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -15,18 +16,38 @@ _MOST_BYTES = 2**31
 
 
 def with_dense_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """``proto``, or a copy of it in which every sparse initializer is a dense one.
+    """``proto``, or a copy of it in which every sparse initializer and constant is a dense one.
 
     Raises:
         ModelError: its indices are damaged, lie in an external file, or it is too large.
     """
-    if not proto.graph.sparse_initializer:
+    if not any(_is_sparse(graph) for graph in _graphs(proto.graph)):
         return proto
     dense = onnx.ModelProto()
     dense.CopyFrom(proto)
-    dense.graph.initializer.extend(_dense(sparse) for sparse in proto.graph.sparse_initializer)
-    del dense.graph.sparse_initializer[:]
+    for graph in _graphs(dense.graph):
+        graph.initializer.extend(_dense(sparse) for sparse in graph.sparse_initializer)
+        del graph.sparse_initializer[:]
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("sparse_tensor"):
+                    tensor = _dense(attribute.sparse_tensor)
+                    attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
     return dense
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """``graph`` and the bodies in it, at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _graphs(body)
+
+
+def _is_sparse(graph: onnx.GraphProto) -> bool:
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    return bool(graph.sparse_initializer) or any(a.HasField("sparse_tensor") for a in attributes)
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:

@@ -1,5 +1,6 @@
 """The tensors of a model as the graph of tasks knows them: static shapes, numpy's types."""
 
+import sys
 from collections.abc import Iterable
 
 import onnx_ir as ir
@@ -52,7 +53,11 @@ def _tensor(value: ir.Value) -> Tensor:
             f"{_at(value)} has the type {dtype.name}, which tensors between devices cannot have; "
             f"coexec runs numbers and booleans of numpy's types: leave that part to ONNX Runtime"
         )
-    return Tensor(value.name or "", tuple(shape.numpy()), _name_of(dtype))
+    tensor = Tensor(value.name or "", tuple(shape.numpy()), _name_of(dtype))
+    if tensor.size_bytes > sys.maxsize:
+        raise ModelError(f"{_at(value)} of shape {shape} has {tensor.size_bytes:.1e} bytes, more "
+                         f"than memory has addresses; give the model smaller shapes")  # fmt: skip
+    return tensor
 
 
 def require_tensor(value: ir.Value) -> None:
