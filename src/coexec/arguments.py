@@ -1,4 +1,4 @@
-"""Checks of what a session is given: each returns the argument as the rest of the program takes it.
+"""Checks of what a session or `load` is given: each returns the argument as the program takes it.
 
 All raise UsageError (`check_feeds` InputError) with what was given and what is wanted; none reads
 a file or opens a device.
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coexec.errors import InputError, UsageError, first_line
-from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "check_waiting",
 ]
 
+_Array = npt.NDArray[Any]
 _WAITING = ("passive", "active")
 
 
@@ -156,7 +157,7 @@ def check_waiting(waiting: Any) -> None:
         raise UsageError(f"waiting is {waiting!r}; it is {' or '.join(map(repr, _WAITING))}")
 
 
-def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Array]:
+def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, _Array]:
     """The feeds as contiguous arrays, refused if the model does not take them.
 
     Raises:
@@ -174,7 +175,7 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
     return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
 
 
-def _array(tensor: Tensor, fed: Any) -> Array:
+def _array(tensor: Tensor, fed: Any) -> _Array:
     name = tensor.name
     try:
         array = np.asarray(fed)

@@ -108,6 +108,14 @@ def test_arguments_with_one(words: dict[str, Any], tmp_path: Path) -> None:
     assert np.array_equal(found, [0, 2])
 
 
+def test_load_takes_the_same(tmp_path: Path) -> None:
+    for source, message in ((5, "the model is a int"), ("a\0b", "zero character")):
+        with pytest.raises(UsageError, match=message):
+            coexec.load(source)
+    with pytest.raises(UsageError, match="shapes=5; give a dict"):
+        coexec.load(SMALL, shapes=5)
+
+
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=4),
     st.binary(max_size=4), st.lists(st.integers(0, 2), max_size=2),

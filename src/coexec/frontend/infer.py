@@ -28,7 +28,7 @@ def infer(model: ir.Model) -> tuple[str, ...]:
         found = value.shape
         value.shape = _merged(found, given)
         if found is not None and given is not None and _contradict(found, given):
-            wrong.append(f"{value.name!r} is declared as {_text(given)} and has {_text(found)}")
+            wrong.append(f"{value.name!r} as {_text(given)} where it has {_text(found)}")
     return tuple(wrong)
 
 

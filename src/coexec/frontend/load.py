@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from coexec.arguments import check_model, check_shapes
 from coexec.errors import ModelError, ModelWarning, StoreError
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
@@ -39,13 +40,13 @@ def load(
 
     Raises:
         ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
-        UsageError: ``shapes`` does not fit the model.
+        UsageError: ``shapes`` does not fit the model, or ``source`` is none.
 
     Warns:
         ModelWarning: a declared shape is wrong, or no made-up inputs suit the check.
     """
-    shapes = shapes or {}
-    model = read(source)
+    shapes = check_shapes(shapes)
+    model = read(check_model(source))
     fix_shapes(model, shapes)
     given = model.clone() if check else None
     try:
@@ -57,10 +58,10 @@ def load(
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
     if wrong:
-        _warn(f"{graph.name}: {wrong[0]}; {len(wrong)} of the declared shapes are wrong, what the "
-              f"operators compute is used in their place")  # fmt: skip
+        _warn(f"the model {graph.name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what the "
+              f"operators compute is used")  # fmt: skip
     if unchecked is not None:
-        _warn(f"{graph.name}: the simplified model was not compared with the given one: "
+        _warn(f"the simplified model {graph.name!r} was not compared with the given one: "
               f"{unchecked}")  # fmt: skip
     return Model(model, graph, digest_of(source, shapes))
 
