@@ -44,13 +44,7 @@ def check_same(
         reason = _other_shape(simplified, expected) or ""
         if reason:
             continue
-        try:
-            found = _run(plain_session(simplified), names, inputs)
-        except ModelError as error:
-            raise ModelError(f"ONNX Runtime runs the given model and not the simplified one "
-                             f"({error}); this is a bug of the simplification, please report it "
-                             f"with the model") from None  # fmt: skip
-        difference = _difference(names, found, expected)
+        difference = _difference(names, _run_simplified(simplified, names, inputs), expected)
         if difference is None:
             return None
         if _difference(names, _run(session, names, inputs), expected) is not None:
@@ -60,6 +54,18 @@ def check_same(
             f"the simplification, please report it with the model"
         )
     return reason
+
+
+def _run_simplified(
+    model: ir.Model, names: Sequence[str], inputs: Mapping[str, Array]
+) -> list[Array]:
+    """Results for inputs that the given model takes."""
+    try:
+        return _run(plain_session(model), names, inputs)
+    except ModelError as error:
+        raise ModelError(f"ONNX Runtime runs the given model and not the simplified one ({error}); "
+                         f"this is a bug of the simplification, please report it with the "
+                         f"model") from None  # fmt: skip
 
 
 def _run(

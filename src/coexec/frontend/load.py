@@ -57,17 +57,22 @@ def load(
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
-    if wrong:
-        _warn(f"the model {graph.name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what the "
-              f"operators compute is used")  # fmt: skip
-    if unchecked is not None:
-        _warn(f"the simplified model {graph.name!r} was not compared with the given one: "
-              f"{unchecked}")  # fmt: skip
+    _report(graph.name, wrong, unchecked)
     return Model(model, graph, digest_of(source, shapes))
 
 
+def _report(name: str, wrong: Sequence[str], unchecked: str | None) -> None:
+    """Warn of what is doubtful: shapes that are declared wrong, or why nothing was compared."""
+    if wrong:
+        _warn(f"the model {name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what the "
+              f"operators compute is used")  # fmt: skip
+    if unchecked is not None:
+        _warn(f"the simplified model {name!r} was not compared with the given one: "
+              f"{unchecked}")  # fmt: skip
+
+
 def _warn(text: str) -> None:
-    warnings.warn(text, ModelWarning, stacklevel=3)
+    warnings.warn(text, ModelWarning, stacklevel=4)
 
 
 def save(model: Model, folder: Path) -> None:
