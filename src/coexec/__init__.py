@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coexec.cache import Cache
     from coexec.errors import CoexecError
     from coexec.frontend.load import load
     from coexec.hardware import Device, Link, System
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from coexec.trace import Trace
 
 _HOME = {
+    "Cache": "cache",
     "CoexecError": "errors",
     "Device": "hardware",
     "Graph": "ir.graph",
@@ -34,6 +36,7 @@ _HOME = {
 
 __all__ = [
     "PLANNERS",
+    "Cache",
     "CoexecError",
     "Device",
     "Graph",

@@ -31,6 +31,7 @@ from coexec.errors import (
     StoreError,
     UsageError,
 )
+from coexec.frontend.module import Array
 from coexec.pipeline import Pipeline
 from coexec.plan import Plan
 from coexec.runtime.executor import Executor
@@ -126,8 +127,11 @@ class Auto:
                 raise UsageError(f"planner auto has no option {name!r}; it has "
                                  f"{', '.join(_OPTIONS)}")  # fmt: skip
         chosen: dict[str, Any] = {**_OPTIONS, **(options or {})}
+        if not isinstance(chosen["finalists"], int) or chosen["finalists"] < 1:
+            raise UsageError(f"option finalists of planner auto is {chosen['finalists']!r}; it "
+                             f"wants a number from 1 on")  # fmt: skip
         self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
-        self._finalists = int(chosen["finalists"])
+        self._finalists: int = chosen["finalists"]
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._fresh = fresh
         self._configurations = configurations(devices)
@@ -243,21 +247,12 @@ def _run_in_turns(finalists: Sequence[_Entry]) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in finalists]
     if len(finalists) == 1:
         return times  # nothing needs to be run
-    from coexec.frontend.load import random_inputs
-
-    feeds = random_inputs(finalists[0].work.model.graph)
     with ExitStack() as stack:
-        runs: dict[int, Executor] = {}
-        for which, (_, work, plan) in enumerate(finalists):
-            with suppress(CoexecError):
-                executor = stack.enter_context(work.start(work.compiled_plan(plan)))
-                for _ in range(2):
-                    executor.run(feeds)
-                runs[which] = executor
+        runs, feeds = _started(finalists, stack)
         end_s = time.perf_counter() + _BUDGET_S
         for number in range(_ROUNDS[1]):
             enough = number >= _ROUNDS[0]
-            if enough and (len(runs) < 2 or time.perf_counter() > end_s):
+            if not runs or (enough and (len(runs) < 2 or time.perf_counter() > end_s)):
                 break
             turns = list(runs)
             for which in turns[number % len(turns) :] + turns[: number % len(turns)]:
@@ -269,6 +264,27 @@ def _run_in_turns(finalists: Sequence[_Entry]) -> list[list[float]]:
             if enough:
                 runs = {which: runs[which] for which in _still_in(times, turns)}
     return times
+
+
+def _started(
+    finalists: Sequence[_Entry], stack: ExitStack
+) -> tuple[dict[int, Executor], Mapping[str, Array]]:
+    """The finalists that run, and the first made-up inputs that suit the model."""
+    from coexec.frontend.inputs import candidates
+
+    for feeds in candidates(finalists[0].work.model.graph):
+        runs: dict[int, Executor] = {}
+        with ExitStack() as attempt:
+            for which, (_, work, plan) in enumerate(finalists):
+                with suppress(CoexecError):
+                    executor = attempt.enter_context(work.start(work.compiled_plan(plan)))
+                    for _ in range(2):
+                        executor.run(feeds)
+                    runs[which] = executor
+            if runs:
+                stack.push(attempt.pop_all())
+                return runs, feeds
+    return {}, {}
 
 
 def _still_in(times: Sequence[Sequence[float]], turns: Sequence[int]) -> list[int]:
@@ -291,10 +307,11 @@ def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> li
     That is the one with the least median ratio to the best single device, or to any other that
     ran; and the single device itself unless that ratio is clearly below one, and below one in
     three of four rounds: few rounds of a large network have medians that are off by a percent.
+    Where nothing could be run, nothing is clearly faster than the best single device.
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
     if not ran:
-        return list(finalists)
+        return sorted(finalists, key=lambda entry: not entry.is_single)
     single = next((which for which in ran if finalists[which].is_single), None)
     unit = ran[0] if single is None else single
     ratio = {which: statistics.median(_ratios(times[which], times[unit])) for which in ran}

@@ -15,8 +15,9 @@ A message says what is wrong, where, with the numbers, and what to do about it. 
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
 exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
 
-Two are warnings: `DegradedWarning`, a session carries on with less than it was asked for, and
-`CacheWarning`, coexec carries on without the cache or with a part of it.
+Three warnings say on one line what does not stop a session: `DegradedWarning`, it carries on with
+less than it was asked for; `CacheWarning`, it carries on without the cache or with a part of it;
+`ModelWarning`, something about the model is doubtful.
 """
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "ModelError",
+    "ModelWarning",
     "PlanError",
     "StoreError",
     "UsageError",
@@ -84,6 +86,10 @@ class CacheWarning(RuntimeWarning):
     """The cache cannot be read or written, or was damaged. Results are right, only later."""
 
 
-def first_line(error: Exception) -> str:
+class ModelWarning(UserWarning):
+    """Something about a model is doubtful: a declared shape is wrong, or it cannot be checked."""
+
+
+def first_line(error: BaseException) -> str:
     """What another library says, without its stack of details; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coexec.arguments import check_waiting
 from coexec.cache import Cache
 from coexec.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.costs.base import CostModel
@@ -37,7 +38,7 @@ __all__ = ["ZOO", "Pipeline", "make_plan"]
 ZOO = "zoo:"
 _TRIES = 3
 """Times that a model is read whose files change meanwhile."""
-_FORM = "2"
+_FORM = "3"
 """Raised when simplification or the zoo changes: what was cached of a model is then made anew."""
 
 
@@ -74,8 +75,7 @@ class Pipeline:
             DeviceError: a device cannot be used.
             UsageError: ``waiting`` is neither "passive" nor "active".
         """
-        if waiting not in ("passive", "active"):
-            raise UsageError(f"waiting is {waiting!r}; it is 'passive' or 'active'")
+        check_waiting(waiting)
         self.waiting = waiting
         self.cache = cache if isinstance(cache, Cache) else Cache(cache)
         self.gpu = dict(gpu or {})
@@ -153,15 +153,13 @@ class Pipeline:
 
     def onnx_runtime(self, threads: int) -> Any:
         """ONNX Runtime's own session of the model as it was given, to compare with."""
-        import onnx_ir as ir
-
         from coexec.frontend.check import plain_session
         from coexec.frontend.read import read
         from coexec.frontend.simplify import fix_shapes
 
         model = read(self._resolved())
         fix_shapes(model, self.shapes)
-        return plain_session(ir.to_proto(model), threads)
+        return plain_session(model, threads)
 
     def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """What ONNX Runtime computes for the model as it was given."""

@@ -7,17 +7,20 @@ are as cold as in a real inference. Timed one by one in a loop they look up to 1
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from coexec.compile import Compiler
 from coexec.compiled import CompiledPlan
+from coexec.costs.estimated import estimated_s
 from coexec.costs.table import CostTable
 from coexec.derive import stepwise
 from coexec.devices.base import Device
-from coexec.errors import InfeasibleError
-from coexec.frontend.load import random_inputs
+from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
+from coexec.frontend.inputs import candidates, random_inputs
+from coexec.frontend.module import Array
 from coexec.handover import crossing, launch, wake_up
 from coexec.hardware import Link, System
 from coexec.ir.graph import Graph, Task
@@ -113,6 +116,8 @@ class Profiler:
         known = {} if self._fresh else self._store.read(device.spec.key)
         if not wanted <= known.keys():
             measured = self._sweep(compiled, signatures, device, graph)
+            if measured is None:
+                return self._estimated(graph, device, can)
             known = {s: m for s, m in measured.items() if s in wanted and s not in known} | known
             self._store.write(device.spec.key, {s: known[s] for s in wanted})
         return {
@@ -120,11 +125,38 @@ class Profiler:
             for s, t in zip(signatures, graph.tasks, strict=True)
         }
 
+    def _estimated(
+        self, graph: Graph, device: Device, can: Mapping[str, bool]
+    ) -> Mapping[str, float]:
+        """Seconds of each task, of what it computes and moves. They are not stored."""
+        launch_s, cores = self._launch_s(device), len(device.spec.cores)
+        return {
+            t.name: launch_s + estimated_s(graph, t, cores) if can[t.name] else float("inf")
+            for t in graph.tasks
+        }
+
     def _sweep(
         self, compiled: CompiledPlan, signatures: Sequence[str], device: Device, graph: Graph
-    ) -> dict[str, Measurement]:
+    ) -> dict[str, Measurement] | None:
+        """The median of each signature; None if no made-up inputs suit the model."""
+        reason = ""
+        for feeds in candidates(graph):
+            try:
+                return self._swept(compiled, signatures, device, graph, feeds)
+            except ExecutionError as error:
+                reason = reason or first_line(error)
+        warnings.warn(
+            f"{graph.name!r} does not run with made-up inputs ({reason}); its tasks cannot be "
+            f"measured, and plans for {device.spec.name} rest on estimates",
+            ModelWarning, stacklevel=2,
+        )  # fmt: skip
+        return None
+
+    def _swept(
+        self, compiled: CompiledPlan, signatures: Sequence[str], device: Device, graph: Graph,
+        feeds: Mapping[str, Array],
+    ) -> dict[str, Measurement]:  # fmt: skip
         """Run all tasks in order until their sum is stable; the median of each signature."""
-        feeds = random_inputs(graph)
         effort = self._effort
         rows: list[list[float]] = []
         what = f"{device.spec.name}: {len(set(signatures))} distinct tasks"

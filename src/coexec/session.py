@@ -1,18 +1,17 @@
 """`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from coexec import arguments
+from coexec.arguments import check_feeds
 from coexec.auto import prepared
 from coexec.compiled import CompiledPlan
-from coexec.devices.registry import whole_cpu
-from coexec.errors import InputError, UsageError
+from coexec.devices.registry import split_names, whole_cpu
+from coexec.errors import InputError
 from coexec.failover import Failover, Ready, Recorded
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
@@ -88,27 +87,23 @@ class InferenceSession:
             CoexecError: the subclass says whose fault it is, the message what to do.
         """
         del sess_options, provider_options
-        if not hasattr(path_or_bytes, "graph") and not isinstance(
-            path_or_bytes, str | bytes | os.PathLike
-        ):
-            raise UsageError(f"the model is a {type(path_or_bytes).__name__}; give a path, "
-                             f"bytes, onnx.ModelProto or onnx_ir.Model")  # fmt: skip
-        names = [p if isinstance(p, str) else p[0] for p in providers or ()]
-        if names and "CPUExecutionProvider" not in names:
-            raise UsageError(f"providers={names} leaves out 'CPUExecutionProvider'; coexec takes "
-                             f"devices=[...] instead: see coexec devices")  # fmt: skip
-        if isinstance(devices, str):
-            from coexec.devices.registry import split_names
-
-            devices = split_names(devices)
-        if devices is not None and (not devices or any(not isinstance(d, str) for d in devices)):
-            raise UsageError(f"devices={devices!r} names no devices; write for example "
-                             f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
-        settings = {"shapes": shapes, "cache": cache, "gpu": gpu, "pins": pins,
-                    "waiting": waiting}  # fmt: skip
-        options = dict(planner_options or {})
-        prepare, gpus = prepared(path_or_bytes, devices, planner, options, settings)
-        on_cpu = partial(_on_cpu, path_or_bytes, shapes, cache)
+        source = arguments.check_model(path_or_bytes)
+        arguments.check_providers(providers)
+        listed = split_names(devices) if isinstance(devices, str) else devices
+        names = arguments.check_devices(listed)
+        options = arguments.check_planner(planner, planner_options)
+        fixed, folder = arguments.check_shapes(shapes), arguments.check_cache(cache)
+        arguments.check_background(background)
+        arguments.check_replan(replan)
+        settings = {
+            "shapes": fixed,
+            "cache": folder,
+            "gpu": arguments.check_texts("gpu", gpu, "{'precision': 'fp16'}"),
+            "pins": arguments.check_texts("pins", pins, "{'conv*': 'cpu:0'}"),
+            "waiting": waiting,
+        }
+        prepare, gpus = prepared(source, names, planner, options, settings)
+        on_cpu = partial(_on_cpu, source, fixed, folder)
         self._executor = Failover(prepare, on_cpu if gpus else None, background)
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
@@ -224,39 +219,6 @@ def _on_cpu(source: Any, shapes: Any, cache: Any) -> Ready:
     """All cores of this machine as one device."""
     work = Pipeline(source, [whole_cpu()], shapes=shapes, cache=cache)
     return work, work.compiled_for("single", {})
-
-
-def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """The feeds as contiguous arrays, refused if the model does not take them.
-
-    Raises:
-        InputError: naming the input, with what is wanted and what was given.
-    """
-    if not isinstance(feeds, Mapping):
-        raise InputError(f"the feeds are a {type(feeds).__name__}; give a dict from input names "
-                         f"to arrays")  # fmt: skip
-    listed = ", ".join(f"{t.name!r} {list(t.shape)} {t.dtype}" for t in inputs.values())
-    missing, unknown = inputs.keys() - feeds.keys(), feeds.keys() - inputs.keys()
-    if missing or unknown:
-        what = f"input {min(missing)!r} is missing" if missing else (
-            f"the model has no input {min(unknown)!r}")  # fmt: skip
-        raise InputError(f"{what}; the model takes {listed}")
-    found: dict[str, Array] = {}
-    for name, tensor in inputs.items():
-        try:
-            array = np.asarray(feeds[name])
-        except ValueError as error:
-            raise InputError(f"input {name!r} is not an array: {error}") from None
-        if array.dtype != tensor.dtype:
-            raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
-                             f"{tensor.dtype}; use .astype({tensor.dtype!r})")  # fmt: skip
-        if array.shape != tensor.shape:
-            raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
-                             f"{list(tensor.shape)}; for other shapes load the model with "
-                             f"shapes={{{name!r}: ...}}")  # fmt: skip
-        # ascontiguousarray gives scalars an axis; an array that fits is passed on as it is
-        found[name] = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return found
 
 
 def _node_arg(tensor: Tensor) -> NodeArg:

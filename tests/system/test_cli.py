@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from small_models import branches, from_nodes, tensor_info
 
 from coexec.cli import main
@@ -55,6 +57,17 @@ def test_json_of_every_verb(verb: str, folder: Path, capfd: pytest.CaptureFixtur
         devices = [] if verb == "inspect" else ["--devices", TWO]
         assert call(folder, verb, str(folder / "model.onnx"), "--json", *devices) == 0
     assert isinstance(json.loads(capfd.readouterr().out), dict)
+
+
+def test_a_warning_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    turned = helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])
+    wrong = from_nodes([turned], [tensor_info("x", [2, 3])], [tensor_info("y", [2, 3])])
+    onnx.save(wrong, str(folder / "wrong.onnx"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call(folder, "inspect", str(folder / "wrong.onnx")) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("coexec: warning: the model 'wrong' declares 1 wrong shapes: 'y' as")
 
 
 def refuse(capfd: pytest.CaptureFixture[str], code: int, *parts: str) -> None:

@@ -1,6 +1,8 @@
 """The command line: `coexec VERB MODEL ...`. One file a verb; errors become one line, exit 2."""
 
 import sys
+import warnings
+from typing import Any
 
 __all__ = ["main"]
 
@@ -14,7 +16,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        result = app(arguments, standalone_mode=False, prog_name="coexec")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show
+            result = app(arguments, standalone_mode=False, prog_name="coexec")
         return int(result or 0)
     except (typer.Abort, KeyboardInterrupt):
         print("coexec: interrupted", file=sys.stderr)
@@ -32,6 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         _say(str(error))
         return 2
+
+
+def _show(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning on one line, without the place in our code that it comes from."""
+    _say(f"warning: {message}")
 
 
 def _say(message: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coexec.arguments import check_feeds
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -37,7 +38,6 @@ from coexec.errors import InputError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
-from coexec.session import check_feeds
 from coexec.units import format_seconds
 
 

@@ -148,7 +148,7 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # every error is raised too
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if _share_allocator():
         options.add_session_config_entry("session.use_env_allocators", "1")

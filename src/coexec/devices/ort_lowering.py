@@ -16,6 +16,7 @@ import onnxruntime as ort
 from coexec.devices.ort_alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.frontend.lowered import BORDER
+from coexec.frontend.plain import value_info
 
 __all__ = ["lower"]
 
@@ -63,14 +64,17 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
 
 def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # every error is raised too
     options.intra_op_num_threads = 1
     options.graph_optimization_level = level
     return options
 
 
 def _record_shapes(lowered: Path) -> None:
-    """Add the shapes of blocked tensors, which ONNX Runtime infers but does not save."""
+    """Add the types and shapes that ONNX Runtime infers but does not save.
+
+    Those of blocked tensors, for example, and of what the body of an inlined function computes.
+    """
     proto = onnx.load(str(lowered), load_external_data=False)
     graph = proto.graph
     known = {v.name for v in (*graph.value_info, *graph.output)}
@@ -80,16 +84,15 @@ def _record_shapes(lowered: Path) -> None:
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
     del probe.graph.output[:]
-    for name in unknown:  # only float32 tensors are ever blocked
-        info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-        probe.graph.output.append(info)
+    # ONNX Runtime completes outputs without a type.
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in unknown)
     path = lowered.with_name("probe.onnx")
     onnx.save(probe, str(path))
     options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     for output in session.get_outputs():
-        graph.value_info.append(
-            onnx.helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, output.shape)
-        )
+        info = value_info(output)
+        if info is not None:
+            graph.value_info.append(info)
     path.unlink()
     onnx.save(proto, str(lowered))

@@ -8,12 +8,13 @@ convolution or pool that alone reads it. These are HOPE's super-ops, and what ON
 optimizer fuses.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError
+from coexec.frontend.tensors import label, tensors_of
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
 
@@ -35,7 +36,7 @@ def build_graph(model: ir.Model, name: str) -> Graph:
     Raises:
         ModelError: a shape or dtype is unknown, or a node has no output.
     """
-    tensors = {t.name: t for t in _tensors(model)}
+    tensors = {t.name: t for t in tensors_of(model)}
     nodes = list(model.graph)
     tasks = tuple(_task(group, tensors) for group in _groups(nodes, model))
     used = {name for task in tasks for name in (*task.inputs, *task.weights, *task.outputs)}
@@ -50,48 +51,6 @@ def build_graph(model: ir.Model, name: str) -> Graph:
         inputs=inputs,
         outputs=tuple(v.name for v in model.graph.outputs if v.name),
     )
-
-
-def _tensors(model: ir.Model) -> Iterable[Tensor]:
-    for value in model.graph.inputs:
-        yield _tensor(value, constant=False)
-    for value in model.graph.initializers.values():
-        yield _tensor(value, constant=True)
-    for node in model.graph:
-        for value in node.outputs:
-            if value.name and (value.uses() or value.is_graph_output()):
-                yield _tensor(value, constant=False)
-
-
-def _tensor(value: ir.Value, *, constant: bool) -> Tensor:
-    shape, dtype, where = value.shape, value.dtype, value.producer()
-    tensor = value.const_value
-    if constant and tensor is not None:
-        shape, dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-    at = f"the output {value.name!r} of {_label(where)}" if where else f"tensor {value.name!r}"
-    if shape is None or not shape.is_static():
-        raise ModelError(
-            f"the shape of {at} is not known before the model runs (found "
-            f"{'none' if shape is None else shape}), though those of the inputs are; coexec plans "
-            f"with fixed shapes: export the model without operators whose result's shape depends "
-            f"on values"
-        )
-    if dtype in (ir.DataType.STRING, ir.DataType.BFLOAT16) and not constant:
-        raise ModelError(
-            f"{at} has the type {dtype.name}, which tensors between devices cannot have; "
-            f"coexec runs numbers and booleans of numpy's types: leave that part to ONNX Runtime"
-        )
-    if dtype is None:
-        raise ModelError(f"the type of {at} is unknown; export the model with type information")
-    return Tensor(value.name or "", tuple(shape.numpy()), _dtype_name(dtype), constant)
-
-
-def _dtype_name(dtype: ir.DataType) -> str:
-    return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-
-
-def _label(node: ir.Node) -> str:
-    return f"{node.op_type} node {node.name!r}"
 
 
 def _groups(nodes: list[ir.Node], model: ir.Model) -> list[list[ir.Node]]:
@@ -149,7 +108,7 @@ def _task(group: list[ir.Node], tensors: Mapping[str, Tensor]) -> Task:
     weights = tuple(n for n in read if tensors[n].constant)
     outputs = tuple(n for n in operators[-1].outputs if n in tensors)
     if not outputs:
-        raise ModelError(f"{_label(group[-1])} has no output that anything reads; remove it")
+        raise ModelError(f"{label(group[-1])} has no output that anything reads; remove it")
     return Task(
         name=group[0].name or outputs[0],
         operators=operators,

@@ -1,22 +1,23 @@
 """Load a model: read, fix shapes, simplify, check, group into tasks."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coexec.arguments import check_model, check_shapes
 from coexec.cache import Cache, Entry
-from coexec.errors import ModelError, StoreError
+from coexec.errors import ModelError, ModelWarning, StoreError
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
+from coexec.frontend.infer import complete
+from coexec.frontend.inputs import candidates, random_inputs
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array
 from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import fix_shapes, simplify
-from coexec.frontend.stored import Stored, detached, share, stored_tensor, written
-from coexec.ir.graph import Graph
+from coexec.frontend.stored import Stored, share, stored_tensor, written
 
 __all__ = ["load", "random_inputs", "restore", "save"]
 
@@ -36,41 +37,45 @@ def load(
         source: path, serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
         shapes: fixed shapes of inputs that the model leaves dynamic.
         name: how the graph is called; by default the model's own name.
-        check: compare the simplified model's outputs with the given one's on random inputs.
+        check: compare the simplified model's outputs with the given one's on made-up inputs.
         rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
         digest: of ``source`` with these shapes, where it is known.
 
     Raises:
         ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
-        UsageError: ``shapes`` does not fit the model.
+        UsageError: ``shapes`` does not fit the model, or ``source`` is none.
+
+    Warns:
+        ModelWarning: a declared shape is wrong, or no made-up inputs suit the check.
     """
-    shapes = shapes or {}
-    model = read(source)
+    shapes = check_shapes(shapes)
+    model = read(check_model(source))
     fix_shapes(model, shapes)
     given = model.clone() if check else None
     try:
-        simplify(model, rewrites)
+        wrong = simplify(model, rewrites)
+        complete(model)
         graph = build_graph(model, name or model.graph.name or "model")
-        if given is not None:
-            check_same(given, model, random_inputs(graph))
+        unchecked = None if given is None else check_same(given, model, candidates(graph))
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
+    _report(graph.name, wrong, unchecked)
     return Model(model, graph, digest_of(source, shapes) if digest is None else digest)
 
 
-def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Standard normal numbers for float inputs, zeros and ones for others."""
-    rng = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
-    for name in graph.inputs:
-        tensor = graph.tensors[name]
-        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
-            numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
-            found[name] = numbers.astype(tensor.dtype, copy=False)
-        else:
-            found[name] = rng.integers(0, 2, tensor.shape).astype(tensor.dtype)
-    return found
+def _report(name: str, wrong: Sequence[str], unchecked: str | None) -> None:
+    """Warn of what is doubtful: shapes that are declared wrong, or why nothing was compared."""
+    if wrong:
+        _warn(f"the model {name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what the "
+              f"operators compute is used")  # fmt: skip
+    if unchecked is not None:
+        _warn(f"the simplified model {name!r} was not compared with the given one: "
+              f"{unchecked}")  # fmt: skip
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ModelWarning, stacklevel=4)
 
 
 def save(model: Model, cache: Cache) -> Model:
@@ -82,7 +87,6 @@ def save(model: Model, cache: Cache) -> Model:
     before = {name: value.const_value for name, value in values.items()}
     for name, tensor in shared.items():
         values[name].const_value = written(tensor)
-    _embed_attributes(model.source)
     content = ir.to_proto(model.source).SerializeToString()
     for name, own in before.items():
         values[name].const_value = own
@@ -93,21 +97,6 @@ def save(model: Model, cache: Cache) -> Model:
         return restore(entry, cache, model.digest, model.graph.name)
     except StoreError:  # what was just written is damaged or gone
         return model
-
-
-def _embed_attributes(model: ir.Model) -> None:
-    """Bring what nodes and nested graphs hold in files into memory."""
-    for node in model.graph.all_nodes():
-        for name, attribute in list(node.attributes.items()):
-            if attribute.type == ir.AttributeType.TENSOR:
-                node.attributes[name] = ir.AttrTensor(name, detached(attribute.value))
-            elif attribute.type == ir.AttributeType.TENSORS:
-                tensors = [detached(tensor) for tensor in attribute.value]
-                node.attributes[name] = ir.AttrTensors(name, tensors)
-            elif attribute.type == ir.AttributeType.GRAPH:
-                for value in attribute.value.initializers.values():
-                    if value.const_value is not None:
-                        value.const_value = detached(value.const_value)
 
 
 def restore(entry: Entry, cache: Cache, digest: str, name: str) -> Model:

@@ -5,7 +5,7 @@ weights stay where they are, mapped from their file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -88,7 +88,7 @@ def read_lowered(
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
-    tensors = {info.name: _tensor(info) for info in infos}
+    tensors = {info.name: _tensor(info) for info in infos if _is_static(info)}
     stands_for: dict[str, str] = {}
     for name in borders:
         value = BORDER + name
@@ -100,6 +100,8 @@ def read_lowered(
                 break
             value = source
         stands_for.setdefault(value, name)
+        # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
+        tensors.setdefault(value, replace(tensors[BORDER + name], name=value))
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, layout_ops) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
@@ -113,6 +115,12 @@ def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
 
 def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     return {name: i for i, node in enumerate(nodes) for name in node.output if name}
+
+
+def _is_static(info: onnx.ValueInfoProto) -> bool:
+    kind = info.type.tensor_type
+    known = kind.elem_type != 0 and kind.HasField("shape")
+    return known and all(d.HasField("dim_value") for d in kind.shape.dim)
 
 
 def _tensor(info: onnx.ValueInfoProto) -> Tensor:

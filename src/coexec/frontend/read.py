@@ -1,19 +1,27 @@
 """Read an ONNX model from a path, bytes or a ModelProto, and refuse what cannot be run."""
 
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from coexec.errors import ModelError
+from coexec.errors import ModelError, first_line
 from coexec.frontend.digest import unreadable
+from coexec.frontend.external import attach
+from coexec.frontend.sparse import with_dense_weights
+from coexec.frontend.tensors import require_tensor
 
 __all__ = ["ModelSource", "read"]
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """What a model can be loaded from. A string of the form "zoo:NAME" is resolved by the caller."""
+
+_ANY_VERSION = 2**31
+"""Versions of operator sets are below."""
 
 
 def read(source: ModelSource) -> ir.Model:
@@ -29,11 +37,19 @@ def read(source: ModelSource) -> ir.Model:
     else:
         model = _open(Path(source))
     _check_operators(model)
+    _check_weights(model)
+    _drop_default_inputs(model)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        require_tensor(value)
+        _make_dynamic(value)
     return model
 
 
 def _open(path: Path) -> ir.Model:
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
+            raise OSError(0, "it is no file but a pipe or device")
         content = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from None
@@ -42,7 +58,7 @@ def _open(path: Path) -> ir.Model:
     except Exception:
         raise ModelError(_damaged(repr(str(path)), len(content))) from None
     model = _deserialize(proto, repr(str(path)), len(content))
-    _check_external(model, path)
+    attach(model, path)
     return model
 
 
@@ -55,7 +71,7 @@ def _parse(source: bytes | onnx.ModelProto) -> ir.Model:
         except Exception:
             raise ModelError(_damaged("the model given as bytes", len(source))) from None
         model = _deserialize(proto, "the model given as bytes", len(source))
-    _check_external(model, None)
+    attach(model, None)
     return model
 
 
@@ -73,12 +89,40 @@ def _deserialize(proto: onnx.ModelProto, what: str, size: int) -> ir.Model:
             f"nodes, {len(proto.graph.output)} outputs and {len(proto.opset_import)} opset "
             f"imports, and needs at least one of each; export or download it again"
         )
+    broken = next(_broken_texts(proto), None)
+    if broken is not None:
+        raise ModelError(f"{what} ({size} bytes) is damaged: {broken!r} is no text in UTF-8; "
+                         f"export or download it again")  # fmt: skip
     _check_names(proto.graph, what)
     try:
-        return ir.from_proto(proto)
+        return ir.from_proto(with_dense_weights(proto))
+    except ModelError:
+        raise
     except Exception as error:
-        raise ModelError(f"{what} ({size} bytes) is not a valid ONNX model: {error}; export or "
-                         f"download it again") from None  # fmt: skip
+        raise ModelError(f"{what} ({size} bytes) is not a valid ONNX model: {_reason(error)}; "
+                         f"export or download it again") from None  # fmt: skip
+
+
+def _broken_texts(message: Any) -> Iterator[bytes]:
+    """Texts that are not UTF-8, at any depth: protobuf hands these out as bytes."""
+    if isinstance(message, onnx.TensorProto):  # to list its fields would copy its values
+        fields: list[Any] = [message.name, message.external_data]
+    else:
+        fields = [v for f, v in message.ListFields() if f.type in (f.TYPE_STRING, f.TYPE_MESSAGE)]
+    for field in fields:
+        single = isinstance(field, str | bytes) or hasattr(field, "ListFields")
+        for value in [field] if single else field:
+            if isinstance(value, bytes):
+                yield value
+            elif not isinstance(value, str):
+                yield from _broken_texts(value)
+
+
+def _reason(error: BaseException) -> str:
+    """What is behind an error: onnx_ir wraps it once for each level of the model."""
+    while (behind := error.__cause__ or error.__context__) is not None:
+        error = behind
+    return first_line(error)
 
 
 def _check_names(graph: onnx.GraphProto, what: str) -> None:
@@ -104,49 +148,18 @@ def _check_names(graph: onnx.GraphProto, what: str) -> None:
             raise ModelError(f"{what} lists the output {name!r} twice; export it with each once")
 
 
-def _tensors(graph: ir.Graph) -> Iterable[ir.TensorProtocol]:
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            yield value.const_value
-    for node in graph.all_nodes():
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR:
-                yield attribute.value
-            elif attribute.type == ir.AttributeType.TENSORS:
-                yield from attribute.value
-            elif attribute.type == ir.AttributeType.GRAPH:
-                yield from (v.const_value for v in attribute.value.initializers.values()
-                            if v.const_value is not None)  # fmt: skip
+def _drop_default_inputs(model: ir.Model) -> None:
+    # Before IR version 4 every weight was also listed as an input that a caller could override.
+    inputs = model.graph.inputs
+    for value in [v for v in inputs if v.name in model.graph.initializers]:
+        inputs.remove(value)
 
 
-def _check_external(model: ir.Model, path: Path | None) -> None:
-    """Point external weights at the model's folder, after making sure that they lie inside it."""
-    folder = path.parent.resolve() if path else None
-    for tensor in _tensors(model.graph):
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        location = str(tensor.location)
-        if folder is None:
-            raise ModelError(
-                f"weight {tensor.name!r} lies in the external file {location!r}, but the model "
-                f"was given as an object without a folder; load it from its path instead"
-            )
-        file = (folder / location).resolve()
-        if os.path.isabs(location) or not file.is_relative_to(folder):
-            raise ModelError(
-                f"weight {tensor.name!r} points to {location!r}, outside of the model's folder "
-                f"{str(folder)!r}; refused, since such a path could read any file of the machine: "
-                f"move the data beside the model and save it again"
-            )
-        need = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-        have = file.stat().st_size if file.is_file() else -1
-        if have < need:
-            found = "missing" if have < 0 else f"only {have} bytes long"
-            raise ModelError(
-                f"weight {tensor.name!r} needs {need} bytes of {str(file)!r}, which is {found}; "
-                f"copy the model together with all of its data files"
-            )
-        tensor.base_dir = str(folder)
+def _make_dynamic(value: ir.Value) -> None:
+    """Some exporters write an unknown dimension as -1."""
+    if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+        dims = [None if isinstance(d, int) and d < 0 else d for d in value.shape]
+        value.shape = ir.Shape(dims)
 
 
 def _check_operators(model: ir.Model) -> None:
@@ -162,6 +175,9 @@ def _check_operators(model: ir.Model) -> None:
                 f"{at} uses {node.op_type} of domain {node.domain!r}, which the model does not "
                 f"import; coexec runs the standard ONNX operators: export it without custom ones"
             )
+        if not 0 < version < _ANY_VERSION:
+            raise ModelError(f"{at} is of version {version} of domain {node.domain!r}, which is "
+                             f"no version; export the model or download it again")  # fmt: skip
         if not onnx.defs.has(node.op_type, max_inclusive_version=version, domain=domain):
             where = f"domain {node.domain!r}" if domain else f"opset {version}"
             raise ModelError(
@@ -169,6 +185,21 @@ def _check_operators(model: ir.Model) -> None:
                 f"standard ONNX operators up to opset {onnx.defs.onnx_opset_version()}: export "
                 f"the model without custom operators"
             )
+
+
+def _check_weights(model: ir.Model) -> None:
+    """Every weight in the model itself has as many values as its shape says."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or isinstance(tensor, ir.ExternalTensor):
+            continue  # `attach` has looked at the files
+        try:
+            tensor.numpy()
+        except Exception as error:
+            raise ModelError(
+                f"weight {value.name!r} of shape {tensor.shape} does not hold what it should: "
+                f"{first_line(error)}; export the model or download it again"
+            ) from None
 
 
 def _first_output(node: ir.Node) -> str:

@@ -5,13 +5,16 @@ stops whole chains of shape arithmetic from folding in exports of NASNet and its
 fold, as long as the result stays below its size limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import onnxscript.optimizer
 
 from coexec.errors import ModelError, UsageError, first_line
+from coexec.frontend.infer import infer
 from coexec.frontend.rewrites import rewrite
 
 __all__ = ["fix_shapes", "simplify"]
@@ -54,25 +57,30 @@ def _example(shape: ir.Shape | None) -> str:
     return ",".join(str(d) if isinstance(d, int) else "1" for d in dims)
 
 
-def simplify(model: ir.Model, rewrites: bool = True) -> None:
+def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
     """Simplify ``model`` in place until nothing changes; then rewrite it, unless told not to.
+
+    Returns:
+        The declared shapes that were wrong, each as a text.
 
     Raises:
         ModelError: the optimizer or shape inference refuses the model.
     """
-    _drop_default_inputs(model)
     _separate_outputs(model)
     names = _interface(model)
     try:
-        passes.InlinePass()(model)
-        # Folding first: the optimizer tries every rewrite at every node, and what folds away is
-        # often most of an export.
-        _until_stable(model, _fold)
-        _until_stable(model, _optimize)
-        if rewrites:
-            rewrite(model)
-        passes.NameFixPass()(model)
-        model.graph.sort()
+        with _quiet():
+            passes.InlinePass()(model)
+            wrong = infer(model)
+            # Folding first: the optimizer tries every rewrite at every node, and what folds away
+            # is often most of an export.
+            _until_stable(model, _fold)
+            _until_stable(model, _optimize)
+            if rewrites:
+                rewrite(model)
+            passes.NameFixPass()(model)
+            model.graph.sort()
+            wrong += infer(model)
     except Exception as error:
         raise ModelError(f"the model cannot be simplified: {first_line(error)}; check it with "
                          f"onnx.checker.check_model(path, full_check=True)") from error  # fmt: skip
@@ -81,6 +89,21 @@ def simplify(model: ir.Model, rewrites: bool = True) -> None:
             f"simplification renamed inputs or outputs, {names} to {_interface(model)}; this is a "
             f"bug, please report it with the model"
         )
+    return wrong
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the optimizer logs of steps that it leaves out, stack traces included."""
+    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _interface(model: ir.Model) -> list[list[str | None]]:
@@ -114,13 +137,6 @@ def _optimize(model: ir.Model) -> None:
     onnxscript.optimizer.optimize_ir(
         model, num_iterations=1, onnx_shape_inference=True, should_fold=_should_fold
     )
-
-
-def _drop_default_inputs(model: ir.Model) -> None:
-    # Before IR version 4 every weight was also listed as an input that a caller could override.
-    inputs = model.graph.inputs
-    for value in [v for v in inputs if v.name in model.graph.initializers]:
-        inputs.remove(value)
 
 
 def _should_fold(node: ir.Node) -> bool | None:

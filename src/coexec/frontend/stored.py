@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from coexec.cache import Cache, Entry
 from coexec.errors import StoreError
+from coexec.frontend.external import embed_in_bodies
 from coexec.frontend.model import require_whole
 from coexec.frontend.module import Array
 
@@ -114,7 +115,7 @@ def import_lowered(path: Path, cache: Cache) -> tuple[Entry, Mapping[str, ir.Ten
         ValueError, OSError: a file is missing or cut off.
     """
     proto = onnx.load(str(path), load_external_data=False)
-    _load_nested(proto.graph, str(path.parent))
+    embed_in_bodies(proto.graph.node, path.parent)
     read = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
     require_whole(read.values())
     shared = share(cache, read) or read
@@ -141,17 +142,3 @@ def stored_weights(entry: Entry, cache: Cache) -> dict[str, ir.TensorProtocol]:
     proto = onnx.load_model_from_string(entry.files["lowered.onnx"])
     arrays = cache.weights.fetch(entry.weights)
     return {t.name: stored_tensor(t, arrays) for t in proto.graph.initializer}
-
-
-def _load_nested(graph: onnx.GraphProto, folder: str) -> None:
-    """Bring external tensors of nested graphs and of attributes into the protobuf."""
-    for attribute in (a for node in graph.node for a in node.attribute):
-        inner = (attribute.g, *attribute.graphs)
-        tensors = [attribute.t, *attribute.tensors, *(t for g in inner for t in g.initializer)]
-        for tensor in tensors:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
-                tensor.data_location = onnx.TensorProto.DEFAULT
-                del tensor.external_data[:]
-        for nested in inner:
-            _load_nested(nested, folder)

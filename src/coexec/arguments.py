@@ -1,0 +1,193 @@
+"""Checks of what a session or `load` is given: each returns the argument as the program takes it.
+
+All raise UsageError (`check_feeds` InputError) with what was given and what is wanted; none reads
+a file or opens a device.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coexec.cache import Cache
+from coexec.errors import InputError, UsageError, first_line
+from coexec.ir.graph import Tensor
+
+__all__ = [
+    "check_background",
+    "check_cache",
+    "check_devices",
+    "check_feeds",
+    "check_model",
+    "check_planner",
+    "check_providers",
+    "check_replan",
+    "check_shapes",
+    "check_texts",
+    "check_waiting",
+]
+
+_Array = npt.NDArray[Any]
+_WAITING = ("passive", "active")
+
+
+def check_model(model: Any) -> Any:
+    """A path, serialized bytes, or a model of onnx or onnx_ir."""
+    kinds = [
+        getattr(sys.modules[module], name)  # who has such a model has imported its module
+        for module, name in (("onnx", "ModelProto"), ("onnx_ir", "Model"))
+        if module in sys.modules
+    ]
+    if isinstance(model, (bytes, *kinds)):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return _path(model, "the model's path")
+    raise UsageError(f"the model is a {type(model).__name__}; give a path, bytes, "
+                     f"onnx.ModelProto or onnx_ir.Model")  # fmt: skip
+
+
+def _path(given: Any, what: str) -> Any:
+    text = os.fspath(given)
+    if not isinstance(text, str) or "\0" in text:
+        raise UsageError(f"{what} is {text!r}; give a text without a zero character")
+    return given
+
+
+def check_cache(cache: Any) -> Cache | Path | str | None:
+    """A folder, an opened cache, or None for the user's cache folder."""
+    if cache is None or isinstance(cache, Cache):
+        return cache
+    if not isinstance(cache, str | os.PathLike):
+        raise UsageError(f"cache={cache!r} is a {type(cache).__name__}; give the path of a folder "
+                         f"or a coexec.Cache, or leave it out")  # fmt: skip
+    found: Path | str = _path(cache, "cache")
+    return found
+
+
+def check_providers(providers: Any) -> None:
+    """What onnxruntime.InferenceSession takes, with the CPU among it."""
+    if providers is None:
+        return
+    names = list(providers) if isinstance(providers, Sequence) else [None]
+    names = [p[0] if isinstance(p, tuple) and p else p for p in names]
+    if isinstance(providers, str) or any(not isinstance(name, str) for name in names):
+        raise UsageError(f"providers={providers!r}; give a list of names, such as "
+                         f"['CPUExecutionProvider'], or leave it out")  # fmt: skip
+    if names and "CPUExecutionProvider" not in names:
+        raise UsageError(f"providers={names} leaves out 'CPUExecutionProvider'; coexec takes "
+                         f"devices=[...] instead: see coexec devices")  # fmt: skip
+
+
+def check_devices(devices: Any) -> list[str] | None:
+    """Names of devices, or None for those that the machine has."""
+    if devices is None:
+        return None
+    if (
+        not isinstance(devices, Sequence)
+        or not devices
+        or any(not isinstance(name, str) for name in devices)
+    ):
+        raise UsageError(f"devices={devices!r} names no devices; write for example "
+                         f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
+    return list(devices)
+
+
+def check_planner(planner: Any, options: Any) -> dict[str, Any]:
+    """The options of a planner; whether it has them, the planner knows."""
+    if not isinstance(planner, str):
+        raise UsageError(f"planner={planner!r} is a {type(planner).__name__}; give a name, such "
+                         f"as 'auto'")  # fmt: skip
+    return _mapping("planner_options", options, "{'seed': 1}")
+
+
+def check_shapes(shapes: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes by input name, in plain integers."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in _mapping("shapes", shapes, "{'x': (1, 3, 224, 224)}").items():
+        dims: list[Any] = list(shape) if isinstance(shape, Sequence | np.ndarray) else [None]
+        if isinstance(shape, str) or any(not _is_integer(d) for d in dims):
+            raise UsageError(f"shapes[{name!r}] is {shape!r}; give a tuple of integers, such as "
+                             f"(1, 3, 224, 224)")  # fmt: skip
+        found[name] = tuple(int(d) for d in dims)
+    return found
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def check_texts(what: str, given: Any, example: str) -> dict[str, str]:
+    """The argument ``what``: a mapping from texts to texts."""
+    found = _mapping(what, given, example)
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{what}[{key!r}] is {value!r}; give a text, as in {what}={example}")
+    return found
+
+
+def _mapping(what: str, given: Any, example: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or any(not isinstance(key, str) for key in given):
+        raise UsageError(f"{what}={given!r}; give a dict by name, as in {what}={example}")
+    return dict(given)
+
+
+def check_background(background: Any) -> None:
+    """True or False: a text such as "no" would count as True."""
+    if not isinstance(background, bool | np.bool_):
+        raise UsageError(f"background={background!r}; give True or False")
+
+
+def check_replan(replan: Any) -> None:
+    """A share above zero, or None."""
+    number = isinstance(replan, int | float | np.number) and not isinstance(replan, bool)
+    if replan is not None and not (number and math.isfinite(replan) and replan > 0):
+        raise UsageError(f"replan={replan!r}; give a share above 0, such as 0.25 for a quarter, "
+                         f"or leave it out")  # fmt: skip
+
+
+def check_waiting(waiting: Any) -> None:
+    """How threads wait for each other."""
+    if not isinstance(waiting, str) or waiting not in _WAITING:
+        raise UsageError(f"waiting is {waiting!r}; it is {' or '.join(map(repr, _WAITING))}")
+
+
+def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, _Array]:
+    """The feeds as contiguous arrays, refused if the model does not take them.
+
+    Raises:
+        InputError: naming the input, with what is wanted and what was given.
+    """
+    if not isinstance(feeds, Mapping):
+        raise InputError(f"the feeds are a {type(feeds).__name__}; give a dict from input names "
+                         f"to arrays")  # fmt: skip
+    listed = ", ".join(f"{t.name!r} {list(t.shape)} {t.dtype}" for t in inputs.values())
+    missing, unknown = inputs.keys() - feeds.keys(), feeds.keys() - inputs.keys()
+    if missing or unknown:
+        what = f"input {min(missing)!r} is missing" if missing else (
+            f"the model has no input {min(unknown, key=str)!r}")  # fmt: skip
+        raise InputError(f"{what}; the model takes {listed}")
+    return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
+
+
+def _array(tensor: Tensor, fed: Any) -> _Array:
+    name = tensor.name
+    try:
+        array = np.asarray(fed)
+    except Exception as error:  # whatever the object's own conversion raises
+        raise InputError(f"input {name!r} is not an array: {first_line(error)}") from None
+    if array.dtype != tensor.dtype:
+        raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
+                         f"{tensor.dtype}; use .astype({tensor.dtype!r})")  # fmt: skip
+    if array.shape != tensor.shape:
+        raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
+                         f"{list(tensor.shape)}; for other shapes load the model with "
+                         f"shapes={{{name!r}: ...}}")  # fmt: skip
+    # ascontiguousarray gives scalars an axis; an array that fits is passed on as it is
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -1,0 +1,84 @@
+"""Made-up inputs: to check a model with, and to measure its tasks.
+
+No values suit every model: a fed shape, axis or size decides what an operator may do. Divisors and
+indices are told from the graph; for the rest there are several candidates, and the reader tries
+one after the other.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from coexec.frontend.module import Array
+from coexec.ir.graph import Graph, Operator, Tensor
+
+__all__ = ["candidates", "random_inputs"]
+
+_DIVIDING = frozenset({"Div", "Mod"})
+_BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
+"""Operators whose second input counts along one axis of the first, with its default."""
+_BY_ALL_AXES = frozenset({"GatherND", "ScatterND"})
+_SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose",
+                          "Unsqueeze"})  # fmt: skip
+"""The values of their result are those of their first input."""
+
+
+def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Array]]:
+    """Inputs to try in this order: random ones, all ones, all zeros."""
+    yield random_inputs(graph, seed)
+    for filling in (1, 0):
+        tensors = (graph.tensors[name] for name in graph.inputs)
+        yield {t.name: np.full(t.shape, filling, t.dtype) for t in tensors}
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Standard normal numbers for float inputs, small integers for others.
+
+    Those are zeros and ones, or what the operators that read them allow: divisors are not zero,
+    and indices lie within their axis.
+    """
+    rng = np.random.default_rng(seed)
+    bounds = _bounds(graph)
+    found: dict[str, Array] = {}
+    for name in graph.inputs:
+        tensor = graph.tensors[name]
+        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
+            numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
+            found[name] = numbers.astype(tensor.dtype, copy=False)
+        else:
+            least, most = bounds.get(name, (0, 1))
+            found[name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
+    return found
+
+
+def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:
+    """Least and greatest integer by input, where an operator that reads it limits them."""
+    origin = {name: name for name in graph.inputs}
+    found: dict[str, tuple[int, int]] = {}
+    operators = itertools.chain.from_iterable(task.operators for task in graph.tasks)
+    for operator in operators:
+        if operator.op_type in _SAME_VALUES and operator.inputs[0] in origin:
+            origin[operator.outputs[0]] = origin[operator.inputs[0]]
+        limits = _limits(operator, graph.tensors)
+        if limits is not None and operator.inputs[1] in origin:
+            source = origin[operator.inputs[1]]
+            least, most = found.get(source, (0, 1))
+            found[source] = max(least, limits[0]), max(least, limits[0], min(most, limits[1]))
+    return found
+
+
+def _limits(operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
+    """Least and greatest integer that ``operator`` takes as its second input, at most 1."""
+    kind = operator.op_type
+    if operator.domain or len(operator.inputs) < 2:
+        return None
+    if kind in _DIVIDING:
+        return 1, 1
+    if kind not in _BY_ALL_AXES and kind not in _BY_AXIS:
+        return None
+    shape = tensors[operator.inputs[0]].shape
+    if kind in _BY_AXIS:
+        axis = operator.int("axis", _BY_AXIS[kind])
+        shape = shape[axis : axis + 1] if axis >= 0 else shape[axis:][:1]
+    return 0, min([1, *(size - 1 for size in shape if size)])

@@ -1,0 +1,88 @@
+"""ONNX Runtime as its users call it: the reference for results, and for what operators make."""
+
+import re
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coexec.errors import ModelError, first_line
+from coexec.frontend.module import Array
+
+__all__ = ["is_plain", "plain_session", "value_info"]
+
+_EMBEDDED_BYTES = 1024
+"""Weights below this size lie in the serialized model."""
+
+
+def plain_session(
+    model: onnx.ModelProto | ir.Model, threads: int = 0, *, optimised: bool = True
+) -> ort.InferenceSession:
+    """A session of ``model`` on ONNX Runtime. 0 threads: one for each core.
+
+    External weights are handed over as arrays: ONNX Runtime would look for the files of a model
+    without a path in the working directory.
+
+    Raises:
+        ModelError: ONNX Runtime does not run the model.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # every error is raised too
+    options.intra_op_num_threads = threads
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        if isinstance(model, onnx.ModelProto):
+            model = ir.from_proto(model)
+        proto, weights = _without_weights(model)
+        values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in weights.items()}
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}; check it with "
+                         f"onnx.checker.check_model(path, full_check=True)") from None  # fmt: skip
+    session.borrowed_weights = values  # the session uses their memory
+    return session
+
+
+def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model with placeholders for its large weights, and these."""
+    hollow = model.clone()
+    weights: dict[str, Array] = {}
+    for name, value in hollow.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or (tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor)):
+            continue
+        if is_plain(tensor.dtype):
+            # ONNX Runtime wants aligned memory; a file may have the values at any offset.
+            weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
+            value.const_value = ir.ExternalTensor(
+                "weights", 0, tensor.nbytes, tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()), name=name,
+            )  # fmt: skip
+        elif _is_external(tensor):
+            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    return ir.to_proto(hollow), weights
+
+
+def _is_external(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(tensor, ir.ExternalTensor)
+
+
+def is_plain(dtype: ir.DataType) -> bool:
+    """Whether numpy itself has the type: only such tensors pass through ONNX Runtime's Python."""
+    return dtype != ir.DataType.STRING and np.dtype(dtype.numpy()).isbuiltin == 1
+
+
+def value_info(output: Any) -> onnx.ValueInfoProto | None:
+    """A session's description of an output as ONNX writes it; None if it is not a tensor."""
+    found = re.fullmatch(r"tensor\((\w+)\)", output.type)
+    if found is None:
+        return None
+    kind = onnx.TensorProto.DataType.Value(found[1].upper())
+    return onnx.helper.make_tensor_value_info(output.name, kind, output.shape)
