@@ -9,6 +9,7 @@ from typing import Any
 from coexec import arguments
 from coexec.arguments import check_feeds
 from coexec.auto import prepared
+from coexec.cache import Cache
 from coexec.compiled import CompiledPlan
 from coexec.devices.registry import split_names, whole_cpu
 from coexec.errors import InputError
@@ -54,7 +55,7 @@ class InferenceSession:
         planner: str = "auto",
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
-        cache: Path | str | None = None,
+        cache: Cache | Path | str | None = None,
         gpu: Mapping[str, str] | None = None,
         background: bool = False,
         pins: Mapping[str, str] | None = None,
@@ -73,7 +74,8 @@ class InferenceSession:
                 and several planners are tried, the fastest is kept and remembered.
             planner_options: keyword options of the planner.
             shapes: fixed shapes of inputs that the model leaves dynamic.
-            cache: folder for profiles and plans; by default the user's cache folder.
+            cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
+                by default the user's cache folder.
             gpu: how GPU devices work: ``{"precision": "fp16", "waiting": "active",
                 "tuning": "exhaustive"}``, see `coexec.devices.base.Options`.
             background: answer from the CPU while kernels for a GPU still compile.
