@@ -171,7 +171,7 @@ def test_a_damaged_store_and_a_cache_that_is_no_folder(
     with pytest.warns(CacheWarning, match=r"profiles-2\.sqlite was damaged"):
         assert call(tmp_path, "plan", model, "--devices", TWO) == 0
     (tmp_path / "file").write_text("")
-    for name in (str(tmp_path / "file"), "/proc/coexec"):
+    for name in (str(tmp_path / "file"), "/proc/coexec-cli"):
         with pytest.warns(CacheWarning, match=r"cannot be written.*--cache"):
             assert main(["inspect", model, "--cache", name]) == 0
     capfd.readouterr()
