@@ -199,9 +199,7 @@ def test_drafts_of_other_hosts_and_without_locks_go_by_age(
     assert Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
 
 
-def test_several_processes_fill_one_cache(
-    model: Path, tmp_path: Path, expected: list[Any]
-) -> None:
+def test_several_processes_fill_one_cache(model: Path, tmp_path: Path, expected: list[Any]) -> None:
     cache = tmp_path / "c"
     words = [sys.executable, "-W", "error", "-c", CHILD, str(model), ",".join(DEVICES), str(cache)]
     children = [subprocess.Popen(words) for _ in range(3)]
