@@ -197,3 +197,13 @@ def test_drafts_of_other_hosts_and_without_locks_go_by_age(
         assert len(list(folder.iterdir())) == left
         monkeypatch.setattr(fcntl, "flock", refused)
     assert Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
+
+
+def test_several_processes_fill_one_cache(model: Path, tmp_path: Path, expected: list[Any]) -> None:
+    cache = tmp_path / "c"
+    words = [sys.executable, "-W", "error", "-c", CHILD, str(model), ",".join(DEVICES), str(cache)]
+    children = [subprocess.Popen(words) for _ in range(3)]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    assert same(answer(model, cache), expected)
+    Cache(cache)
+    assert not list(cache.glob("drafts/*"))

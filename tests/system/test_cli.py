@@ -184,7 +184,7 @@ def test_a_damaged_store_and_a_cache_that_is_no_folder(
     assert call(tmp_path, "plan", model, "--devices", TWO) == 0
     assert "warning: " in (said := capfd.readouterr().err) and "sqlite was damaged" in said
     (tmp_path / "file").write_text("")
-    for name in (str(tmp_path / "file"), "/proc/coexec"):
+    for name in (str(tmp_path / "file"), "/proc/coexec-cli"):
         assert main(["inspect", model, "--cache", name]) == 0
         said = capfd.readouterr().err
         assert "cannot be written" in said and "--cache" in said and said.count("\n") == 1
