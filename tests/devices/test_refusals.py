@@ -156,9 +156,9 @@ def test_bodies_that_contradict_themselves() -> None:
 
 
 def test_tensors_of_another_rank_than_the_operator_has() -> None:
-    x, y = tensor_info("x", [3]), tensor_info("y", [3])
-    weights = {"w": np.ones(3, np.float32)}
-    proto = from_nodes([node("ConvTranspose", ["x", "w"], ["y"])], [x], [y], weights)
+    x, y = tensor_info("x", []), tensor_info("y", [3, 3])
+    weights = {"w": np.ones((3, 3), np.float32)}
+    proto = from_nodes([node("Gemm", ["x", "w"], ["y"])], [x], [y], weights)
     with pytest.raises(ModelError, match="do not fit their tensors"):
         load(proto)
     proto = from_nodes([node("Relu", ["x"], ["y"])], [tensor_info("x", [3], 0)], [y])
