@@ -1,6 +1,7 @@
 """Whatever comes as a model: it runs, or one line says why not."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 from small_models import branches, from_nodes, tensor_info
 
 import coexec
-from coexec.errors import CoexecError, ModelError
+from coexec.errors import CoexecError, ModelError, ModelWarning
 from coexec.frontend.load import load
 
 node = helper.make_node
@@ -141,6 +142,39 @@ def test_tensors_larger_than_any_memory() -> None:
         assert "smaller shapes" in text
 
 
+def test_bodies_that_contradict_themselves() -> None:
+    for reads, makes, message in (
+        ("lost", "b", "'Neg' node '' reads 'lost', which is no input"),
+        ("x", "other", "a body of the 'If' node 'if' has the output 'b', which nothing"),
+    ):
+        body = helper.make_graph(
+            [node("Neg", [reads], [makes])], "body", [], [tensor_info("b", [3])]
+        )
+        nodes = [node("If", ["c"], ["y"], "if", then_branch=body, else_branch=body)]
+        inputs = [tensor_info("c", [], TensorProto.BOOL), tensor_info("x", [3])]
+        assert message in one_line(from_nodes(nodes, inputs, [tensor_info("y", [3])]))
+
+
+def test_tensors_of_another_rank_than_the_operator_has() -> None:
+    x, y = tensor_info("x", []), tensor_info("y", [3, 3])
+    weights = {"w": np.ones((3, 3), np.float32)}
+    proto = from_nodes([node("Gemm", ["x", "w"], ["y"])], [x], [y], weights)
+    with pytest.raises(ModelError, match="do not fit their tensors"):
+        load(proto)
+    proto = from_nodes([node("Relu", ["x"], ["y"])], [tensor_info("x", [3], 0)], [y])
+    assert "the type of input 'x' is unknown" in one_line(proto)
+
+
+def test_names_with_line_breaks() -> None:
+    proto = from_nodes(
+        [node("Relu", ["a\nb"], ["y"])], [tensor_info("a\nb", ["n"])], [tensor_info("y", ["n"])]
+    )
+    assert "--shape 'a\\nb'=1" in one_line(proto)
+    proto = from_nodes([node("Re\nlu", ["x"], ["y"])], [tensor_info("x", [1])], [])
+    proto.graph.output.append(tensor_info("y", [1]))
+    assert r"'Re\nlu'" in one_line(proto)
+
+
 def test_inputs_without_a_type() -> None:
     proto = from_nodes(
         [node("Relu", ["x"], ["y"])], [onnx.ValueInfoProto(name="x")], [tensor_info("y", [3])]
@@ -196,6 +230,8 @@ def test_bytes_that_are_no_model(content: bytes) -> None:
 
 def check(content: bytes) -> None:
     try:
-        load(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ModelWarning)
+            load(content)
     except CoexecError as error:
         assert len(str(error).splitlines()) == 1

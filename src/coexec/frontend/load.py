@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from coexec.arguments import check_model, check_shapes
 from coexec.cache import Cache, Entry
-from coexec.errors import ModelError, ModelWarning, StoreError
+from coexec.errors import CoexecError, ModelError, ModelWarning, StoreError, first_line
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
 from coexec.frontend.group import build_graph
@@ -18,6 +18,7 @@ from coexec.frontend.model import Model
 from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import fix_shapes, simplify
 from coexec.frontend.stored import Stored, share, stored_tensor, written
+from coexec.ir.graph import Graph
 
 __all__ = ["load", "random_inputs", "restore", "save"]
 
@@ -51,17 +52,36 @@ def load(
     shapes = check_shapes(shapes)
     model = read(check_model(source))
     fix_shapes(model, shapes)
-    given = model.clone() if check else None
+    given = _copy(model) if check else None
     try:
         wrong = simplify(model, rewrites)
         complete(model)
-        graph = build_graph(model, name or model.graph.name or "model")
+        graph = _grouped(model, name or model.graph.name or "model")
         unchecked = None if given is None else check_same(given, model, candidates(graph))
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
     _report(graph.name, wrong, unchecked)
     return Model(model, graph, digest_of(source, shapes) if digest is None else digest)
+
+
+def _grouped(model: ir.Model, name: str) -> Graph:
+    try:
+        return build_graph(model, name)
+    except (CoexecError, MemoryError):
+        raise
+    except Exception as error:  # a rule met a tensor of another rank than its operator has
+        raise ModelError(f"the operators of the model {name!r} do not fit their tensors: "
+                         f"{first_line(error)}; check it with onnx.checker.check_model(path, "
+                         f"full_check=True)") from error  # fmt: skip
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    try:
+        return model.clone()
+    except Exception as error:  # functions with values that nothing computes
+        raise ModelError(f"the model {model.graph.name!r} contradicts itself: {first_line(error)}; "
+                         f"check it with onnx.checker.check_model") from None  # fmt: skip
 
 
 def _report(name: str, wrong: Sequence[str], unchecked: str | None) -> None:

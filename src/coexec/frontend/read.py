@@ -12,6 +12,7 @@ import onnx_ir as ir
 from coexec.errors import ModelError, first_line
 from coexec.frontend.digest import unreadable
 from coexec.frontend.external import attach
+from coexec.frontend.quiet import quiet
 from coexec.frontend.sparse import with_dense_weights
 from coexec.frontend.tensors import require_tensor
 
@@ -95,7 +96,8 @@ def _deserialize(proto: onnx.ModelProto, what: str, size: int) -> ir.Model:
                          f"export or download it again")  # fmt: skip
     _check_names(proto.graph, what)
     try:
-        return ir.from_proto(with_dense_weights(proto))
+        with quiet():
+            return ir.from_proto(with_dense_weights(proto))
     except ModelError:
         raise
     except Exception as error:
@@ -127,18 +129,9 @@ def _reason(error: BaseException) -> str:
 
 def _check_names(graph: onnx.GraphProto, what: str) -> None:
     """Every value is made once and before it is read; outputs are named once."""
-    known = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    known.update(v.name for v in graph.input)
-    if "" in known:
+    if "" in _given(graph):
         raise ModelError(f"{what} has an input or weight without a name; export it again")
-    for node in graph.node:
-        for name in node.input:
-            if name and name not in known:
-                raise ModelError(
-                    f"{what}: {node.op_type} node {node.name!r} reads {name!r}, which is no input "
-                    f"or weight and which no earlier node computes; export the model again"
-                )
-        known.update(node.output)
+    known = _check_order(graph, set(), what)
     listed = [v.name for v in graph.output]
     for name in listed:
         if name not in known or not name:
@@ -146,6 +139,37 @@ def _check_names(graph: onnx.GraphProto, what: str) -> None:
                              f"again")  # fmt: skip
         if listed.count(name) > 1:
             raise ModelError(f"{what} lists the output {name!r} twice; export it with each once")
+
+
+def _given(graph: onnx.GraphProto) -> set[str]:
+    """Names of inputs and weights."""
+    weights = {t.name for t in graph.initializer} | {
+        t.values.name for t in graph.sparse_initializer
+    }
+    return weights | {v.name for v in graph.input}
+
+
+def _check_order(graph: onnx.GraphProto, outer: set[str], what: str) -> set[str]:
+    """The names that are known at the end of ``graph``, after a look into its bodies."""
+    known = outer | _given(graph)
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in known:
+                raise ModelError(
+                    f"{what}: the {node.op_type!r} node {node.name!r} reads {name!r}, which is no "
+                    f"input or weight and which no earlier node computes; export the model again"
+                )
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                inside = _check_order(body, known, what)
+                lost = next((v.name for v in body.output if v.name not in inside), None)
+                if lost is not None:
+                    raise ModelError(
+                        f"{what}: a body of the {node.op_type!r} node {node.name!r} has the output "
+                        f"{lost!r}, which nothing computes; export the model again"
+                    )
+        known.update(node.output)
+    return known
 
 
 def _drop_default_inputs(model: ir.Model) -> None:
@@ -172,7 +196,7 @@ def _check_operators(model: ir.Model) -> None:
         at = f"node {node.name!r}" if node.name else f"the node computing {_first_output(node)!r}"
         if version is None:
             raise ModelError(
-                f"{at} uses {node.op_type} of domain {node.domain!r}, which the model does not "
+                f"{at} uses {node.op_type!r} of domain {node.domain!r}, which the model does not "
                 f"import; coexec runs the standard ONNX operators: export it without custom ones"
             )
         if not 0 < version < _ANY_VERSION:

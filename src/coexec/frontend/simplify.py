@@ -5,9 +5,7 @@ stops whole chains of shape arithmetic from folding in exports of NASNet and its
 fold, as long as the result stays below its size limit.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
@@ -15,6 +13,7 @@ import onnxscript.optimizer
 
 from coexec.errors import ModelError, UsageError, first_line
 from coexec.frontend.infer import infer
+from coexec.frontend.quiet import quiet
 from coexec.frontend.rewrites import rewrite
 
 __all__ = ["fix_shapes", "simplify"]
@@ -46,9 +45,10 @@ def fix_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
         inputs[name].shape = ir.Shape(tuple(shape))
     for name, value in inputs.items():
         if value.shape is None or not value.shape.is_static():
+            label = name if name.isprintable() else repr(name)
             raise ModelError(
                 f"input {name!r} has the dynamic shape {value.shape}; coexec plans for fixed "
-                f"shapes: add --shape {name}={_example(value.shape)} (or shapes={{{name!r}: ...}})"
+                f"shapes: add --shape {label}={_example(value.shape)} (or shapes={{{name!r}: ...}})"
             )
 
 
@@ -69,7 +69,7 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
     _separate_outputs(model)
     names = _interface(model)
     try:
-        with _quiet():
+        with quiet():
             passes.InlinePass()(model)
             wrong = infer(model)
             # Folding first: the optimizer tries every rewrite at every node, and what folds away
@@ -90,20 +90,6 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
             f"bug, please report it with the model"
         )
     return wrong
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the optimizer logs of steps that it leaves out, stack traces included."""
-    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _interface(model: ir.Model) -> list[list[str | None]]:

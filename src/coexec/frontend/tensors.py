@@ -38,7 +38,7 @@ def _weight(value: ir.Value) -> Tensor:
 def _tensor(value: ir.Value) -> Tensor:
     require_tensor(value)
     shape, dtype = value.shape, value.dtype
-    if dtype is None:
+    if dtype is None or dtype == ir.DataType.UNDEFINED:
         raise ModelError(f"the type of {_at(value)} is unknown; export the model with type "
                          f"information")  # fmt: skip
     if shape is None or not shape.is_static():
