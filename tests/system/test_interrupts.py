@@ -4,6 +4,7 @@ import ctypes
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from small_models import branches
 from coexec.devices.detect import usable_cores
 from coexec.errors import ClosedError, ExecutionError
 from coexec.frontend.check import plain_session, worst_difference
+from coexec.planners import PLANNERS
 from coexec.session import InferenceSession
 
 CORES = usable_cores()[:2]
@@ -172,6 +174,33 @@ def test_ctrl_c_reaches_the_caller_at_once(watched: Watched) -> None:
                 watched.run()
         timer.join()
         watched.check()
+
+
+def test_planners_leave_ctrl_c_as_it_is() -> None:
+    """In a process of its own, because a planner that does not would end this one."""
+    program = """
+import os, signal, sys
+from graphs import layered
+from coexec.planners import PLANNERS
+for name in sys.argv[1:]:
+    PLANNERS[name](*layered(40, 5), **({"limit": 0.2} if name == "cpsat" else {}))
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        print(name)
+"""
+    names = sorted(set(PLANNERS) - {"exhaustive"})  # that one is for tiny graphs
+    tests = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(tests / "pure")])}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *names],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+    )
+    assert done.stdout.split() == names, done.stderr
 
 
 def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:

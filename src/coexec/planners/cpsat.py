@@ -87,6 +87,8 @@ def plan(
     solver.parameters.num_workers = workers
     solver.parameters.interleave_search = True  # workers in turns: the same on any machine
     solver.parameters.random_seed = seed
+    # The solver would leave SIGINT without a handler: Ctrl-C would kill the process from then on.
+    solver.parameters.catch_sigint_signal = False
     found, bound_s = model.solve(solver)
     begun += [joined(problem, solution) for solution in found]
     # A bound of equal seconds is reached to within what rounding to ticks leaves open.
