@@ -16,7 +16,7 @@ from needs_opencl import pocl_number
 from coexec.devices import detect
 from coexec.devices.opencl import trial
 from coexec.devices.opencl.binaries import Binaries
-from coexec.devices.opencl.platforms import Found, devices
+from coexec.devices.opencl.platforms import _RUNTIMES, Found, devices
 from coexec.devices.opencl.trial import unusable
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
@@ -40,7 +40,7 @@ def listed(name: str = "A GPU", told_cpu: str | None = None, platform: str = "GP
     """A device as drivers describe it. Nothing can be run there."""
     vendor = SimpleNamespace(name=platform, version="OpenCL 3.0")
     handle = SimpleNamespace(platform=vendor, name=name, driver_version="1.2", version="CL 3")
-    return Found(handle, told_cpu)
+    return Found(handle, _RUNTIMES.get(platform), told_cpu)
 
 
 @pytest.fixture
