@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from needs_opencl import pocl_number
+from needs_opencl import opencl_number
 
 from coexec.devices import detect
 from coexec.devices.opencl import trial
@@ -46,7 +46,7 @@ def listed(name: str = "A GPU", told_cpu: str | None = None, platform: str = "GP
 @pytest.fixture
 def pocl() -> Found:
     """A device that works."""
-    number = pocl_number()
+    number = opencl_number()
     return devices()[number]
 
 
@@ -194,7 +194,7 @@ def test_a_trial_ends_by_itself() -> None:
 
 def test_a_plain_script_is_not_run_twice(pocl: Found, tmp_path: Path) -> None:
     """Scripts that do not ask for ``__name__`` would be, by multiprocessing."""
-    name = f"gpu:{pocl_number()}"
+    name = f"gpu:{opencl_number()}"
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(name=name))
     done = subprocess.run(

@@ -27,9 +27,9 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
         table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor, d.engine)
     out.print(table)
     for reason in absent:
-        out.print(reason)
+        out.print(reason, markup=False)
     if why is not None:
-        out.print(f"no OpenCL devices: {why}")
+        out.print(f"no OpenCL devices: {why}", markup=False)
         return
     table = Table("OpenCL", "usable", "units", "memory", "unified", "fp16 arithmetic",
                   "processor", "driver", box=None)  # fmt: skip
@@ -41,7 +41,7 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     out.print(table)
     for row in gpus:
         if row["unusable"]:
-            out.print(f"{row['name']}: {row['unusable']}")
+            out.print(f"{row['name']}: {row['unusable']}", markup=False)
     first = next((r["name"] for r in gpus if r["on_cpu"] and not r["unusable"]), None)
     if first is not None:
         out.print("OpenCL devices that are the CPU compute on its cores: bind them to those that "
