@@ -16,7 +16,7 @@ import pyopencl as cl
 
 from coexec.devices import detect
 from coexec.devices.opencl import cpu_runtime, intel, platforms, pocl, vendors
-from coexec.devices.opencl.cpu_runtime import CpuRuntime, environment
+from coexec.devices.opencl.cpu_runtime import CpuRuntime, calling_from, environment
 from coexec.devices.opencl.intel import Intel
 from coexec.devices.opencl.platforms import devices, start
 from coexec.devices.opencl.pocl import Pocl
@@ -232,3 +232,13 @@ def test_two_of_intels_devices_compute_at_the_same_time(tmp_path: Path) -> None:
 
 def test_threads_of_this_process_are_listed() -> None:
     assert os.getpid() in cpu_runtime.thread_ids() or not Path("/proc/self/task").exists()
+
+
+def test_a_thread_is_bound_for_a_while() -> None:
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("this process may use one core only")
+    chosen = sorted(before)[:2]
+    with calling_from(chosen):
+        assert os.sched_getaffinity(0) == set(chosen)
+    assert os.sched_getaffinity(0) == before

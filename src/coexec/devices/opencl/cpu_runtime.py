@@ -21,7 +21,7 @@ from weakref import WeakSet
 from coexec.devices import detect
 from coexec.errors import DeviceError
 
-__all__ = ["CpuRuntime", "Place", "bind", "environment", "thread_ids"]
+__all__ = ["CpuRuntime", "Place", "bind", "calling_from", "environment", "thread_ids"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class CpuRuntime:
     def loaded(self, started: Sequence[int]) -> None:
         """OpenCL was loaded with `variables`, which has ``started`` these threads."""
 
-    def want(self, threads: int) -> None:
-        """The number of threads that `start` starts."""
+    def want(self, cores: Sequence[int]) -> None:
+        """`start` starts a thread for each of these cores."""
 
     def start(self, handle: Any) -> None:
         """Start the threads that come with the first context, unless they are started."""
@@ -95,6 +95,20 @@ def bind(threads: Sequence[int], cores: Sequence[Collection[int]]) -> None:
     if hasattr(os, "sched_setaffinity"):
         for thread, allowed in zip(threads, cores, strict=False):
             os.sched_setaffinity(thread, allowed)
+
+
+@contextmanager
+def calling_from(cores: Sequence[int]) -> Iterator[None]:
+    """The calling thread may use only ``cores`` for a while; so may threads that it starts."""
+    if len(cores) < 2 or not hasattr(os, "sched_setaffinity"):
+        yield  # several devices of one core follow, on others
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def thread_ids() -> set[int]:

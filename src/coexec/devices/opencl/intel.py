@@ -13,7 +13,14 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from coexec.devices.opencl.cpu_runtime import CpuRuntime, Place, bind, environment, thread_ids
+from coexec.devices.opencl.cpu_runtime import (
+    CpuRuntime,
+    Place,
+    bind,
+    calling_from,
+    environment,
+    thread_ids,
+)
 from coexec.errors import DeviceError
 
 __all__ = ["Intel"]
@@ -23,6 +30,9 @@ _BY_NAMES, _END = 0x4052, -1
 """CL_DEVICE_PARTITION_BY_NAMES_INTEL and CL_PARTITION_BY_NAMES_LIST_END_INTEL."""
 _FILL_BYTES = 1 << 22
 """Enough for a fill to be shared among all threads."""
+_FILLS = 20
+"""At most. Workers start as there is work for them; those that start later than this keep the cores
+that the runtime gives them, which are those of the thread that made the first context."""
 
 
 class Intel(CpuRuntime):
@@ -34,30 +44,33 @@ class Intel(CpuRuntime):
         super().__init__("Intel's OpenCL runtime")
         self._workers: Sequence[int] = ()
         self._threads = 0
-        self._wanted = 1
+        self._wanted: tuple[int, ...] = (0,)
         self._parts: dict[int, Any] = {}
         """By core, the part of the device that is bound to it."""
 
-    def want(self, threads: int) -> None:
-        self._wanted = threads
+    def want(self, cores: Sequence[int]) -> None:
+        self._wanted = tuple(cores)
 
     def start(self, handle: Any) -> None:
         if self._threads:
             return
         import pyopencl as cl
 
-        self._threads = int(os.environ.get(_THREADS, self._wanted))
+        self._threads = int(os.environ.get(_THREADS, len(self._wanted)))
         before = thread_ids()
-        with environment({_THREADS: str(self._threads)}):
+        with environment({_THREADS: str(self._threads)}), calling_from(self._wanted):
             context = cl.Context([handle])
             queue = cl.CommandQueue(context)
             memory = cl.Buffer(context, cl.mem_flags.READ_WRITE, _FILL_BYTES)
-            cl.enqueue_fill_buffer(queue, memory, b"\0", 0, _FILL_BYTES)
-            queue.finish()
-        self._workers = sorted(thread_ids() - before)
+            for _ in range(_FILLS):
+                cl.enqueue_fill_buffer(queue, memory, b"\0", 0, _FILL_BYTES)
+                queue.finish()
+                self._workers = sorted(thread_ids() - before)
+                if len(self._workers) >= self._threads - 1:
+                    break
 
     def _placed(self, handle: Any, cores: tuple[int, ...]) -> Place:
-        self._wanted = len(cores)
+        self.want(cores)
         self.start(handle)
         if len(cores) != self._threads:
             raise DeviceError(

@@ -134,12 +134,12 @@ def start(cores: Sequence[int] | None = None) -> None:
     """
     with _lock:
         first = not _loaded.is_set()
-        threads = len(cores or detect.usable_cores())
+        wanted = tuple(cores or detect.usable_cores())
         if first:
-            _load(threads)
+            _load(len(wanted))
             _loaded.set()
         for runtime in _RUNTIMES.values() if first or cores else ():
-            runtime.want(threads)
+            runtime.want(wanted)
 
 
 def _load(threads: int) -> None:
