@@ -90,14 +90,16 @@ def pocl_with(threads: int) -> Pocl:
     return runtime
 
 
-def intel_with(threads: int, monkeypatch: pytest.MonkeyPatch) -> Intel:
+def intel_with(threads: int) -> Intel:
     runtime = Intel()
     runtime._threads, runtime._workers = threads, range(200, 200 + max(1, threads - 1))
     return runtime
 
 
-def handle() -> Any:
-    return SimpleNamespace(create_sub_devices=lambda names: (("part", *names),))
+def handle(units: int = 2) -> Any:
+    return SimpleNamespace(
+        create_sub_devices=lambda names: (("part", *names),), max_compute_units=units
+    )
 
 
 def test_the_loader_gets_the_vendors_of_the_system_too(
@@ -183,9 +185,9 @@ def test_pocl_has_one_set_of_cores_at_a_time(bound: dict[int, set[int]]) -> None
 
 
 def test_intels_caller_computes_on_the_first_core(
-    bound: dict[int, set[int]], monkeypatch: pytest.MonkeyPatch
+    bound: dict[int, set[int]],
 ) -> None:
-    runtime = intel_with(3, monkeypatch)
+    runtime = intel_with(3)
     place = runtime.occupy(handle(), (1, 2, 4))
     assert bound == {200: {2}, 201: {4}} and place.thread_cores == (1,)
     with pytest.raises(DeviceError, match="several devices in one process have one core each"):
@@ -195,9 +197,9 @@ def test_intels_caller_computes_on_the_first_core(
 
 
 def test_intels_devices_of_one_core_have_parts_of_their_own(
-    bound: dict[int, set[int]], monkeypatch: pytest.MonkeyPatch
+    bound: dict[int, set[int]],
 ) -> None:
-    runtime = intel_with(1, monkeypatch)
+    runtime = intel_with(1)
     first = runtime.occupy(handle(), (3,))
     assert bound == {200: {3}}
     second = runtime.occupy(handle(), (5,))
@@ -207,6 +209,11 @@ def test_intels_devices_of_one_core_have_parts_of_their_own(
     del first
     runtime.occupy(handle(), (5,))
     assert bound == {200: {5}}
+
+
+def test_intels_device_of_one_core_is_not_divided() -> None:
+    whole = handle(units=1)
+    assert intel_with(1).occupy(whole, (3,)).handle is whole
 
 
 def test_an_unknown_runtime_has_all_cores() -> None:

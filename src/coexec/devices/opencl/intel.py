@@ -92,8 +92,14 @@ class Intel(CpuRuntime):
     def _on_one(self, handle: Any, cores: tuple[int, ...]) -> Place:
         (core,) = cores
         if core not in self._parts:
-            names = [_BY_NAMES, len(self._parts), _END]
-            (self._parts[core],) = handle.create_sub_devices(names)
+            self._parts[core] = self._part(handle, core)
         shared: Collection[int] = {core, *self._elsewhere(cores)}
         bind(self._workers, [shared] * len(self._workers))
         return Place(self._parts[core], cores, cores)
+
+    def _part(self, handle: Any, core: int) -> Any:
+        """A part of the device that no other core has; all of it where it cannot be divided."""
+        if handle.max_compute_units == 1:  # this process may use one core only
+            return handle
+        (part,) = handle.create_sub_devices([_BY_NAMES, len(self._parts), _END])
+        return part
