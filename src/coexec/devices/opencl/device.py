@@ -10,6 +10,7 @@ from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.binaries import OPTIONS, Binaries
 from coexec.devices.opencl.building import build
 from coexec.devices.opencl.choices import Choices
+from coexec.devices.opencl.cpu_runtime import Place
 from coexec.devices.opencl.failures import translated
 from coexec.devices.opencl.kernels import why_not
 from coexec.devices.opencl.kernels.base import Chooser, Context, Grid, Launch
@@ -43,9 +44,10 @@ class OpenClDevice:
         options = options or Options()
         self.spec = spec
         with translated(spec.name, f"opening {found.name}"):
-            found, self._place = found.on(spec.cores)
+            found, place = found.on(spec.cores)
             context = found.context()
-        self.thread_cores: Collection[int] = self._place.thread_cores
+        self._place: Place | None = place
+        self.thread_cores: Collection[int] = place.thread_cores
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         self.binaries = Binaries(found, context, options.binaries)
         self._runtime = Runtime(
@@ -112,3 +114,4 @@ class OpenClDevice:
 
     def close(self) -> None:
         self._runtime.finish()
+        self._place = None  # its cores are free for another device

@@ -26,6 +26,9 @@ from coexec.errors import DeviceError
 __all__ = ["Intel"]
 
 _THREADS = "DPCPP_CPU_NUM_CUS"
+_VECTORIZER = "CL_CONFIG_USE_VECTORIZER"
+"""It would make vectors of work items. The engine's kernels are vectors already: without it they
+compile seven times as fast and run no slower (squeezenet: 5 s of CPU time in place of 34)."""
 _BY_NAMES, _END = 0x4052, -1
 """CL_DEVICE_PARTITION_BY_NAMES_INTEL and CL_PARTITION_BY_NAMES_LIST_END_INTEL."""
 _FILL_BYTES = 1 << 22
@@ -58,7 +61,8 @@ class Intel(CpuRuntime):
 
         self._threads = int(os.environ.get(_THREADS, len(self._wanted)))
         before = thread_ids()
-        with environment({_THREADS: str(self._threads)}), calling_from(self._wanted):
+        values = {_THREADS: str(self._threads), _VECTORIZER: "False"}
+        with environment(values), calling_from(self._wanted):
             context = cl.Context([handle])
             queue = cl.CommandQueue(context)
             memory = cl.Buffer(context, cl.mem_flags.READ_WRITE, _FILL_BYTES)
