@@ -71,4 +71,4 @@ def _gpus() -> tuple[list[str], str | None]:
         return [], None  # without OpenCL there are CPU devices
     names = {f"gpu:{i}": device for i, device in enumerate(found) if unusable(device) is None}
     gpus = [name for name, device in names.items() if not device.on_cpu]
-    return gpus, next((name for name, device in names.items() if device.on_cpu), None)
+    return gpus, next((name for name, device in names.items() if device.binds), None)

@@ -40,6 +40,8 @@ class CpuRuntime:
 
     remedy = "update or reinstall the driver"
     """If its device fails the trial."""
+    binds = False
+    """Whether its threads can be bound to chosen cores."""
 
     def __init__(self, title: str) -> None:
         self.title = title

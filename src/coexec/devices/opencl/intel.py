@@ -41,6 +41,7 @@ that the runtime gives them, which are those of the thread that made the first c
 class Intel(CpuRuntime):
     """Any number of cores for one device; one core each for several."""
 
+    binds = True
     remedy = "pip install --upgrade 'coexec[intel-opencl]'"
 
     def __init__(self) -> None:

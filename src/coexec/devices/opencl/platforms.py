@@ -45,6 +45,11 @@ class Found:
     def on_cpu(self) -> bool:
         return self.runtime is not None
 
+    @property
+    def binds(self) -> bool:
+        """Whether it computes on chosen cores."""
+        return self.runtime is not None and self.runtime.binds
+
     def on(self, cores: tuple[int, ...]) -> "tuple[Found, Place]":
         """The device on ``cores``, which are its own as long as the place lives.
 

@@ -20,6 +20,7 @@ _THREADS = "POCL_MAX_PTHREAD_COUNT"
 class Pocl(CpuRuntime):
     """One set of cores at a time, and one number of them as long as the process lives."""
 
+    binds = True
     remedy = (
         "install a newer PoCL in place of this one, or pip install 'coexec[intel-opencl]', a "
         "runtime that knows newer CPUs"
