@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs_opencl import pocl_name
+from needs_opencl import WANTED, opencl_name
 
 from coexec.cache import Cache
 
@@ -14,7 +14,15 @@ EXPORTS = Path(__file__).parents[1].parent / "shared" / "models"
 
 
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
-"""The tests' PoCL devices have one core each, whichever test is the first to use OpenCL."""
+"""PoCL has one thread, whichever test is the first to use OpenCL."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--opencl", default="", help="platform of the OpenCL tests, as 'Intel'")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    WANTED[0] = config.getoption("--opencl")
 
 
 @pytest.fixture(scope="session")
@@ -31,5 +39,5 @@ def fresh_cache(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def gpu() -> str:
-    """The name of PoCL on the last core. Skips the test where no PoCL works."""
-    return pocl_name()
+    """The name of an OpenCL device on the last core. Skips the test where none works."""
+    return opencl_name()

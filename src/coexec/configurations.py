@@ -20,8 +20,8 @@ def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
 
     Of the named devices: all together, each alone, and the CPU clusters joined to one. By default,
     of the machine: all cores as one device, its clusters of equal cores, a cluster of equal cores
-    in halves and in single cores, each of these beside the GPUs; and, where PoCL is installed, all
-    cores but one beside PoCL on the last.
+    in halves and in single cores, each of these beside the GPUs; and, where a CPU runtime of OpenCL
+    is installed, all cores but one beside its first device on the last.
 
     Raises:
         DeviceError: a name is wrong.
@@ -50,17 +50,17 @@ def _of_machine() -> list[Configuration]:
         on_cpu.append((cpu_name(cores[:half]), cpu_name(cores[half:])))
         if len(cores) <= _MOST_NARROW:
             on_cpu.append(tuple(cpu_name([core]) for core in cores))
-    gpus, pocl = _gpus()
+    gpus, on_core = _gpus()
     found = list(on_cpu)
     if gpus:
         found += [tuple(gpus), *((*names, *gpus) for names in on_cpu)]
-    if pocl and len(cores) > 1:
-        found.append((cpu_name(cores[:-1]), f"{pocl}@{cores[-1]}"))
+    if on_core and len(cores) > 1:
+        found.append((cpu_name(cores[:-1]), f"{on_core}@{cores[-1]}"))
     return found
 
 
 def _gpus() -> tuple[list[str], str | None]:
-    """The real GPUs, and PoCL; without those that do not work."""
+    """The real GPUs, and the first CPU runtime; without those that do not work."""
     try:
         from coexec.devices.opencl.platforms import devices, start
         from coexec.devices.opencl.trial import unusable
@@ -70,5 +70,5 @@ def _gpus() -> tuple[list[str], str | None]:
     except DeviceError:
         return [], None  # without OpenCL there are CPU devices
     names = {f"gpu:{i}": device for i, device in enumerate(found) if unusable(device) is None}
-    gpus = [name for name, device in names.items() if not device.pocl]
-    return gpus, next((name for name, device in names.items() if device.pocl), None)
+    gpus = [name for name, device in names.items() if not device.on_cpu]
+    return gpus, next((name for name, device in names.items() if device.binds), None)

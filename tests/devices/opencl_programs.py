@@ -1,4 +1,4 @@
-"""PoCL as itself and as a GPU, and models run on it as one program."""
+"""OpenCL on CPU cores as itself and as a GPU, and models run on it as one program."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from needs_opencl import pocl_name, pocl_number
+from needs_opencl import opencl_name, opencl_number
 
 from coexec.devices.base import Device, Options
-from coexec.devices.detect import usable_cores
 from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.device import OpenClDevice
 from coexec.devices.opencl.platforms import devices
@@ -20,15 +19,15 @@ from coexec.frontend.module import Module
 Array = np.ndarray[Any, Any]
 
 
-def pocl(binaries: Path, *, as_gpu: bool = False) -> Device:
-    """PoCL on one core. As a GPU it has blocks of four channels, and work items share rows.
+def on_cpu(binaries: Path, *, as_gpu: bool = False) -> Device:
+    """A device on one core. As a GPU it has blocks of four channels, and work items share rows.
 
-    Skips the test where no PoCL works.
+    Skips the test where none works.
     """
     options = Options(binaries=binaries)
-    spec = describe(pocl_name(usable_cores()[0]), options)
+    spec = describe(opencl_name(), options)
     gpu = Architecture("nvidia", 4, compute_units=16)
-    return OpenClDevice(spec, devices()[pocl_number()], options, gpu if as_gpu else None)
+    return OpenClDevice(spec, devices()[opencl_number()], options, gpu if as_gpu else None)
 
 
 def compute(device: Device, model: Model, feeds: Mapping[str, Array]) -> list[Array]:

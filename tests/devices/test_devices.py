@@ -5,7 +5,7 @@ import os
 import numpy as np
 import onnx
 import pytest
-from needs_opencl import pocl_name
+from needs_opencl import opencl_name
 from small_models import branches
 
 from coexec.cache import Cache
@@ -34,7 +34,7 @@ def names_of(kind: str) -> list[str]:
     if kind == "cpu":
         return [f"cpu:{core}" for core in usable_cores()[:2]]
     if kind == "gpu":
-        return [pocl_name()]
+        return [opencl_name()]
     return [f"{kind}:0", f"{kind}:1"]
 
 

@@ -23,7 +23,7 @@ from coexec.frontend.model import Model
 
 pytest.importorskip("pyopencl")
 
-from opencl_programs import compute, pocl
+from opencl_programs import compute, on_cpu
 
 quick = settings(
     deadline=None,
@@ -39,7 +39,7 @@ Devices = dict[str, Device]
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devices]:
     binaries = tmp_path_factory.mktemp("binaries")
-    opened = {kind: pocl(binaries, as_gpu=kind == "gpu") for kind in ("cpu", "gpu")}
+    opened = {kind: on_cpu(binaries, as_gpu=kind == "gpu") for kind in ("cpu", "gpu")}
     yield opened
     for device in opened.values():
         device.close()

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("pyopencl")
 
 from gpu_networks import mixed_network, run_on, small_network
-from needs_opencl import pocl_number
-from opencl_programs import pocl
+from needs_opencl import opencl_number
+from opencl_programs import on_cpu
 
 from coexec import hardware
 from coexec.devices.base import Options
@@ -49,7 +49,7 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def device_for(name: str, arch: Architecture, options: Options) -> OpenClDevice:
-    return OpenClDevice(describe(name, options), devices()[pocl_number()], options, arch)
+    return OpenClDevice(describe(name, options), devices()[opencl_number()], options, arch)
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
@@ -263,7 +263,7 @@ def test_out_of_memory_names_the_amount(gpu: str, monkeypatch: pytest.MonkeyPatc
 def test_what_leaves_is_read_without_waiting_for_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = pocl(tmp_path)
+    device = on_cpu(tmp_path)
     model = load(small_network("swish", as_model=True))
     graph = model.graph
     x, y = graph.tensors[graph.inputs[0]], graph.tensors[graph.outputs[0]]
@@ -322,7 +322,7 @@ def test_options_are_checked() -> None:
     assert gpu_options({"precision": "fp16"}).precision == "fp16"
 
 
-def test_pocl_and_a_cpu_cluster_share_no_core(gpu: str) -> None:
+def test_it_and_a_cpu_cluster_share_no_core(gpu: str) -> None:
     core = usable_cores()[-1]
     with pytest.raises(DeviceError, match=f"share core {core}"):
         hardware.System((describe(f"cpu:{core}"), describe(gpu)))

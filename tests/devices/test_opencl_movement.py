@@ -23,7 +23,7 @@ from coexec.frontend.module import Module
 
 pytest.importorskip("pyopencl")
 
-from opencl_programs import compute, pocl
+from opencl_programs import compute, on_cpu
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ def few(device: Any) -> settings:
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
 def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Device:
     """PoCL with wide vectors, and as if it were a GPU."""
-    return pocl(tmp_path_factory.mktemp("binaries"), as_gpu=request.param == "gpu")
+    return on_cpu(tmp_path_factory.mktemp("binaries"), as_gpu=request.param == "gpu")
 
 
 def model_around(case: Case) -> Model:

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from needs_opencl import pocl_number
+from needs_opencl import opencl_number
 
 from coexec.devices import detect
 from coexec.devices.opencl import trial
 from coexec.devices.opencl.binaries import Binaries
-from coexec.devices.opencl.platforms import Found, devices
+from coexec.devices.opencl.platforms import _RUNTIMES, Found, devices
 from coexec.devices.opencl.trial import unusable
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
@@ -40,13 +40,13 @@ def listed(name: str = "A GPU", told_cpu: str | None = None, platform: str = "GP
     """A device as drivers describe it. Nothing can be run there."""
     vendor = SimpleNamespace(name=platform, version="OpenCL 3.0")
     handle = SimpleNamespace(platform=vendor, name=name, driver_version="1.2", version="CL 3")
-    return Found(handle, told_cpu)
+    return Found(handle, _RUNTIMES.get(platform), told_cpu)
 
 
 @pytest.fixture
 def pocl() -> Found:
     """A device that works."""
-    number = pocl_number()
+    number = opencl_number()
     return devices()[number]
 
 
@@ -194,7 +194,7 @@ def test_a_trial_ends_by_itself() -> None:
 
 def test_a_plain_script_is_not_run_twice(pocl: Found, tmp_path: Path) -> None:
     """Scripts that do not ask for ``__name__`` would be, by multiprocessing."""
-    name = f"gpu:{pocl_number()}"
+    name = f"gpu:{opencl_number()}"
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(name=name))
     done = subprocess.run(

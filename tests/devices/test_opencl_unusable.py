@@ -126,8 +126,11 @@ def test_auto_carries_on_without_a_runtime(tmp_path: Path) -> None:
     ("cause", "reason"),
     [
         ("pyopencl", "pyopencl"),
-        ("runtime", "no usable PoCL: this machine has no PoCL device"),
-        ("trial", "no usable PoCL: .* is unusable: a small test kernel failed"),
+        ("runtime", "no usable OpenCL device on CPU cores: this machine has none"),
+        (
+            "trial",
+            "no usable OpenCL device on CPU cores: .* is unusable: a small test kernel failed",
+        ),
     ],
 )
 def test_tests_are_skipped_with_the_reason(

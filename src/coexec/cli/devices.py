@@ -15,9 +15,10 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     """List this machine's processors and OpenCL devices. cpu:0-3 may be used in parts:
     cpu:0-1,cpu:2-3. --fresh tries OpenCL devices again."""
     found = [describe(name) for name in default_names()]
-    gpus, why = _gpus(fresh)
+    gpus, why, absent = _gpus(fresh)
     if json:
-        print_json({"devices": [asdict(d) for d in found], "opencl": gpus, "no_opencl": why})
+        print_json({"devices": [asdict(d) for d in found], "opencl": gpus, "no_opencl": why,
+                    "absent": absent})  # fmt: skip
         return
     table = Table("device", "cores", "max. frequency", "memory", "processor", "engine", box=None)
     for d in found:
@@ -25,8 +26,10 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
         memory = format_bytes(d.memory_bytes) if d.memory_bytes else "not told"
         table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor, d.engine)
     out.print(table)
+    for reason in absent:
+        out.print(reason, markup=False)
     if why is not None:
-        out.print(f"no OpenCL devices: {why}")
+        out.print(f"no OpenCL devices: {why}", markup=False)
         return
     table = Table("OpenCL", "usable", "units", "memory", "unified", "fp16 arithmetic",
                   "processor", "driver", box=None)  # fmt: skip
@@ -38,21 +41,22 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     out.print(table)
     for row in gpus:
         if row["unusable"]:
-            out.print(f"{row['name']}: {row['unusable']}")
-    if any(row["pocl"] and not row["unusable"] for row in gpus):
-        out.print("PoCL computes on CPU cores: bind it to those that no CPU device has, as in "
-                  "--devices cpu:0,gpu:0@1")  # fmt: skip
+            out.print(f"{row['name']}: {row['unusable']}", markup=False)
+    first = next((r["name"] for r in gpus if r["on_cpu"] and not r["unusable"]), None)
+    if first is not None:
+        out.print("OpenCL devices that are the CPU compute on its cores: bind them to those that "
+                  f"no other device has, as in --devices cpu:0,{first}@1")  # fmt: skip
 
 
-def _gpus(fresh: bool) -> tuple[list[dict[str, Any]], str | None]:
-    """The OpenCL devices of this machine, or why there are none."""
-    from coexec.devices.opencl.platforms import devices
+def _gpus(fresh: bool) -> tuple[list[dict[str, Any]], str | None, list[str]]:
+    """The OpenCL devices of this machine, or why there are none; and runtimes that do not load."""
+    from coexec.devices.opencl.platforms import absent, devices
     from coexec.devices.opencl.trial import unusable
 
     try:
         found = devices()
     except DeviceError as error:
-        return [], str(error)
+        return [], str(error), []
     rows = [
         {
             "name": f"gpu:{number}",
@@ -62,9 +66,11 @@ def _gpus(fresh: bool) -> tuple[list[dict[str, Any]], str | None]:
             "fp16": device.half,
             "processor": device.name,
             "driver": device.driver,
-            "pocl": device.pocl,
+            "on_cpu": device.on_cpu,
             "unusable": unusable(device, fresh=fresh),
         }
         for number, device in enumerate(found)
     ]
-    return rows, None if rows else "no driver is installed; pip install 'coexec[gpu]' brings PoCL"
+    none = ("no driver is installed; pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings "
+            "a runtime for CPU cores")  # fmt: skip
+    return rows, None if rows else none, absent()

@@ -3,7 +3,7 @@
 cpu:0-3       cores 0, 1, 2 and 3 as one cluster
 cpu:0,2       cores 0 and 2
 gpu:0         the first OpenCL device
-gpu:0@1       the same if it is PoCL, which computes on CPU cores: on core 1
+gpu:0@1       the same if it is a CPU runtime (PoCL, Intel's): on core 1
 null:0        computes nothing; for tests
 reference:0   slow, exact; for tests
 """
@@ -156,7 +156,7 @@ def describe(name: str, options: Options | None = None) -> hardware.Device:
 
 
 def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
-    from coexec.devices.opencl.platforms import devices, start
+    from coexec.devices.opencl.platforms import absent, devices, start
     from coexec.devices.opencl.trial import unusable
 
     _, at, cores_text = rest.partition("@")
@@ -165,21 +165,23 @@ def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
     found = devices()
     if _number(name) >= len(found):
         listed = ", ".join(f"gpu:{i} ({f.name})" for i, f in enumerate(found)) or "none"
+        why = " ".join(f"{reason}." for reason in absent()) or (
+            "pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings a runtime for CPU cores"
+        )
         raise DeviceError(f"device {name!r} does not exist; this machine's OpenCL devices: "
-                          f"{listed}. Without a GPU, pip install 'coexec[gpu]' brings PoCL, "
-                          f"which runs on CPU cores")  # fmt: skip
+                          f"{listed}. {why}")  # fmt: skip
     chosen = found[_number(name)]
-    if at and not chosen.pocl:
+    if at and not chosen.on_cpu:
         raise DeviceError(f"device {name!r}: {chosen.name} has no CPU cores to choose; "
                           f"write gpu:{_number(name)}")  # fmt: skip
     if (reason := unusable(chosen)) is not None:
         raise DeviceError(f"device {name!r}: {reason}")
-    if chosen.pocl and not at:
+    if chosen.on_cpu and not at:
         cores = detect.usable_cores()
     return hardware.Device(
         name, "gpu", cores, f"{name} memory", chosen.memory_bytes, None, chosen.name,
         f"coexec OpenCL {_version('coexec')}, {chosen.driver}", options.precision,
-        detect.processor_features() if chosen.pocl else "",
+        detect.processor_features() if chosen.on_cpu else "",
     )  # fmt: skip
 
 

@@ -1,10 +1,8 @@
-"""An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for PoCL on core 1."""
+"""An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for a CPU runtime on core 1."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import pyopencl as cl
 
 from coexec import hardware
 from coexec.devices.base import AfterFork, Options
@@ -12,6 +10,7 @@ from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.binaries import OPTIONS, Binaries
 from coexec.devices.opencl.building import build
 from coexec.devices.opencl.choices import Choices
+from coexec.devices.opencl.cpu_runtime import Place
 from coexec.devices.opencl.failures import translated
 from coexec.devices.opencl.kernels import why_not
 from coexec.devices.opencl.kernels.base import Chooser, Context, Grid, Launch
@@ -29,7 +28,7 @@ __all__ = ["OpenClDevice"]
 
 
 class OpenClDevice:
-    """A GPU, or PoCL, with kernels generated for it."""
+    """A GPU, or CPU cores, with kernels generated for it."""
 
     layout_ops: LayoutOps = frozenset()
     after_fork: AfterFork = "lost"
@@ -44,10 +43,12 @@ class OpenClDevice:
         """``arch``: generate kernels for another kind of processor than this one, to test them."""
         options = options or Options()
         self.spec = spec
-        self.thread_cores: Collection[int] = spec.cores
-        self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         with translated(spec.name, f"opening {found.name}"):
-            context = cl.Context([found.handle])
+            found, place = found.on(spec.cores)
+            context = found.context()
+        self._place: Place | None = place
+        self.thread_cores: Collection[int] = place.thread_cores
+        self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         self.binaries = Binaries(found, context, options.binaries)
         self._runtime = Runtime(
             spec.name, found.handle, self.arch, found.unified, self.binaries, context, OPTIONS,
@@ -113,3 +114,4 @@ class OpenClDevice:
 
     def close(self) -> None:
         self._runtime.finish()
+        self._place = None  # its cores are free for another device

@@ -1,27 +1,34 @@
-"""The OpenCL devices of this machine, GPUs first; PoCL, which is the CPU itself, last.
+"""The OpenCL devices of this machine: GPUs first, then CPU runtimes, which compute on CPU cores.
 
-PoCL's threads start with the process's first use of OpenCL and serve all its PoCL devices, so
-their number is decided by whoever comes first. They are bound to cores afterwards.
+A new runtime does not change the numbers of the devices before it: PoCL comes before Intel's, and
+that before any other.
 """
 
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from coexec.devices import detect
+from coexec.devices.opencl import vendors
 from coexec.devices.opencl.architecture import Architecture
-from coexec.devices.opencl.pocl_cpu import tell_cpu
+from coexec.devices.opencl.cpu_runtime import CpuRuntime, Place, environment, thread_ids
+from coexec.devices.opencl.intel import Intel
+from coexec.devices.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
 
-__all__ = ["Found", "devices", "start"]
+__all__ = ["Found", "absent", "devices", "start"]
 
+_RUNTIMES: dict[str, CpuRuntime] = {
+    "Portable Computing Language": Pocl(),
+    "Intel(R) OpenCL": Intel(),
+}
+"""By the platform's name, in the order of their devices. Others join when they are found."""
 _lock = threading.Lock()
-_workers: list[int] = []
-"""Thread ids of PoCL's workers."""
-_started: list[int] = []
-"""How many workers were asked for, once they are started."""
+_loaded = threading.Event()
+"""OpenCL was used, with the threads that were wanted first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +36,40 @@ class Found:
     """An OpenCL device."""
 
     handle: Any
+    runtime: CpuRuntime | None = None
+    """What computes, where that is CPU cores; None for GPUs."""
     told_cpu: str | None = None
-    """The CPU that PoCL was told to compile for, see `pocl_cpu`. None: as it finds out itself."""
+    """The CPU that it was told to compile for, see `pocl_cpu`. None: as it finds out itself."""
 
     @property
-    def pocl(self) -> bool:
-        return "Portable Computing Language" in self.handle.platform.name
+    def on_cpu(self) -> bool:
+        return self.runtime is not None
+
+    @property
+    def binds(self) -> bool:
+        """Whether it computes on chosen cores."""
+        return self.runtime is not None and self.runtime.binds
+
+    def on(self, cores: tuple[int, ...]) -> "tuple[Found, Place]":
+        """The device on ``cores``, which are its own as long as the place lives.
+
+        Args:
+            cores: empty for GPUs.
+
+        Raises:
+            DeviceError: it cannot compute there, beside the devices that are open.
+        """
+        if self.runtime is None:
+            return self, Place(self.handle, (), ())
+        place = self.runtime.occupy(self.handle, cores or detect.usable_cores())
+        return replace(self, handle=place.handle), place
+
+    def context(self) -> Any:
+        import pyopencl
+
+        if self.runtime is not None:
+            self.runtime.start(self.handle)
+        return pyopencl.Context([self.handle])
 
     @property
     def name(self) -> str:
@@ -43,7 +78,7 @@ class Found:
     @property
     def unified(self) -> bool:
         """Whether the device computes in the host's memory."""
-        return bool(self.handle.host_unified_memory) or self.pocl
+        return bool(self.handle.host_unified_memory) or self.on_cpu
 
     @property
     def driver(self) -> str:
@@ -54,8 +89,8 @@ class Found:
 
     @property
     def compiles_for(self) -> str:
-        """What a compiled program depends on: the driver, and the instructions of PoCL's CPU."""
-        return " ".join([self.driver, *(detect.features() if self.pocl else ())])
+        """What a compiled program depends on: the driver, and a CPU's instructions."""
+        return " ".join([self.driver, *(detect.features() if self.on_cpu else ())])
 
     @property
     def memory_bytes(self) -> int:
@@ -84,7 +119,7 @@ class Found:
             "image_edge": self._image_edge if images else 0,
             "model": self.name,
         }
-        if self.pocl:
+        if self.on_cpu:
             width = device.native_vector_width_float
             # 512-bit machines have 32 registers; NEON has 32 as well, AVX 16.
             registers = 32 if width in (4, 16) else 16
@@ -95,49 +130,40 @@ class Found:
 
 
 def start(cores: Sequence[int] | None = None) -> None:
-    """Load OpenCL, with one PoCL thread for each of ``cores`` (all usable ones by default).
+    """Load OpenCL. CPU runtimes get a thread for each of ``cores`` (all usable ones by default).
+
+    Their number of threads stays as it is once they have started.
 
     Raises:
-        DeviceError: pyopencl is not installed, or PoCL's threads run in another number already.
+        DeviceError: pyopencl is not installed.
     """
     with _lock:
-        wanted = len(cores) if cores else None
-        if not _started:
-            _load(wanted or len(detect.usable_cores()))
-        if wanted and wanted != _started[0] and _workers:
-            raise DeviceError(
-                f"PoCL runs on {_started[0]} cores in this process, so it cannot run on {wanted} "
-                f"now; open gpu devices with the same number of cores, or use another process"
-            )
-        if cores and hasattr(os, "sched_setaffinity"):
-            for worker, core in zip(_workers, cores, strict=False):
-                os.sched_setaffinity(worker, {core})
+        first = not _loaded.is_set()
+        wanted = tuple(cores or detect.usable_cores())
+        if first:
+            _load(len(wanted))
+            _loaded.set()
+        for runtime in _RUNTIMES.values() if first or cores else ():
+            runtime.want(wanted)
 
 
 def _load(threads: int) -> None:
-    # PoCL has no other way to be told. Its own cache would keep what ours keeps.
-    os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", str(threads))
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # pyopencl's would answer with stale binaries
     try:
         import pyopencl
     except ImportError as error:
-        raise DeviceError(f"GPU devices need pyopencl ({first_line(error)}): "
-                          f"pip install 'coexec[gpu]'") from None  # fmt: skip
-    before = _threads()
-    try:
-        for platform in pyopencl.get_platforms():
-            platform.get_devices()
-    except pyopencl.Error:
-        pass  # no platform at all: `devices` is empty then
-    _workers[:] = sorted(_threads() - before)
-    _started.append(int(os.environ["POCL_MAX_PTHREAD_COUNT"]))
-
-
-def _threads() -> set[int]:
-    try:
-        return {int(t) for t in os.listdir("/proc/self/task")}
-    except OSError:
-        return set()
+        raise DeviceError(f"OpenCL devices need pyopencl ({first_line(error)}): pip install "
+                          f"'coexec[gpu]' for GPUs, 'coexec[pocl]' or 'coexec[intel-opencl]' for "
+                          f"CPU cores as OpenCL devices") from None  # fmt: skip
+    values = dict(vendors.variables(Path(pyopencl.__file__).parent))
+    for runtime in _RUNTIMES.values():
+        values |= runtime.variables(threads)
+    before = thread_ids()
+    with environment(values):
+        for platform in _platforms():
+            _handles(platform)
+    for runtime in _RUNTIMES.values():
+        runtime.loaded(sorted(thread_ids() - before))
 
 
 def devices() -> list[Found]:
@@ -146,20 +172,41 @@ def devices() -> list[Found]:
     Whether one works is said by `coexec.devices.opencl.trial`.
     """
     start()
+    found = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
+    ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}
+    return sorted((f for f in found if f), key=lambda f: ranks.get(id(f.runtime), 0))
+
+
+def absent() -> list[str]:
+    """Why CPU runtimes that are installed are not among the devices, with the remedy."""
+    return vendors.absent(" ".join(platform.name for platform in _platforms()))
+
+
+def _found(handle: Any) -> Found | None:
     import pyopencl
 
-    found = []
-    for platform in _platforms(pyopencl):
-        try:
-            found += [Found(d, tell_cpu(d)) for d in platform.get_devices()]
-        except pyopencl.Error:
-            continue  # a platform without devices
-    usable = [f for f in found if f.pocl or f.handle.type & pyopencl.device_type.GPU]
-    return sorted(usable, key=lambda f: f.pocl)
+    name = handle.platform.name.strip()
+    runtime = _RUNTIMES.get(name)
+    if runtime is None and handle.type & pyopencl.device_type.CPU:
+        runtime = _RUNTIMES.setdefault(name, CpuRuntime(name))
+    if runtime is not None:
+        return Found(handle, runtime, runtime.prepare(handle))
+    return Found(handle) if handle.type & pyopencl.device_type.GPU else None
 
 
-def _platforms(pyopencl: Any) -> list[Any]:
+def _platforms() -> list[Any]:
+    import pyopencl
+
     try:
         return list(pyopencl.get_platforms())
     except pyopencl.Error:
-        return []
+        return []  # none at all
+
+
+def _handles(platform: Any) -> list[Any]:
+    import pyopencl
+
+    try:
+        return list(platform.get_devices())
+    except pyopencl.Error:
+        return []  # a platform without devices

@@ -25,7 +25,7 @@ import platformdirs
 
 from coexec.devices import detect
 from coexec.devices.opencl.binaries import OPTIONS, Binaries
-from coexec.devices.opencl.platforms import Found, devices
+from coexec.devices.opencl.platforms import Found, devices, start
 
 __all__ = ["unusable"]
 
@@ -65,11 +65,7 @@ def unusable(found: Found, *, fresh: bool = False) -> str | None:
     failure = _verdict(found, fresh)
     if not failure:
         return None
-    remedy = (
-        "install a newer PoCL in place of this one"
-        if found.pocl
-        else "update or reinstall the driver"
-    )
+    remedy = found.runtime.remedy if found.runtime else "update or reinstall the driver"
     return (f"{found.name} is unusable: a small test kernel {failure} [{found.driver}]; {remedy}, "
             f"after which coexec devices --fresh tries the device again, or leave the device out: "
             f"CPU devices work without it")  # fmt: skip
@@ -150,7 +146,6 @@ def _run(command: list[str]) -> tuple[int, str]:
     """Exit code and output of a process that finds the same modules as this one."""
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
-        "POCL_MAX_PTHREAD_COUNT": "1",
         "POCL_KERNEL_CACHE": "0",  # compile, and leave nothing behind
     }
     with tempfile.TemporaryFile() as output:  # a pipe may be held open by what the driver starts
@@ -187,7 +182,7 @@ def _compute(found: Found) -> str:
     x = np.arange(64, dtype=np.float32)
     y = np.zeros(16, np.float32)
     try:
-        context = cl.Context([found.handle])
+        context = found.context()
         queue = cl.CommandQueue(context)
         kernel = cl.Kernel(Binaries(found, context, None).program(_SOURCE, OPTIONS), "trial")
         flags = cl.mem_flags
@@ -210,6 +205,7 @@ def _main(name: str, driver: str) -> None:
     the interpreter's lock.
     """
     faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
+    start(detect.usable_cores()[:1])
     found = next((d for d in devices() if (d.name, d.driver) == (name, driver)), None)
     failure = "was not run, as another process does not find the device"
     if found is not None:

@@ -1,0 +1,130 @@
+"""OpenCL runtimes that came as Python wheels and that the loader does not find by itself.
+
+The loader reads a folder of vendor files, each with the path of a runtime's library. The file in
+Intel's wheel names a path of Intel's own build machine. So while OpenCL is loaded for the first
+time, the loader is given a folder of ours: the system's vendor files, and one with the right path.
+
+Environment variables that the user has set (``OCL_ICD_VENDORS``, ``OCL_ICD_FILENAMES``) are left as
+they are, and say which runtimes there are.
+"""
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import platformdirs
+
+from coexec.errors import first_line
+
+__all__ = ["absent", "installed", "variables"]
+
+_WHEELS = {"intel-opencl-rt": "libintelocl.so"}
+"""By distribution, the library that the loader has to open."""
+_SYSTEM = "/etc/OpenCL/vendors"
+_TBB = "libtbb.so.12"
+
+
+def installed() -> dict[str, Path]:
+    """By distribution, the libraries of runtimes from wheels."""
+    found = {}
+    for name, library in _WHEELS.items():
+        try:
+            files = distribution(name).files or ()
+        except PackageNotFoundError:
+            continue
+        paths = (Path(str(file.locate())).resolve() for file in files if file.name == library)
+        if path := next((path for path in paths if path.is_file()), None):
+            found[name] = path
+    return found
+
+
+def variables(pyopencl_folder: Path) -> Mapping[str, str]:
+    """The variables by which the OpenCL loader finds those libraries, beside what it finds anyway.
+
+    Args:
+        pyopencl_folder: where the package is. Its wheels contain a loader (ocl-icd) that reads a
+            folder of vendor files; other loaders take a list of libraries in addition to it.
+    """
+    libraries = list(installed().values())
+    if not libraries or "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
+        return {}
+    if not any((pyopencl_folder / ".libs").glob("libOpenCL*")):
+        return {"OCL_ICD_FILENAMES": os.pathsep.join(map(str, libraries))}
+    folder = _folder(Path(os.environ.get("OPENCL_VENDOR_PATH") or _SYSTEM), libraries)
+    return {} if folder is None else {"OCL_ICD_VENDORS": str(folder)}
+
+
+def _folder(system: Path, libraries: list[Path]) -> Path | None:
+    """A folder with the vendor files of ``system``, and one for each library.
+
+    None where the cache folder cannot be written. The name is a digest of the content, so that
+    processes with other wheels do not disturb each other.
+    """
+    texts = {f"coexec-{path.name}.icd": f"{path}\n" for path in libraries}
+    for file in system.glob("*.icd") if system.is_dir() else ():
+        try:
+            texts[file.name] = file.read_text()
+        except (OSError, ValueError):
+            continue  # the loader could not read it either
+    digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
+    folder = platformdirs.user_cache_path("coexec") / "opencl-vendors" / digest
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            _write(folder / name, text)
+    except OSError:
+        return None
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file unless it is there. Other processes see all of it or nothing."""
+    if path.is_file() and path.read_text() == text:
+        return
+    draft = path.with_name(f".{path.name}-{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def absent(platforms: str) -> list[str]:
+    """Why runtimes from wheels are not among the loaded ``platforms``, with the remedy.
+
+    Args:
+        platforms: the names of all platforms of this process.
+    """
+    return [
+        f"Intel's OpenCL runtime is installed ({name}) and was not loaded: {_reason(path)}"
+        for name, path in installed().items()
+        if "Intel(R) OpenCL" not in platforms
+    ]
+
+
+def _reason(library: Path) -> str:
+    other = _mapped(_TBB)
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        if other is not None and other.parent != library.parent:
+            return (f"it needs a newer {_TBB} than {other}, which this process has loaded before "
+                    f"(OpenVINO brings one); open the OpenCL device before OpenVINO is imported, "
+                    f"or use a process of its own")  # fmt: skip
+        return f"{first_line(error)}; pip install 'coexec[intel-opencl]' brings all it needs"
+    if "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
+        return ("OCL_ICD_VENDORS or OCL_ICD_FILENAMES is set and does not name it; unset it, or "
+                f"add {library}")  # fmt: skip
+    return ("OpenCL was in use before coexec, or the cache folder "
+            f"{platformdirs.user_cache_path('coexec')} cannot be written; open coexec's device "
+            "first, or make the folder writable")  # fmt: skip
+
+
+def _mapped(library: str) -> Path | None:
+    """The file of this name that the process has loaded."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    paths = (Path(line.split(maxsplit=5)[5]) for line in lines if library in line)
+    return next((path for path in paths if path.name.startswith(library)), None)
