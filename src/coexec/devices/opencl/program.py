@@ -126,6 +126,10 @@ class _Bound:
                 kernel.set_arg(index, next(rest))
                 index += 1
                 continue
+            if isinstance(argument, int):
+                kernel.set_arg(index, np.int32(argument))
+                index += 1
+                continue
             root = self._program._build.places.of(argument.name).root
             self._uses.setdefault(root, []).append((kernel, index, argument))
             index += self._set(kernel, index, argument)

@@ -5,6 +5,7 @@ grid, with which tensors, and somebody else compiles, places and times it.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,7 +19,7 @@ from coexec.devices.opencl.kernels.value import CTYPES, Value, ceil_div, literal
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value", "Window",
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value", "Window",
            "ceil_div", "literal", "row_major"]  # fmt: skip
 
 Grid = tuple[int, int, int]
@@ -55,6 +56,10 @@ class Node:
         return tuple(dict.fromkeys(names))
 
 
+Argument = Value | Array | int
+"""Of a kernel: a tensor, which gets an offset beside it, a constant array, or a 32-bit integer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What kind of convolution a kernel is, for rules that depend on it."""
@@ -72,8 +77,7 @@ class Launch:
     name: str
     source: str
     """OpenCL C, whole. Equal for launches that differ in their arguments only."""
-    arguments: tuple["Value | Array", ...]
-    """Tensors, which get an offset beside them, and constants."""
+    arguments: tuple["Argument", ...]
     written: frozenset[str]
     """Names of the tensors that it writes."""
     grid: Grid
@@ -158,28 +162,58 @@ class Source:
     * ``GET_x(position)``, ``PUT_x(position, value)``: one scalar
     * ``VEC_x(n, s, y, x)``: the position of a vector of channels of a blocked tensor
     * ``LOAD_x(position)``, ``STORE_x(position, vector)``: one vector
+
+    Sizes are literals, or arguments if the source is ``sized``: kernels that differ in sizes only
+    have one text then, which is compiled once.
     """
 
-    def __init__(self, name: str, arch: Architecture) -> None:
+    def __init__(
+        self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
+    ) -> None:
         self.name = name
         self.arch = arch
+        self._sized = sized
+        self._alone = alone
         self._defines: list[str] = []
         self._parameters: list[Parameter] = []
+        self._sizes: dict[str, int] = {}
+        """Integer arguments by name, in order, behind all others."""
         self._body: list[str] = []
 
     def read(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel reads."""
-        self._parameters.append(Parameter(name, value))
+        self._parameters.append(Parameter(name, value, sizes=self._sizes_of(name, value)))
 
     def write(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel writes."""
-        self._parameters.append(Parameter(name, value, written=True))
+        sizes = self._sizes_of(name, value)
+        self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
+
+    def size(self, name: str, number: int) -> str:
+        """The text for a number that changes no other text: its name as an argument, or a literal.
+
+        Args:
+            name: equal for equal texts, so it may depend on nothing that is a size.
+        """
+        if not self._sized:
+            return str(number)
+        if self._sizes.setdefault(name, int(number)) != number:
+            raise ValueError(f"{self.name}: {name} is both {self._sizes[name]} and {number}")
+        return name
 
     def constant(self, name: str, array: Array, vector: int | None = None) -> None:
         """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
         half = self.arch.half and array.dtype == np.float32 and array.size > _SMALL
         stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
+
+    def _sizes_of(self, name: str, value: Value) -> tuple[int | str, ...]:
+        if not value.block:
+            sizes = {f"{name}_{axis}": size for axis, size in enumerate(value.shape)}
+        else:
+            _, _, height, width = value.shape
+            sizes = {f"{name}_slices": value.slices, f"{name}_h": height, f"{name}_w": width}
+        return tuple(self.size(text, number) for text, number in sizes.items())
 
     def lines(self, text: str) -> None:
         """Add to the body."""
@@ -199,35 +233,52 @@ class Source:
         x, y, z = (*grid, 1, 1)[:3]
         sizes = (x, y, z)
         body = "\n".join(self._body)
+        limits = () if group else tuple(
+            self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
+        )  # fmt: skip
         written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
         return Launch(
             name=self.name,
-            source=self._text(sizes, group, frozenset()),
-            arguments=tuple(p.argument for p in self._parameters),
+            source=self._text(limits, group, frozenset()),
+            arguments=(*(p.argument for p in self._parameters), *self._sizes.values()),
             written=frozenset(written),
             grid=sizes,
             group=group,
             window=window,
             may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
-            with_images=lambda names: self._text(sizes, group, names),
+            with_images=lambda names: self._text(limits, group, names),
         )
 
-    def _text(self, grid: Grid, group: Grid | None, images: frozenset[str]) -> str:
-        """The kernel, with the tensors ``images`` stored as such."""
+    def _text(self, grid: Sequence[str], group: Grid | None, images: frozenset[str]) -> str:
+        """The kernel over ``grid``, with the tensors ``images`` stored as such."""
+        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        declared = [*(p.declaration for p in parameters), *(f"int {name}" for name in self._sizes)]
+        macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
+        body = "".join(p.prelude for p in parameters) + "\n".join(self._body) + "\n"
+        if self._alone:
+            return f"{macros}\n{self._outlined(declared, body)}"
         guard = "" if group else (
             f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
             f" || get_global_id(2) >= {grid[2]}) return;\n"
         )  # fmt: skip
-        fixed = ""
-        if group:
-            fixed = f"__attribute__((reqd_work_group_size({group[0]}, {group[1]}, {group[2]})))\n"
-        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        fixed = f"{_group_of(group)}\n" if group else ""
+        return f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n{{\n{guard}{body}}}\n"
+
+    def _outlined(self, declared: Sequence[str], body: str) -> str:
+        """A kernel of groups of one work item that calls a function for all it does.
+
+        PoCL makes three copies of a kernel's own code, two of which are never run.
+        """
+        vector = self.arch.vector
+        names = re.findall(r"(\w+)(?:,|$)", ", ".join(declared))
+        items = [f"get_global_id({axis})" for axis in range(3)]
         return (
-            "\n".join([*self._defines, *(p.macros for p in parameters)])
-            + f"\n{fixed}__kernel void {self.name}("
-            + f"{', '.join(p.declaration for p in parameters)})\n{{\n"
-            + "".join(p.prelude for p in parameters)
-            + guard
-            + "\n".join(self._body)
-            + "\n}\n"
+            f"__attribute__((noinline)) static void {self.name}_item({', '.join(declared)}, "
+            f"int item_0, int item_1, int item_2, {vector} zero)\n{{\n{body}}}\n"
+            f"{_group_of((1, 1, 1))}\n__kernel void {self.name}({', '.join(declared)})\n{{\n"
+            f"  {self.name}_item({', '.join([*names, *items])}, ({vector})(0.0f));\n}}\n"
         )
+
+
+def _group_of(group: Grid) -> str:
+    return f"__attribute__((reqd_work_group_size({group[0]}, {group[1]}, {group[2]})))"

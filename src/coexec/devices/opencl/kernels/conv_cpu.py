@@ -93,7 +93,7 @@ class _Row:
     def runs(self, end: int) -> Iterator[tuple[int, int]]:
         """Pixels of a tile, and where tiles of that size end."""
         yield self.pixels, self.larger * self.pixels
-        if self.tiles > self.larger:
+        if self.pixels > 1:
             yield self.pixels - 1, end
 
 
@@ -128,18 +128,21 @@ class _Kernel:
         each = ceil_div(self._groups, parts)
         wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
         rows = ceil_div(shape.rows, min(shape.rows, wanted))
-        source = Source("conv_cpu", self._arch)
+        source = self._source = Source("conv_cpu", self._arch, sized=True, alone=True)
         source.read("x", self._x)
         source.constant("w", self._packed())
         blocks = self._groups * self._size
         source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
         self._chain = Chain(source, self._context, self._node, self._node.chain)
         source.write("y", self._context.value(self._node.output))
+        size = source.size
+        groups_each, rows_each = size("groups_each", each), size("rows_each", rows)
         source.lines("\n".join([
-            f"  const int first_group = get_global_id(0) * {each}, n = get_global_id(2);",
-            f"  const int last_group = min(first_group + {each}, {self._groups});",
-            f"  const int first_row = get_global_id(1) * {rows};",
-            f"  const int last_row = min(first_row + {rows}, {shape.rows});",
+            f"  const int first_group = item_0 * {groups_each}, n = item_2;",
+            f"  const int last_group = min(first_group + {groups_each}, "
+            f"{size('groups', self._groups)});",
+            f"  const int first_row = item_1 * {rows_each};",
+            f"  const int last_row = min(first_row + {rows_each}, {size('rows', shape.rows)});",
             *self._loops(far),
         ]))  # fmt: skip
         bands = ceil_div(shape.rows, rows)
@@ -161,91 +164,114 @@ class _Kernel:
     def _loops(self, far: bool) -> list[str]:
         """Groups outside keep a small input in the second cache; chunks outside read a large one
         once, as all groups use a chunk of it before the next one comes."""
-        groups = "for (int group = first_group; group < last_group; group++) {"
-        chunks = f"for (int from = 0; from < {self._steps}; from += {self._chunk}) {{"
+        size = self._source.size
+        steps, chunk = size("steps", self._steps), size("chunk", self._chunk)
         text = [
-            *((chunks, groups) if far else (groups, chunks)),
-            f"const int block = {self._first} + group * {self._size};",
-            f"const int to = min(from + {self._chunk}, {self._steps});",
+            f"const int outside = {size('chunks_outside', far)}, group_count = last_group - first_group;",
+            f"const int chunks = ({steps} + {chunk} - 1) / {chunk};",
+            "for (int pass = 0; pass < group_count * chunks; pass++) {",
+            "const int group = first_group + (outside ? pass % group_count : pass / chunks);",
+            f"const int from = (outside ? pass / group_count : pass % chunks) * {chunk};",
+            "__global const float* before = from == 0 ? bias : y;",
+            "const int pixel_step = from == 0 ? 0 : 1, block_step = from == 0 ? 1 : y_h * y_w;",
+            f"const int to = min(from + {chunk}, {steps});",
+            f"const int block = {size('first_block', self._first)} + group * {self._size};",
             "for (int row = first_row; row < last_row; row++) {",
             "  int px = 0;",
         ]
         for pixels, end in self._row.runs(self._shape.row_pixels):
-            text.append(f"  for (; px < {end}; px += {pixels}) {{")
+            text.append(f"  for (; px < {size(f'end_{pixels}', end)}; px += {pixels}) {{")
             text += [f"    {line}" for line in self._tile(pixels)]
             text.append("  }")
-        return [f"  {line}" for line in [*text, "}", "}", "}"]]
+        return [f"  {line}" for line in [*text, "}", "}"]]
 
     def _tile(self, pixels: int) -> list[str]:
         vector = self._arch.vector
         sums = [(p, o) for o in range(self._size) for p in range(pixels)]
-        first = [f"a{p}_{o} = LOAD_bias(group * {self._size} + {o});" for p, o in sums]
-        again = [f"a{p}_{o} = LOAD_y({self._at(p, o)});" for p, o in sums]
         partial = [f"STORE_y({self._at(p, o)}, a{p}_{o});" for p, o in sums]
-        lines = [f"{vector} a{p}_{o};" for p, o in sums]
-        if self._chunk == self._steps:
-            return [*lines, *first, *self._sum(pixels), *self._finish(sums)]
         return [
-            *lines,
-            "if (from == 0) {", *first, "} else {", *again, "}",
+            f"const int start = from == 0 ? group * {self._size} : {self._at(0, 0)};",
+            *(f"{vector} a{p}_{o} = ((__global const {vector}*)before)[start + {p} * pixel_step + {o} * block_step];" for p, o in sums),
             *self._sum(pixels),
-            f"if (to == {self._steps}) {{", *self._finish(sums), "} else {", *partial, "}",
+            f"if (to == {self._source.size('steps', self._steps)}) {{", *self._finish(sums),
+            "} else {", *partial, "}",
         ]  # fmt: skip
 
     def _sum(self, pixels: int) -> list[str]:
-        """Add a chunk to the sums of a tile."""
-        s, x, size = self._shape, self._x, self._size
+        """Add a chunk to the sums of a tile. Two channels in a step, where there are no odd ones."""
+        s, x, size = self._shape, self._x, self._source.size
+        in_h, in_w, kernel_h = (
+            size(k, v) for k, v in (("in_h", s.in_h), ("in_w", s.in_w), ("kernel_h", s.kernel_h))
+        )
+        row_vectors = size("row_vectors", s.kernel_w * self._depth * self._size)
         rest = s.in_channels - (self._in_blocks - 1) * self._depth
-        channels = str(self._depth) if rest == self._depth else (
-            f"i == {self._in_blocks - 1} ? {rest} : {self._depth}")  # fmt: skip
-        row, column = s.input_position("row", "px")
-        block = f"(n * {x.slices} + i)" if x.block else f"n * {s.in_channels}"
-        lanes, channel_step = (self._arch.block, 1) if x.block else (1, s.in_h * s.in_w)
-        per_tap = self._depth * size
-        step = f"((group * {self._in_blocks} + i) * {s.kernel_h} + ky) * {s.kernel_w} + kx"
+        step = 2 if rest % 2 == 0 and self._depth % 2 == 0 else 1
+        # A block of channels lies at each pixel, or all channels one plane after the other.
+        lanes, across, before = (
+            (self._depth, "1", "n * x_slices + i")
+            if x.block
+            else (1, size("plane", s.in_h * s.in_w), f"n * {size('depth', self._depth)}")
+        )
         return [
-            "for (int j = from; j < to; j++) {",
-            f"  const int i = j / {s.kernel_h}, ky = j % {s.kernel_h};",
-            f"  const int channels = {channels};",
-            f"  const int iy = {row} - {s.top} + ky * {s.dilation_h};",
-            *([f"  if (iy < 0 || iy >= {s.in_h}) continue;"] if s.top or s.bottom else []),
-            f"  for (int kx = 0; kx < {s.kernel_w}; kx++) {{",
-            f"    const int ix = {column} + kx * {s.dilation_w};",
-            *self._skip(pixels),
-            f"    int at = (({block} * {s.in_h} + iy) * {s.in_w} + ix) * {lanes};",
-            f"    int wi = ({step}) * {per_tap};",
-            "    #pragma unroll 2",
-            f"    for (int c = 0; c < channels; c++, at += {channel_step}, wi += {size}) {{",
-            *(f"      const {self._arch.vector} w{o} = LOAD_w(wi + {o});" for o in range(size)),
-            *(
-                f"      {{ const float f = GET_x(at + {p * s.stride_w * lanes});"
-                + "".join(f" a{p}_{o} += w{o} * f;" for o in range(size))
-                + " }"
-                for p in range(pixels)
-            ),
-            "    }",
-            "  }",
+            f"int i = from / {kernel_h}, ky = from % {kernel_h};",
+            f"long row_w = (group * {size('steps', self._steps)} + from) * {row_vectors};",
+            f"for (int j = from; j < to; j++, row_w += {row_vectors}) {{",
+            f"  const int iy = row * {size('stride_h', s.stride_h)} - {size('top', s.top)}"
+            f" + ky * {size('dilation_h', s.dilation_h)};",
+            f"  const int plane_y = ({before}) * {in_h} + iy;",
+            f"  const int steps_c = i == {size('in_blocks', self._in_blocks)} - 1 ? "
+            f"{size('steps_last', rest // step)} : {size('steps_full', self._depth // step)};",
+            f"  if (++ky == {kernel_h}) {{ ky = 0; i++; }}",
+            f"  if (iy < 0 || iy >= {in_h}) continue;",
+            f"  long pixel = ((long)plane_y * {in_w} + px * {s.stride_w}) * {lanes}, tap = row_w;",
+            "  int kx = 0;",
+            "  do {",
+            f"    {self._unless_padding(pixels)}",
+            "    long at = pixel, wi = tap;",
+            "    int c = 0;",
+            "    do {",
+            *(f"      {line}" for k in range(step) for line in self._step(pixels, k, lanes, across)),
+            f"      at += {step} * {across}; wi += {step * self._size};",
+            "    } while (++c < steps_c); }",
+            f"    pixel += {size('dilation_w', s.dilation_w)} * {lanes};",
+            f"    tap += {size('tap_vectors', self._depth * self._size)};",
+            f"  }} while (++kx < {size('kernel_w', s.kernel_w)});",
             "}",
         ]
 
-    def _skip(self, pixels: int) -> list[str]:
-        """With a large dilation, many taps of a tile read nothing but padding."""
-        left, width = self._given.left, self._given.in_w
+    def _step(self, pixels: int, number: int, lanes: int, across: str) -> list[str]:
+        """One channel of the input times its weights."""
+        size, vector = self._size, self._arch.vector
+        first = number * size
+        loads = [f"const {vector} w{o} = LOAD_w(wi + {first + o});" for o in range(size)]
+        uses = []
+        for p in range(pixels):
+            sums = "".join(f" a{p}_{o} += w{o} * f;" for o in range(size))
+            place = f"at + {number} * {across} + {p * self._shape.stride_w * lanes}"
+            uses.append(f"{{ const float f = GET_x({place});{sums} }}")
+        return ["{", *loads, *uses, "}"]
+
+    def _unless_padding(self, pixels: int) -> str:
+        """The start of a block that is left out where a tap of a tile reads nothing but padding.
+
+        With a large dilation that is so for many taps.
+        """
+        left = self._given.left
         if left <= pixels:
-            return []
-        last = (pixels - 1) * self._shape.stride_w
-        return [f"    if (ix + {last} < {left} || ix >= {left + width}) continue;"]
+            return "{"
+        size, last = self._source.size, (pixels - 1) * self._shape.stride_w
+        begin, end = size("left", left), size("right", left + self._given.in_w)
+        ix = f"px * {self._shape.stride_w} + kx * {size('dilation_w', self._shape.dilation_w)}"
+        return f"if ({ix} + {last} >= {begin} && {ix} < {end}) {{"
 
     def _finish(self, sums: list[tuple[int, int]]) -> list[str]:
         lines: list[str] = []
         for p, o in sums:
-            oy, ox = self._shape.output_position("row", f"px + {p}")
-            position = ["n", f"block + {o}", oy, ox]
+            position = ["n", f"block + {o}", "row", f"px + {p}"]
             head = self._node.operator.outputs[0]
             chained, result = self._chain.apply(f"a{p}_{o}", head, position, f"_{p}_{o}")
             lines += [*chained, f"STORE_y({self._at(p, o)}, {result});"]
         return lines
 
     def _at(self, p: int, o: int) -> str:
-        oy, ox = self._shape.output_position("row", f"px + {p}")
-        return f"VEC_y(n, block + {o}, {oy}, {ox})"
+        return f"VEC_y(n, block + {o}, row, px + {p})"
