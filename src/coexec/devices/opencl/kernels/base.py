@@ -207,6 +207,11 @@ class Source:
         stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
 
+    def sizes(self, **numbers: int) -> None:
+        """Declare integers that the text of a ``sized`` source uses by name."""
+        for name, number in numbers.items():
+            self.size(name, number)
+
     def _sizes_of(self, name: str, value: Value) -> tuple[int | str, ...]:
         if not value.block:
             sizes = {f"{name}_{axis}": size for axis, size in enumerate(value.shape)}

@@ -68,6 +68,11 @@ class _Plan:
         return self.m + 2
 
     @property
+    def lines(self) -> int:
+        """Places for the tiles of a band: a product of fewer than it takes computes into them."""
+        return max(self.band, _ROWS - 1)
+
+    @property
     def tiles(self) -> int:
         return self.tiles_h * self.tiles_w
 
@@ -104,28 +109,33 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Lau
     plan = _plan(context, shape, m, x, y)
     b = context.arch.block
     positions = plan.size**2
-    source = Source("conv_winograd", context.arch)
+    source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
     source.constant("u", _packed(weights, plan, b))
     source.constant("bias", packed_bias(node, context, 0, plan.groups * plan.blocks))
     chain = Chain(source, context, node, node.chain)
-    v_items = positions * plan.band * plan.in_vectors * b
-    m_items = positions * plan.band * plan.blocks * plan.groups * b
+    v_items = positions * plan.lines * plan.in_vectors * b
+    m_items = positions * plan.lines * plan.blocks * plan.groups * b
     scratch = context.temporary((plan.items * (v_items + m_items),))
     source.write("scratch", scratch)
     source.write("y", y)
     v = context.arch.vector
+    source.sizes(
+        item_floats=v_items + m_items, input_floats=v_items, bands=plan.bands, lines=plan.lines,
+        band_tiles=plan.band, tiles=plan.tiles, tiles_w=plan.tiles_w, items=plan.items,
+        in_vectors=plan.in_vectors, groups=plan.groups, batch=shape.batch,
+        top=shape.top, left=shape.left,
+    )  # fmt: skip
     source.lines(
-        f"  __global float* v = scratch + get_global_id(0) * {v_items + m_items};\n"
-        f"  __global {v}* p = (__global {v}*)(v + {v_items});\n"
-        f"  for (int band = get_global_id(0); band < {plan.bands * shape.batch};"
-        f" band += {plan.items}) {{\n"
-        f"    const int n = band / {plan.bands}, first = band % {plan.bands} * {plan.band};\n"
-        f"    const int count = min({plan.band}, {plan.tiles} - first);"
+        f"  __global float* v = scratch + (long)item_0 * item_floats;\n"
+        f"  __global {v}* p = (__global {v}*)(v + input_floats);\n"
+        "  for (int band = item_0; band < bands * batch; band += items) {\n"
+        "    const int n = band / bands, first = band % bands * band_tiles;\n"
+        "    const int count = min(band_tiles, tiles - first);"
     )
-    source.lines(_transform_input(shape, plan, x, v))
+    source.lines(_transform_input(plan, v))
     source.lines(_multiply(plan, v, b))
-    source.lines(_transform_output(node, shape, plan, chain, y, v))
+    source.lines(_transform_output(node, plan, chain, v))
     source.lines("  }")
     return [source.launch((plan.items,), (1, 1, 1))]
 
@@ -167,45 +177,41 @@ def _combination(row: Sequence[float], name: str) -> str:
     return " ".join(terms).removeprefix("+ ")
 
 
-def _products(matrix: Matrix, source: str, target: str, stride: tuple[str, str]) -> list[str]:
-    """``target[i] = sum of matrix[i][k] * source[k]`` along one axis of a square."""
+def _products(matrix: Matrix, source: str, target: str) -> list[str]:
+    """``target = sum of matrix[i][k] * source[k]`` for each i; both have a place for the index."""
     return [
-        f"{target}[{stride[1].format(k=i)}] = {_combination(row, f'{source}[{stride[0]}]')};"
-        for i, row in enumerate(matrix)
+        f"{target.format(i=i)} = {_combination(row, source)};" for i, row in enumerate(matrix)
     ]
 
 
-def _transform_input(shape: ConvShape, plan: _Plan, x: Value, v: str) -> str:
+def _transform_input(plan: _Plan, v: str) -> str:
+    """Each column of a tile while it is loaded, then each row while it is stored."""
     size, m = plan.size, plan.m
-    columns = _products(_INPUT[m], "d", "e", (f"{{k}} * {size} + j", f"{{k}} * {size} + j"))
-    rows = [
-        f"((__global {v}*)v)[((j * {size} + {i}) * {plan.band} + t) * {plan.in_vectors} + s] = "
-        f"{_combination(row, f'e[j * {size} + {{k}}]')};"
-        for i, row in enumerate(_INPUT[m])
-    ]
-    inside = f"iy >= 0 && ix >= 0 && iy + {size} <= {shape.in_h} && ix + {size} <= {shape.in_w}"
+    names = ", ".join(f"d{i}" for i in range(size))
+    inside = f"iy >= 0 && ix >= 0 && iy + {size} <= x_h && ix + {size} <= x_w"
+    checked = f"ix + j >= 0 && ix + j < x_w && iy + {{i}} >= 0 && iy + {{i}} < x_h"
     return "\n".join([
+        "    const long position = (long)lines * in_vectors;",
         "    for (int t = 0; t < count; t++) {",
-        f"      const int ty = (first + t) / {plan.tiles_w}, tx = (first + t) % {plan.tiles_w};",
-        f"      const int iy = ty * {m} - {shape.top}, ix = tx * {m} - {shape.left};",
-        f"      for (int s = 0; s < {plan.in_vectors}; s++) {{",
-        f"        {v} d[{size * size}], e[{size * size}];",
-        f"        if ({inside}) {{",
-        f"          for (int i = 0; i < {size}; i++) for (int j = 0; j < {size}; j++)",
-        f"            d[i * {size} + j] = LOAD_x(VEC_x(n, s, iy + i, ix + j));",
-        "        } else {",
-        f"          for (int i = 0; i < {size}; i++) for (int j = 0; j < {size}; j++) {{",
-        f"            const int in = iy + i >= 0 && iy + i < {shape.in_h}"
-        f" && ix + j >= 0 && ix + j < {shape.in_w};",
-        f"            d[i * {size} + j] = ({v})(0.0f);",
-        f"            if (in) d[i * {size} + j] = LOAD_x(VEC_x(n, s, iy + i, ix + j));",
+        "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
+        f"      const int iy = ty * {m} - top, ix = tx * {m} - left, inside = {inside};",
+        "      for (int s = 0; s < in_vectors; s++) {",
+        f"        {v} e[{size * size}];",
+        f"        __global {v}* to = (__global {v}*)v + t * in_vectors + s;",
+        f"        for (int j = 0; j < {size}; j++) {{",
+        f"          {v} {names};",
+        "          const int at = VEC_x(n, s, iy, ix + j);",
+        "          if (inside) {",
+        *(f"            d{i} = LOAD_x(at + {i} * x_w);" for i in range(size)),
+        "          } else {",
+        *(f"            d{i} = zero; if ({checked.format(i=i)}) d{i} = LOAD_x(at + {i} * x_w);"
+          for i in range(size)),
         "          }",
+        *(f"          {line}" for line in _products(_INPUT[m], "d{k}", f"e[{{i}} * {size} + j]")),
         "        }",
         f"        for (int j = 0; j < {size}; j++) {{",
-        *(f"          {line}" for line in columns),
-        "        }",
-        f"        for (int j = 0; j < {size}; j++) {{",
-        *(f"          {line}" for line in rows),
+        *(f"          {line} to += position;"
+          for line in _products(_INPUT[m], f"e[j * {size} + {{k}}]", "*to")),
         "        }",
         "      }",
         "    }",
@@ -213,67 +219,84 @@ def _transform_input(shape: ConvShape, plan: _Plan, x: Value, v: str) -> str:
 
 
 def _multiply(plan: _Plan, v: str, b: int) -> str:
-    depth = plan.in_vectors * b
+    """Products of six tiles, then of five, as many of each as make up the band.
+
+    Where that does not come out even there are those of five only, and the last one overlaps.
+    """
     text = [
+        "    const int depth = in_vectors * " + f"{b};",
+        f"    const int products = (count + {_ROWS - 1}) / {_ROWS};",
+        f"    const int larger = max(0, count - {_ROWS - 1} * products);",
+        f"    const int parts = larger ? products : (count + {_ROWS - 2}) / {_ROWS - 1};",
         f"    for (int k = 0; k < {plan.size**2}; k++) {{",
-        f"      for (int g = 0; g < {plan.groups}; g++) {{",
-        "        int t = 0;",
+        "      for (int g = 0; g < groups; g++) {",
+        "        int part = 0, t = 0;",
     ]
-    for rows in range(_ROWS, 0, -1):
-        repeat = f"for (; t + {rows} <= count; t += {rows})" if rows == _ROWS else (
-            f"if (count - t == {rows})")  # fmt: skip
-        text.append(f"        {repeat} {{")
-        text.append(f"          __global const float* a = v + (k * {plan.band} + t) * {depth};")
-        text.append(f"          int ui = (k * {plan.groups} + g) * {depth * plan.blocks};")
-        for r in range(rows):
-            text += [f"          {v} c{r}_{o} = ({v})(0.0f);" for o in range(plan.blocks)]
-        text.append("          #pragma unroll 2")
-        text.append(f"          for (int i = 0; i < {depth}; i++, ui += {plan.blocks}) {{")
-        text += [f"            const {v} u{o} = LOAD_u(ui + {o});" for o in range(plan.blocks)]
-        for r in range(rows):
-            text.append(f"            {{ const float f = a[i + {r * depth}];")
-            text += [f"              c{r}_{o} += u{o} * f;" for o in range(plan.blocks)]
-            text.append("            }")
-        text.append("          }")
-        at = f"((k * {plan.band} + t + {{r}}) * {plan.groups} + g) * {plan.blocks} + {{o}}"
-        for r in range(rows):
-            text += [f"          p[{at.format(r=r, o=o)}] = c{r}_{o};" for o in range(plan.blocks)]
+    for rows, last in ((_ROWS, "larger"), (_ROWS - 1, "parts")):
+        text.append(f"        for (; part < {last}; part++, t += {rows}) {{")
+        text += [f"          {line}" for line in _product(plan, rows, v)]
         text.append("        }")
-    text += ["      }", "    }"]
-    return "\n".join(text)
+    return "\n".join([*text, "      }", "    }"])
 
 
-def _transform_output(
-    node: Node, shape: ConvShape, plan: _Plan, chain: Chain, y: Value, v: str
-) -> str:
-    size, m = plan.size, plan.m
-    vectors = plan.groups * plan.blocks
-    columns = _products(_OUTPUT[m], "d", "e", (f"{{k}} * {size} + j", f"{{k}} * {size} + j"))
-    rows = [
-        f"out[j * {m} + {i}] = {_combination(row, f'e[j * {size} + {{k}}]')};"
-        for i, row in enumerate(_OUTPUT[m])
+def _product(plan: _Plan, rows: int, v: str) -> list[str]:
+    """One position of ``rows`` tiles, from the t-th on, times the weights of a group."""
+    sums = [(r, o) for r in range(rows) for o in range(plan.blocks)]
+    text = [
+        f"const int line = k * lines + max(0, min(t, count - {rows}));",
+        "__global const float* a = v + (long)line * depth;",
+        f"long ui = ((long)k * groups + g) * depth * {plan.blocks};",
+        *(f"{v} c{r}_{o} = ({v})(0.0f);" for r, o in sums),
+        "int i = 0;",
+        "do {",
     ]
+    for step in range(2):
+        text.append("  {")
+        text += [f"  const {v} u{o} = LOAD_u(ui + {step * plan.blocks + o});"
+                 for o in range(plan.blocks)]  # fmt: skip
+        for r in range(rows):
+            added = "".join(f" c{r}_{o} += u{o} * f;" for o in range(plan.blocks))
+            text.append(f"  {{ const float f = a[i + {step} + {r} * depth];{added} }}")
+        text.append("  }")
+    text += [
+        f"  i += 2; ui += {2 * plan.blocks};",
+        "} while (i < depth);",
+        f"__global {v}* to = p + ((long)line * groups + g) * {plan.blocks};",
+        *(f"to[{r} * groups * {plan.blocks} + {o}] = c{r}_{o};" for r, o in sums),
+    ]
+    return text
+
+
+def _transform_output(node: Node, plan: _Plan, chain: Chain, v: str) -> str:
+    """Each column of a tile while it is loaded, then each row, which is stored."""
+    size, m = plan.size, plan.m
+    columns = _products(_OUTPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
+    rows = _products(_OUTPUT[m], f"e[j * {size} + {{k}}]", "out[{i}]")
     lines, result = chain.apply("a", node.operator.outputs[0], ["n", "s", "oy", "ox"])
     return "\n".join([
+        f"    const int vectors = groups * {plan.blocks};",
         "    for (int t = 0; t < count; t++) {",
-        f"      const int ty = (first + t) / {plan.tiles_w}, tx = (first + t) % {plan.tiles_w};",
-        f"      for (int s = 0; s < {y.slices}; s++) {{",
-        f"        {v} d[{size * size}], e[{m * size}], out[{m * m}];",
-        f"        for (int k = 0; k < {size * size}; k++)",
-        f"          d[k] = p[(k * {plan.band} + t) * {vectors} + s];",
-        f"        for (int j = 0; j < {size}; j++) {{",
+        "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
+        "      for (int s = 0; s < y_slices; s++) {",
+        f"        {v} e[{m * size}], out[{m}];",
+        f"        __global const {v}* from = p + (long)t * vectors + s;",
+        "        const long across = (long)lines * vectors;",
+        f"        for (int j = 0; j < {size}; j++, from += across) {{",
+        *(f"          const {v} d{k} = from[{k * size} * across];" for k in range(size)),
         *(f"          {line}" for line in columns),
         "        }",
-        f"        for (int j = 0; j < {m}; j++) {{",
-        *(f"          {line}" for line in rows),
-        "        }",
         f"        const {v} b = LOAD_bias(s);",
-        f"        for (int i = 0; i < {m}; i++) for (int j = 0; j < {m}; j++) {{",
-        f"          const int oy = ty * {m} + i, ox = tx * {m} + j;",
-        f"          if (oy >= {shape.out_h} || ox >= {shape.out_w}) continue;",
-        f"          const {v} a = out[i * {m} + j] + b;",
-        *(f"          {line}" for line in lines),
-        f"          STORE_y(VEC_y(n, s, oy, ox), {result});",
+        f"        for (int j = 0; j < {m}; j++) {{",
+        f"          const int oy = ty * {m} + j;",
+        "          if (oy >= y_h) break;",
+        *(f"          {line}" for line in rows),
+        f"          for (int i = 0; i < {m}; i++) {{",
+        f"            const int ox = tx * {m} + i;",
+        "            if (ox >= y_w) break;",
+        f"            const {v} a = out[i] + b;",
+        *(f"            {line}" for line in lines),
+        f"            STORE_y(VEC_y(n, s, oy, ox), {result});",
+        "          }",
         "        }",
         "      }",
         "    }",
