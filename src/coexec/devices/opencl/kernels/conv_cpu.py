@@ -176,6 +176,8 @@ class _Kernel:
             "const int pixel_step = from == 0 ? 0 : 1, block_step = from == 0 ? 1 : y_h * y_w;",
             f"const int to = min(from + {chunk}, {steps});",
             f"const int block = {size('first_block', self._first)} + group * {self._size};",
+            f"const int first_i = from / kernel_h, first_ky = from % kernel_h;",
+            f"const long first_w = (group * steps + from) * row_vectors;",
             "for (int row = first_row; row < last_row; row++) {",
             "  int px = 0;",
         ]
@@ -206,6 +208,8 @@ class _Kernel:
         row_vectors = size("row_vectors", s.kernel_w * self._depth * self._size)
         rest = s.in_channels - (self._in_blocks - 1) * self._depth
         step = 2 if rest % 2 == 0 and self._depth % 2 == 0 else 1
+        if not x.block and self._depth <= 4:
+            step = self._depth
         # A block of channels lies at each pixel, or all channels one plane after the other.
         lanes, across, before = (
             (self._depth, "1", "n * x_slices + i")
@@ -213,8 +217,8 @@ class _Kernel:
             else (1, size("plane", s.in_h * s.in_w), f"n * {size('depth', self._depth)}")
         )
         return [
-            f"int i = from / {kernel_h}, ky = from % {kernel_h};",
-            f"long row_w = (group * {size('steps', self._steps)} + from) * {row_vectors};",
+            "int i = first_i, ky = first_ky;",
+            "long row_w = first_w;",
             f"for (int j = from; j < to; j++, row_w += {row_vectors}) {{",
             f"  const int iy = row * {size('stride_h', s.stride_h)} - {size('top', s.top)}"
             f" + ky * {size('dilation_h', s.dilation_h)};",

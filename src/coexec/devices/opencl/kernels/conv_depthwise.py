@@ -95,30 +95,34 @@ class _Lines:
 
     def rows(self, rows: int) -> str:
         """Rows of block s, tile by tile where all taps lie inside of the image."""
-        c, size, pixels = self._shape, self._size, self._pixels
+        c, size = self._shape, self._size
         extent = (c.kernel_w - 1) * c.dilation_w + 1
         first = min(c.out_w, ceil_div(max(c.left, 0), c.stride_w))
         last = max(first, min(c.out_w, (c.in_w + c.left - extent) // c.stride_w + 1))
-        tiled = first + (last - first) // pixels * pixels
         rows_each, out_h = size("rows_each", rows), size("out_h", c.out_h)
-        return "\n".join([
+        inside, end = size("inside", first), size("inside_end", last)
+        text = [
             f"  const int first_row = item_0 * {rows_each}, s = item_1, n = item_2;",
             f"  for (int row = first_row; row < min(first_row + {rows_each}, {out_h}); row++) {{",
-            "    int ox = 0;",
-            f"    while (ox < {size('out_w', c.out_w)}) {{",
-            f"      if (ox >= {size('tiles_from', first)} && ox < {size('tiles_to', tiled)}) {{",
-            *(f"      {line}" for line in self._tile()),
-            f"        ox += {pixels};",
-            "      } else {",
-            *(f"      {line}" for line in self.pixel().splitlines()),
-            "        ox++;",
-            "      }",
-            "    }",
-            "  }",
-        ])  # fmt: skip
+            f"    for (int ox = 0; ox < {size('out_w', c.out_w)};) {{",
+            f"      const int room = ox < {inside} || ox >= {end} ? 0 : {end} - {inside};",
+        ]
+        for pixels in (self._pixels, self._pixels // 2):
+            if pixels > 1:  # the last tile may compute again what the one before has
+                text += [
+                    f"      if (room >= {pixels}) {{",
+                    f"        ox = min(ox, {end} - {pixels});",
+                    *(f"      {line}" for line in self._tile(pixels)),
+                    f"        ox += {pixels};",
+                    "        continue;",
+                    "      }",
+                ]
+        text += [f"    {line}" for line in self.pixel().splitlines()]
+        return "\n".join([*text, "      ox++;", "    }", "  }"])
 
-    def _tile(self) -> list[str]:
-        c, v, pixels = self._shape, self._vector, self._pixels
+    def _tile(self, pixels: int) -> list[str]:
+        """Pixels from ox on, all taps of which lie inside of the image as far as columns go."""
+        c, v = self._shape, self._vector
         text = [f"  {v} a{p} = LOAD_bias(s);" for p in range(pixels)]
         text += [
             f"  for (int ky = 0; ky < {self._kernel_h}; ky++) {{",
@@ -128,7 +132,7 @@ class _Lines:
         text += [
             f"    const {v} w{k} = LOAD_w({self._weights} + {k});" for k in range(c.kernel_w)
         ]
-        for offset, uses in self._uses().items():
+        for offset, uses in self._uses(pixels).items():
             text.append(f"    {{ const {v} i = LOAD_x(at + {offset});")
             text += [f"      a{p} += i * w{k};" for p, k in uses]
             text.append("    }")
@@ -137,11 +141,11 @@ class _Lines:
             text += self._finish(f"a{p}", f"ox + {p}", f"_{p}")
         return text
 
-    def _uses(self) -> dict[int, list[tuple[int, int]]]:
+    def _uses(self, pixels: int) -> dict[int, list[tuple[int, int]]]:
         """By input position of a row, the pixels of the tile and the taps that it is used for."""
         c = self._shape
         found: dict[int, list[tuple[int, int]]] = {}
-        for p in range(self._pixels):
+        for p in range(pixels):
             for k in range(c.kernel_w):
                 found.setdefault(p * c.stride_w + k * c.dilation_w, []).append((p, k))
         return dict(sorted(found.items()))

@@ -116,7 +116,7 @@ def padded_copy(
     height, width = shape.in_h + top + below, shape.in_w + shape.left + max(shape.right, 0)
     n, channels, _, _ = x.shape
     padded = context.temporary((n, channels, height, width), x.block, x.half)
-    source = Source("pad_copy", context.arch, sized=context.arch.family == "cpu")
+    source = Source("pad_copy", context.arch, sized=context.arch.family == "cpu" and bool(x.block))
     source.read("x", x)
     source.write("y", padded)
     size = source.size
