@@ -28,11 +28,16 @@ class Binaries:
     """The compiled kernels of one device. ``folder`` None: nothing is kept."""
 
     def __init__(self, found: Found, context: Any, folder: Path | None) -> None:
-        self._found = found
+        self.found = found
+        self.folder = folder
         self._context = context
-        self._folder = folder
         self.compiled = 0
         """How many kernels were compiled and not read."""
+
+    def has(self, source: str, options: str) -> bool:
+        """Whether a source is compiled and kept, as far as can be told without reading it."""
+        path = self._path(source, options)
+        return path is not None and path.exists()
 
     def program(self, source: str, options: str) -> Any:
         """The built program of a source.
@@ -56,10 +61,10 @@ class Binaries:
             return pyopencl.Program(self._context, source).build(options)
 
     def _path(self, source: str, options: str) -> Path | None:
-        if self._folder is None:
+        if self.folder is None:
             return None
-        text = "\0".join([source, options, self._found.name, self._found.compiles_for])
-        return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.bin"
+        text = "\0".join([source, options, self.found.name, self.found.compiles_for])
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.bin"
 
     def _read(self, path: Path) -> Any:
         import pyopencl
@@ -74,7 +79,7 @@ class Binaries:
             return None
         try:
             with _quiet():
-                return pyopencl.Program(self._context, [self._found.handle], [binary]).build()
+                return pyopencl.Program(self._context, [self.found.handle], [binary]).build()
         except pyopencl.Error:
             return None  # the driver does not know it any more
 

@@ -1,5 +1,6 @@
 """An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for PoCL on core 1."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ class OpenClDevice:
         options = options or Options()
         self.spec = spec
         self.thread_cores: Collection[int] = spec.cores
+        if found.pocl:
+            # One code for all groups. Else PoCL compiles each kernel a second time, for the size of
+            # its groups, when it first runs, and keeps that in its own cache and not in ours.
+            os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         with translated(spec.name, f"opening {found.name}"):
             context = cl.Context([found.handle])

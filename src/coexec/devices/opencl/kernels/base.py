@@ -259,15 +259,18 @@ class Source:
         parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
         declared = [*(p.declaration for p in parameters), *(f"int {name}" for name in self._sizes)]
         macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
-        body = "".join(p.prelude for p in parameters) + "\n".join(self._body) + "\n"
+        prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
         if self._alone:
-            return f"{macros}\n{self._outlined(declared, body)}"
+            return f"{macros}\n{self._outlined(declared, prelude + body)}"
         guard = "" if group else (
             f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
             f" || get_global_id(2) >= {grid[2]}) return;\n"
         )  # fmt: skip
         fixed = f"{_group_of(group)}\n" if group else ""
-        return f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n{{\n{guard}{body}}}\n"
+        return (
+            f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"
+            f"{{\n{prelude}{guard}{body}}}\n"
+        )
 
     def _outlined(self, declared: Sequence[str], body: str) -> str:
         """A kernel of groups of one work item that calls a function for all it does.
