@@ -102,7 +102,7 @@ def _reorders(device: OpenClDevice) -> list[Path]:
 
 @pytest.mark.parametrize("m", [2, 4])
 def test_winograd_with_any_number_of_tiles(m: int, tmp_path: Path) -> None:
-    """Products take six and five tiles; 1 to 4, 7 to 9, 13, 14 and 19 tiles are not made of those."""
+    """Products take six or five tiles, which 1 to 4, 7 to 9, 13, 14 and 19 are not made of."""
     shapes = [(16, 16, m, m * tiles - tiles % 2) for tiles in range(1, 21)]
     shapes += [(20, 40, 9, 11), (16, 16, 60, 57)]
 
@@ -202,9 +202,7 @@ def test_helpers_deliver_what_this_process_does_not_compile(
     monkeypatch.setattr(compiling, "_START", 0)
     own: list[str] = []
     built_here = device.binaries._built
-    monkeypatch.setattr(
-        device.binaries, "_built", lambda s, o: own.append(s) or built_here(s, o)
-    )
+    monkeypatch.setattr(device.binaries, "_built", lambda s, o: own.append(s) or built_here(s, o))
     built = build(module_of(load(many_kernels())), device.arch)
     program(device, built)
     kernels = len({launch.source for launch in built.launches})

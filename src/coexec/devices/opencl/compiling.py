@@ -47,7 +47,6 @@ def programs(
     """
     wanted = list(dict.fromkeys(sources))
     missing = [source for source in wanted if not binaries.has(source, options)]
-    compiled = binaries.compiled + len(missing)
     own, *others = shares(missing, _helpers(binaries, arch))
     found: dict[str, Any] = {}
     with _helped(binaries, others, options):
@@ -55,8 +54,13 @@ def programs(
             found[source] = build(source)
         for share in others:
             found |= _taken_over(binaries, share, options, build)
-    found = {source: found.get(source) or build(source) for source in wanted}
-    binaries.compiled = compiled
+    delivered = 0
+    for source in wanted:
+        if source not in found:
+            before = binaries.compiled
+            found[source] = build(source)
+            delivered += source in missing and binaries.compiled == before
+    binaries.compiled += delivered
     return found
 
 
@@ -109,9 +113,7 @@ def _helped(binaries: Binaries, lists: Sequence[Sequence[str]], options: str) ->
             process.wait()
 
 
-def _started(
-    binaries: Binaries, sources: Sequence[str], options: str
-) -> "subprocess.Popen[bytes]":
+def _started(binaries: Binaries, sources: Sequence[str], options: str) -> "subprocess.Popen[bytes]":
     """A helper that finds the same modules as this process."""
     found = binaries.found
     # -P: a file in the current folder must not take the place of a module.

@@ -5,24 +5,22 @@ grid, with which tensors, and somebody else compiles, places and times it.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
 
 import numpy as np
 
 from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.kernels.launch import Argument, Grid, Launch, Window
+from coexec.devices.opencl.kernels.outlining import fixed_group, outlined
 from coexec.devices.opencl.kernels.parameter import Parameter
 from coexec.devices.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value", "Window",
-           "ceil_div", "literal", "row_major"]  # fmt: skip
-
-Grid = tuple[int, int, int]
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value",
+           "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +52,6 @@ class Node:
         inside = {name for op in self.operators for name in op.outputs}
         names = (n for op in self.operators for n in op.inputs if n and n not in inside)
         return tuple(dict.fromkeys(names))
-
-
-Argument = Value | Array | int
-"""Of a kernel: a tensor, which gets an offset beside it, a constant array, or a 32-bit integer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What kind of convolution a kernel is, for rules that depend on it."""
-
-    kind: Literal["convolution", "depthwise"]
-    edge: int
-    """Of a square kernel; 0 if it is not square."""
-    stride: int
-
-
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """One kernel with its arguments."""
-
-    name: str
-    source: str
-    """OpenCL C, whole. Equal for launches that differ in their arguments only."""
-    arguments: tuple["Argument", ...]
-    written: frozenset[str]
-    """Names of the tensors that it writes."""
-    grid: Grid
-    """Work items that are needed."""
-    group: Grid | None
-    """Fixed if the kernel depends on it; None: whoever launches it may choose."""
-    window: Window | None = None
-    may_be_images: frozenset[str] = frozenset()
-    """Tensors that it touches by whole vectors at coordinates only, so that images do as well."""
-    with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")
-    """The source for these tensors stored as images."""
 
 
 Chooser = Callable[[str, Mapping[str, Callable[[], list[Launch]]]], str]
@@ -170,6 +133,7 @@ class Source:
     def __init__(
         self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
     ) -> None:
+        """``alone``: groups of one work item, whose place the text calls item_0, item_1, item_2."""
         self.name = name
         self.arch = arch
         self._sized = sized
@@ -261,32 +225,13 @@ class Source:
         macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
         prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
         if self._alone:
-            return f"{macros}\n{self._outlined(declared, prelude + body)}"
+            return f"{macros}\n{outlined(self.name, self.arch.vector, declared, prelude + body)}"
         guard = "" if group else (
             f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
             f" || get_global_id(2) >= {grid[2]}) return;\n"
         )  # fmt: skip
-        fixed = f"{_group_of(group)}\n" if group else ""
+        fixed = f"{fixed_group(group)}\n" if group else ""
         return (
             f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"
             f"{{\n{prelude}{guard}{body}}}\n"
         )
-
-    def _outlined(self, declared: Sequence[str], body: str) -> str:
-        """A kernel of groups of one work item that calls a function for all it does.
-
-        PoCL makes three copies of a kernel's own code, two of which are never run.
-        """
-        vector = self.arch.vector
-        names = re.findall(r"(\w+)(?:,|$)", ", ".join(declared))
-        items = [f"get_global_id({axis})" for axis in range(3)]
-        return (
-            f"__attribute__((noinline)) static void {self.name}_item({', '.join(declared)}, "
-            f"int item_0, int item_1, int item_2, {vector} zero)\n{{\n{body}}}\n"
-            f"{_group_of((1, 1, 1))}\n__kernel void {self.name}({', '.join(declared)})\n{{\n"
-            f"  {self.name}_item({', '.join([*names, *items])}, ({vector})(0.0f));\n}}\n"
-        )
-
-
-def _group_of(group: Grid) -> str:
-    return f"__attribute__((reqd_work_group_size({group[0]}, {group[1]}, {group[2]})))"

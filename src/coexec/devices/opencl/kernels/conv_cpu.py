@@ -10,14 +10,16 @@ This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (G
 "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
 from coexec.devices.opencl.kernels.chain import Chain
+from coexec.devices.opencl.kernels.conv_cpu_text import Form, text
 from coexec.devices.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
 from coexec.frontend.module import Array
 
@@ -25,6 +27,8 @@ __all__ = ["launches", "seconds"]
 
 _NEAR_BYTES = 24 * 1024
 """Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
+_FEW_PLANES = 4
+"""Of a row-major image that are taken in one step."""
 _FAR_BYTES = 2**20
 """An input that is larger does not stay in the second cache from one group to the next."""
 
@@ -90,12 +94,6 @@ class _Row:
         pixels = ceil_div(shape.row_pixels, tiles)
         return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles)
 
-    def runs(self, end: int) -> Iterator[tuple[int, int]]:
-        """Pixels of a tile, and where tiles of that size end."""
-        yield self.pixels, self.larger * self.pixels
-        if self.pixels > 1:
-            yield self.pixels - 1, end
-
 
 class _Kernel:
     """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
@@ -114,6 +112,7 @@ class _Kernel:
         # A block of input channels at a time, or all of a row-major image.
         self._depth = b if x.block else shape.in_channels
         self._in_blocks = ceil_div(shape.in_channels, self._depth)
+        self._rest = shape.in_channels - (self._in_blocks - 1) * self._depth
         self._steps = self._in_blocks * shape.kernel_h
         near = max(1, _NEAR_BYTES // (shape.kernel_w * self._depth * size * b * 4))
         # In an output of 16 bits partial sums would be rounded again and again.
@@ -128,25 +127,47 @@ class _Kernel:
         each = ceil_div(self._groups, parts)
         wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
         rows = ceil_div(shape.rows, min(shape.rows, wanted))
-        source = self._source = Source("conv_cpu", self._arch, sized=True, alone=True)
+        source = Source("conv_cpu", self._arch, sized=True, alone=True)
         source.read("x", self._x)
         source.constant("w", self._packed())
         blocks = self._groups * self._size
         source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
-        self._chain = Chain(source, self._context, self._node, self._node.chain)
+        chain = Chain(source, self._context, self._node, self._node.chain)
         source.write("y", self._context.value(self._node.output))
-        size = source.size
-        groups_each, rows_each = size("groups_each", each), size("rows_each", rows)
-        source.lines("\n".join([
-            f"  const int first_group = item_0 * {groups_each}, n = item_2;",
-            f"  const int last_group = min(first_group + {groups_each}, "
-            f"{size('groups', self._groups)});",
-            f"  const int first_row = item_1 * {rows_each};",
-            f"  const int last_row = min(first_row + {rows_each}, {size('rows', shape.rows)});",
-            *self._loops(far),
-        ]))  # fmt: skip
+        form = self._form()
+        self._declare_sizes(source, form)
+        source.sizes(groups_each=each, rows_each=rows, chunks_outside=far)
+        head = self._node.operator.outputs[0]
+        source.lines("\n".join(f"  {line}" for line in text(form, partial(_finish, chain, head))))
         bands = ceil_div(shape.rows, rows)
         return source.launch((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
+
+    def _form(self) -> Form:
+        """Two channels in a step, or all of a few planes, so that there is no odd one."""
+        step = 2 if self._rest % 2 == 0 and self._depth % 2 == 0 else 1
+        if not self._x.block and self._depth <= _FEW_PLANES:
+            step = self._depth
+        return Form(
+            vector=self._arch.vector, pixels=self._row.pixels, blocks=self._size,
+            stride=self._shape.stride_w, lanes=self._depth if self._x.block else 1, step=step,
+            skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
+        )  # fmt: skip
+
+    def _declare_sizes(self, source: Source, form: Form) -> None:
+        shape = self._shape
+        tap_vectors = self._depth * self._size
+        source.sizes(
+            groups=self._groups, first_block=self._first, rows=shape.rows,
+            row_pixels=shape.row_pixels, larger_end=self._row.larger * self._row.pixels,
+            steps=self._steps, chunk=self._chunk, in_blocks=self._in_blocks,
+            steps_full=self._depth // form.step, steps_last=self._rest // form.step,
+            in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,
+            plane=shape.in_h * shape.in_w, top=shape.top, stride_h=shape.stride_h,
+            dilation_h=shape.dilation_h, dilation_w=shape.dilation_w, kernel_h=shape.kernel_h,
+            kernel_w=shape.kernel_w, tap_vectors=tap_vectors,
+            row_vectors=tap_vectors * shape.kernel_w, image_left=self._given.left,
+            image_right=self._given.left + self._given.in_w,
+        )  # fmt: skip
 
     def _packed(self) -> Array:
         """The weights as the module's docstring says, zero where there is none."""
@@ -161,121 +182,8 @@ class _Kernel:
         split = full.reshape(self._groups, self._size, b, self._in_blocks, self._depth, *kernel)
         return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
-    def _loops(self, far: bool) -> list[str]:
-        """Groups outside keep a small input in the second cache; chunks outside read a large one
-        once, as all groups use a chunk of it before the next one comes."""
-        size = self._source.size
-        steps, chunk = size("steps", self._steps), size("chunk", self._chunk)
-        text = [
-            f"const int outside = {size('chunks_outside', far)}, group_count = last_group - first_group;",
-            f"const int chunks = ({steps} + {chunk} - 1) / {chunk};",
-            "for (int pass = 0; pass < group_count * chunks; pass++) {",
-            "const int group = first_group + (outside ? pass % group_count : pass / chunks);",
-            f"const int from = (outside ? pass / group_count : pass % chunks) * {chunk};",
-            "__global const float* before = from == 0 ? bias : y;",
-            "const int pixel_step = from == 0 ? 0 : 1, block_step = from == 0 ? 1 : y_h * y_w;",
-            f"const int to = min(from + {chunk}, {steps});",
-            f"const int block = {size('first_block', self._first)} + group * {self._size};",
-            f"const int first_i = from / kernel_h, first_ky = from % kernel_h;",
-            f"const long first_w = (group * steps + from) * row_vectors;",
-            "for (int row = first_row; row < last_row; row++) {",
-            "  int px = 0;",
-        ]
-        for pixels, end in self._row.runs(self._shape.row_pixels):
-            text.append(f"  for (; px < {size(f'end_{pixels}', end)}; px += {pixels}) {{")
-            text += [f"    {line}" for line in self._tile(pixels)]
-            text.append("  }")
-        return [f"  {line}" for line in [*text, "}", "}"]]
 
-    def _tile(self, pixels: int) -> list[str]:
-        vector = self._arch.vector
-        sums = [(p, o) for o in range(self._size) for p in range(pixels)]
-        partial = [f"STORE_y({self._at(p, o)}, a{p}_{o});" for p, o in sums]
-        return [
-            f"const int start = from == 0 ? group * {self._size} : {self._at(0, 0)};",
-            *(f"{vector} a{p}_{o} = ((__global const {vector}*)before)[start + {p} * pixel_step + {o} * block_step];" for p, o in sums),
-            *self._sum(pixels),
-            f"if (to == {self._source.size('steps', self._steps)}) {{", *self._finish(sums),
-            "} else {", *partial, "}",
-        ]  # fmt: skip
-
-    def _sum(self, pixels: int) -> list[str]:
-        """Add a chunk to the sums of a tile. Two channels in a step, where there are no odd ones."""
-        s, x, size = self._shape, self._x, self._source.size
-        in_h, in_w, kernel_h = (
-            size(k, v) for k, v in (("in_h", s.in_h), ("in_w", s.in_w), ("kernel_h", s.kernel_h))
-        )
-        row_vectors = size("row_vectors", s.kernel_w * self._depth * self._size)
-        rest = s.in_channels - (self._in_blocks - 1) * self._depth
-        step = 2 if rest % 2 == 0 and self._depth % 2 == 0 else 1
-        if not x.block and self._depth <= 4:
-            step = self._depth
-        # A block of channels lies at each pixel, or all channels one plane after the other.
-        lanes, across, before = (
-            (self._depth, "1", "n * x_slices + i")
-            if x.block
-            else (1, size("plane", s.in_h * s.in_w), f"n * {size('depth', self._depth)}")
-        )
-        return [
-            "int i = first_i, ky = first_ky;",
-            "long row_w = first_w;",
-            f"for (int j = from; j < to; j++, row_w += {row_vectors}) {{",
-            f"  const int iy = row * {size('stride_h', s.stride_h)} - {size('top', s.top)}"
-            f" + ky * {size('dilation_h', s.dilation_h)};",
-            f"  const int plane_y = ({before}) * {in_h} + iy;",
-            f"  const int steps_c = i == {size('in_blocks', self._in_blocks)} - 1 ? "
-            f"{size('steps_last', rest // step)} : {size('steps_full', self._depth // step)};",
-            f"  if (++ky == {kernel_h}) {{ ky = 0; i++; }}",
-            f"  if (iy < 0 || iy >= {in_h}) continue;",
-            f"  long pixel = ((long)plane_y * {in_w} + px * {s.stride_w}) * {lanes}, tap = row_w;",
-            "  int kx = 0;",
-            "  do {",
-            f"    {self._unless_padding(pixels)}",
-            "    long at = pixel, wi = tap;",
-            "    int c = 0;",
-            "    do {",
-            *(f"      {line}" for k in range(step) for line in self._step(pixels, k, lanes, across)),
-            f"      at += {step} * {across}; wi += {step * self._size};",
-            "    } while (++c < steps_c); }",
-            f"    pixel += {size('dilation_w', s.dilation_w)} * {lanes};",
-            f"    tap += {size('tap_vectors', self._depth * self._size)};",
-            f"  }} while (++kx < {size('kernel_w', s.kernel_w)});",
-            "}",
-        ]
-
-    def _step(self, pixels: int, number: int, lanes: int, across: str) -> list[str]:
-        """One channel of the input times its weights."""
-        size, vector = self._size, self._arch.vector
-        first = number * size
-        loads = [f"const {vector} w{o} = LOAD_w(wi + {first + o});" for o in range(size)]
-        uses = []
-        for p in range(pixels):
-            sums = "".join(f" a{p}_{o} += w{o} * f;" for o in range(size))
-            place = f"at + {number} * {across} + {p * self._shape.stride_w * lanes}"
-            uses.append(f"{{ const float f = GET_x({place});{sums} }}")
-        return ["{", *loads, *uses, "}"]
-
-    def _unless_padding(self, pixels: int) -> str:
-        """The start of a block that is left out where a tap of a tile reads nothing but padding.
-
-        With a large dilation that is so for many taps.
-        """
-        left = self._given.left
-        if left <= pixels:
-            return "{"
-        size, last = self._source.size, (pixels - 1) * self._shape.stride_w
-        begin, end = size("left", left), size("right", left + self._given.in_w)
-        ix = f"px * {self._shape.stride_w} + kx * {size('dilation_w', self._shape.dilation_w)}"
-        return f"if ({ix} + {last} >= {begin} && {ix} < {end}) {{"
-
-    def _finish(self, sums: list[tuple[int, int]]) -> list[str]:
-        lines: list[str] = []
-        for p, o in sums:
-            position = ["n", f"block + {o}", "row", f"px + {p}"]
-            head = self._node.operator.outputs[0]
-            chained, result = self._chain.apply(f"a{p}_{o}", head, position, f"_{p}_{o}")
-            lines += [*chained, f"STORE_y({self._at(p, o)}, {result});"]
-        return lines
-
-    def _at(self, p: int, o: int) -> str:
-        return f"VEC_y(n, block + {o}, row, px + {p})"
+def _finish(chain: Chain, head: str, value: str, position: Sequence[str], tag: str) -> list[str]:
+    """Lines that store what the chain makes of a finished sum."""
+    lines, result = chain.apply(value, head, position, tag)
+    return [*lines, f"STORE_y(VEC_y({', '.join(position)}), {result});"]

@@ -68,9 +68,12 @@ class _Lines:
         # Accumulators, the weights of a row and the current input share the registers.
         self._pixels = max(1, min(8, context.arch.registers - shape.kernel_w - 2))
         self._size = source.size
+        stride, top, dilation = (
+            source.size("stride_h", shape.stride_h), source.size("top", shape.top),
+            source.size("dilation_h", shape.dilation_h),
+        )  # fmt: skip
         self._row = [
-            f"    const int iy = row * {source.size('stride_h', shape.stride_h)} - "
-            f"{source.size('top', shape.top)} + ky * {source.size('dilation_h', shape.dilation_h)};",
+            f"    const int iy = row * {stride} - {top} + ky * {dilation};",
             f"    if (iy < 0 || iy >= {source.size('in_h', shape.in_h)}) continue;",
         ]
         self._kernel_h = shape.kernel_h
@@ -129,9 +132,7 @@ class _Lines:
             *self._row,
             f"    const int at = VEC_x(n, s, iy, ox * {c.stride_w} - {self._left});",
         ]
-        text += [
-            f"    const {v} w{k} = LOAD_w({self._weights} + {k});" for k in range(c.kernel_w)
-        ]
+        text += [f"    const {v} w{k} = LOAD_w({self._weights} + {k});" for k in range(c.kernel_w)]
         for offset, uses in self._uses(pixels).items():
             text.append(f"    {{ const {v} i = LOAD_x(at + {offset});")
             text += [f"      a{p} += i * w{k};" for p, k in uses]

@@ -73,15 +73,6 @@ class ConvShape:
         square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
         return Window(kind, self.kernel_h if square else 0, self.stride_h)
 
-    def input_position(self, row: str, px: str) -> tuple[str, str]:
-        """Of the first tap of output pixel ``px`` of ``row``; a long row starts over in y."""
-        if self.pointwise:
-            return "0", px
-        return f"{row} * {self.stride_h}", f"({px}) * {self.stride_w}"
-
-    def output_position(self, row: str, px: str) -> tuple[str, str]:
-        return ("0", px) if self.pointwise else (row, px)
-
     @staticmethod
     def of(op: Operator, tensors: Mapping[str, Tensor]) -> "ConvShape":
         """The shape of a Conv of two spatial axes."""

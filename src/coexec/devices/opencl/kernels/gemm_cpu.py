@@ -25,7 +25,7 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
     tiles = ceil_div(product.m, _ROWS)
     rows = ceil_div(product.m, tiles)
     source = Source("gemm_cpu", context.arch, sized=True, alone=True)
-    m, k, n = (source.size(*size) for size in (("m", product.m), ("k", product.k), ("n", product.n)))
+    source.sizes(m=product.m, k=product.k, n=product.n)
     operands = Operands(source, context, node, product)
     constant = context.constant(node.operator.inputs[1])
     packed = constant is not None and constant.ndim == 2
@@ -39,13 +39,13 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
     source.lines(f"  const int group = item_1, first = item_0 * {rows};")
     source.lines("\n".join(f"  {line}" for line in operands.batch_lines("item_2")))
     for r in range(rows):
-        source.lines(f"  const int r{r} = min(first + {r}, {m} - 1);")
+        source.lines(f"  const int r{r} = min(first + {r}, m - 1);")
         source.lines("\n".join(f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(vectors)))
-    source.lines(f"  for (int i = 0; i < {k}; i++) {{")
+    source.lines("  for (int i = 0; i < k; i++) {")
     for g in range(vectors):
-        right = f"LOAD_b((group * {k} + i) * {vectors} + {g})"
+        right = f"LOAD_b((group * k + i) * {vectors} + {g})"
         if not packed:
-            right = _gathered(operands, n, columns, g * width, width, vector)
+            right = _gathered(operands, columns, g * width, width, vector)
         source.lines(f"    const {vector} w{g} = {right};")
     for r in range(rows):
         source.lines(f"    {{ const float s = {operands.left(f'r{r}', 'i')};")
@@ -53,7 +53,7 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         source.lines("    }")
     source.lines("  }")
     for r in range(rows):
-        source.lines(_finish(operands, (m, n), r, vectors, width))
+        source.lines(_finish(operands, r, vectors, width))
     # Rows first: the packed columns of a group are still near for its next rows.
     grid = (tiles, ceil_div(product.n, columns), math.prod(product.batch))
     return [source.launch(grid, (1, 1, 1))]
@@ -65,27 +65,24 @@ def _packed(right: Array, product: Product, columns: int) -> Array:
     return full.reshape(product.k, -1, columns).transpose(1, 0, 2)
 
 
-def _gathered(
-    operands: Operands, n: str, columns: int, first: int, width: int, vector: str
-) -> str:
+def _gathered(operands: Operands, columns: int, first: int, width: int, vector: str) -> str:
     """A vector of columns of a right side that lies as in ONNX."""
     lanes = (
-        operands.right("i", f"min(group * {columns} + {first + lane}, {n} - 1)")
+        operands.right("i", f"min(group * {columns} + {first + lane}, n - 1)")
         for lane in range(width)
     )
     return f"({vector})({', '.join(lanes)})"
 
 
-def _finish(operands: Operands, sizes: tuple[str, str], r: int, vectors: int, width: int) -> str:
+def _finish(operands: Operands, r: int, vectors: int, width: int) -> str:
     columns = vectors * width
-    m, n = sizes
-    lines = [f"if (first + {r} < {m}) {{", f"  float out[{columns}];"]
+    lines = [f"if (first + {r} < m) {{", f"  float out[{columns}];"]
     for g in range(vectors):
         lines += [f"  out[{g * width + i}] = a{r}_{g}.s{i:x};" for i in range(width)]
     lines += [
         f"  for (int i = 0; i < {columns}; i++) {{",
         f"    const int row = first + {r}, column = group * {columns} + i;",
-        f"    if (column >= {n}) break;",
+        "    if (column >= n) break;",
         *(f"    {line}" for line in operands.store("out[i]", "row", "column")),
         "  }",
         "}",

@@ -86,9 +86,7 @@ def _index(op: Operator, shape: Sequence[int], n: str, c: str) -> str:
     return text
 
 
-def _count(
-    op: Operator, slides: Sequence[Window], dilations: Sequence[int], size: Size
-) -> str:
+def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], size: Size) -> str:
     """How many elements an average is over, as an expression of o0, o1, ..."""
     padding = bool(op.int("count_include_pad", 0))
     factors = [
