@@ -76,16 +76,15 @@ class _Lines:
             f"    const int iy = row * {stride} - {top} + ky * {dilation};",
             f"    if (iy < 0 || iy >= {source.size('in_h', shape.in_h)}) continue;",
         ]
-        self._kernel_h = shape.kernel_h
         self._left = source.size("left", shape.left)
-        self._weights = f"s * ({self._kernel_h} * {shape.kernel_w}) + ky * {shape.kernel_w}"
+        self._weights = f"s * {shape.kernel_h * shape.kernel_w} + ky * {shape.kernel_w}"
 
     def pixel(self) -> str:
         """Pixel (row, ox) of block s, with every tap checked against the image."""
         c = self._shape
         return "\n".join([
             f"  {self._vector} a = LOAD_bias(s);",
-            f"  for (int ky = 0; ky < {self._kernel_h}; ky++) {{",
+            f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
             *self._row,
             f"    for (int kx = 0; kx < {c.kernel_w}; kx++) {{",
             f"      const int ix = ox * {c.stride_w} - {self._left} + kx * {c.dilation_w};",
@@ -128,7 +127,7 @@ class _Lines:
         c, v = self._shape, self._vector
         text = [f"  {v} a{p} = LOAD_bias(s);" for p in range(pixels)]
         text += [
-            f"  for (int ky = 0; ky < {self._kernel_h}; ky++) {{",
+            f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
             *self._row,
             f"    const int at = VEC_x(n, s, iy, ox * {c.stride_w} - {self._left});",
         ]
