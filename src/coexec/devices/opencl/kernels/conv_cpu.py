@@ -85,6 +85,15 @@ class _Row:
     larger: int
     """How many there are."""
     tiles: int
+    full: bool
+    """Whether the larger tiles have all pixels that the registers hold."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Pixels of tiles that a kernel is written for. Rows of full tiles are common, so all of
+        them share a kernel with those that end in smaller ones."""
+        smaller = self.pixels - 1 if self.full or self.larger < self.tiles else 0
+        return (self.pixels, smaller) if smaller else (self.pixels,)
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, width: int) -> "_Row":
@@ -92,7 +101,7 @@ class _Row:
         most = min(12, max(1, (arch.registers - width - 2) // width))
         tiles = ceil_div(shape.row_pixels, most)
         pixels = ceil_div(shape.row_pixels, tiles)
-        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles)
+        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
 
 
 class _Kernel:
@@ -148,7 +157,7 @@ class _Kernel:
         if not self._x.block and self._depth <= _FEW_PLANES:
             step = self._depth
         return Form(
-            vector=self._arch.vector, pixels=self._row.pixels, blocks=self._size,
+            vector=self._arch.vector, pixels=self._row.sizes, blocks=self._size,
             stride=self._shape.stride_w, lanes=self._depth if self._x.block else 1, step=step,
             skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
         )  # fmt: skip

@@ -20,8 +20,8 @@ class Form:
 
     vector: str
     """The type of a block of channels."""
-    pixels: int
-    """Of the larger tiles; the others have one less."""
+    pixels: tuple[int, ...]
+    """Of the tiles of a row: the larger ones come first, then those with one less, if any."""
     blocks: int
     """Blocks of output channels in a tile."""
     stride: int
@@ -59,11 +59,10 @@ def text(form: Form, finish: Finish) -> list[str]:
         "  for (int row = first_row; row < last_row; row++) {",
         "    int px = 0;",
     ]
-    for pixels, end in ((form.pixels, "larger_end"), (form.pixels - 1, "row_pixels")):
-        if pixels:
-            lines.append(f"    for (; px < {end}; px += {pixels}) {{")
-            lines += [f"      {line}" for line in _tile(form, pixels, finish)]
-            lines.append("    }")
+    for pixels, end in zip(form.pixels, ("larger_end", "row_pixels"), strict=False):
+        lines.append(f"    for (; px < {end}; px += {pixels}) {{")
+        lines += [f"      {line}" for line in _tile(form, pixels, finish)]
+        lines.append("    }")
     return [*lines, "  }", "}"]
 
 
