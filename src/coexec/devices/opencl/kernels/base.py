@@ -209,7 +209,7 @@ class Source:
         return Launch(
             name=self.name,
             source=self._text(limits, group, frozenset()),
-            arguments=(*(p.argument for p in self._parameters), *self._sizes.values()),
+            arguments=(*(p.argument for p in self._parameters), *self._numbers()),
             written=frozenset(written),
             grid=sizes,
             group=group,
@@ -218,14 +218,22 @@ class Source:
             with_images=lambda names: self._text(limits, group, names),
         )
 
+    def _numbers(self) -> tuple[int | Array, ...]:
+        """The sizes as arguments. Where each work item is a group, they are one array: drivers
+        take 0.1 us for each argument of a launch, and PoCL some cycles in each group."""
+        numbers = tuple(self._sizes.values())
+        return (np.array(numbers, np.int32),) if self._alone and numbers else numbers
+
     def _text(self, grid: Sequence[str], group: Grid | None, images: frozenset[str]) -> str:
         """The kernel over ``grid``, with the tensors ``images`` stored as such."""
         parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
-        declared = [*(p.declaration for p in parameters), *(f"int {name}" for name in self._sizes)]
+        declared = [p.declaration for p in parameters]
         macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
         prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
         if self._alone:
-            return f"{macros}\n{outlined(self.name, self.arch.vector, declared, prelude + body)}"
+            form = (self.name, self.arch.vector, declared, tuple(self._sizes))
+            return f"{macros}\n{outlined(*form, prelude + body)}"
+        declared += [f"int {name}" for name in self._sizes]
         guard = "" if group else (
             f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
             f" || get_global_id(2) >= {grid[2]}) return;\n"
