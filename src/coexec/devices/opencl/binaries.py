@@ -26,11 +26,17 @@ class Binaries:
     """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept."""
 
     def __init__(self, found: Found, context: Any, folder: Path | None) -> None:
-        self._found = found
+        self.found = found
+        self.folder = folder
         self._context = context
         self._cache = None if folder is None else Cache(folder)
         self.compiled = 0
         """How many kernels were compiled and not read."""
+
+    def has(self, source: str, options: str) -> bool:
+        """Whether a source is compiled and kept."""
+        key = self._key(source, options)
+        return self._cache is not None and self._cache.find("kernels", key) is not None
 
     def program(self, source: str, options: str) -> Any:
         """The built program of a source.
@@ -53,7 +59,7 @@ class Binaries:
             return pyopencl.Program(self._context, source).build(options)
 
     def _key(self, source: str, options: str) -> str:
-        text = "\0".join([source, options, self._found.name, self._found.compiles_for])
+        text = "\0".join([source, options, self.found.name, self.found.compiles_for])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _read(self, key: str) -> Any:
@@ -65,7 +71,7 @@ class Binaries:
         binary = entry.files["kernel.bin"]
         try:
             with _quiet():
-                return pyopencl.Program(self._context, [self._found.handle], [binary]).build()
+                return pyopencl.Program(self._context, [self.found.handle], [binary]).build()
         except pyopencl.Error:
             return None  # the driver does not know it any more
 

@@ -44,7 +44,8 @@ class Measuring:
         """The fastest group of a launch that leaves the choice."""
         if launch.group:
             return launch.group
-        key = f"group {launch.grid} {launch.source}"
+        sizes = [str(a) for a in launch.arguments if isinstance(a, int)]
+        key = " ".join(["group", str(launch.grid), *sizes, launch.source])
         known = self._choices.get(key)
         options = {str(group): group for group in candidates(launch, self._runtime.arch)}
         if known not in options:
@@ -81,6 +82,9 @@ class Measuring:
                 kernel.set_arg(index, buffers[argument.name])
                 kernel.set_arg(index + 1, np.int32(0))
                 index += 2
+            elif isinstance(argument, int):
+                kernel.set_arg(index, np.int32(argument))
+                index += 1
             else:
                 buffers[id(argument)] = self._runtime.constant(argument)
                 kernel.set_arg(index, buffers[id(argument)])

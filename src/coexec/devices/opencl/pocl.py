@@ -39,6 +39,9 @@ class Pocl(CpuRuntime):
         self._workers = started
 
     def prepare(self, handle: Any) -> str | None:
+        # One code for all groups. Else PoCL compiles each kernel a second time, for the size of
+        # its groups, when it first runs, and keeps that in its own cache and not in ours.
+        os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
         return tell_cpu(handle)
 
     def _placed(self, handle: Any, cores: tuple[int, ...]) -> Place:

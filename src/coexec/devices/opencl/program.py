@@ -8,6 +8,7 @@ import pyopencl as cl
 
 from coexec.devices.opencl.binaries import Binaries
 from coexec.devices.opencl.building import Build
+from coexec.devices.opencl.compiling import programs
 from coexec.devices.opencl.failures import translated
 from coexec.devices.opencl.kernels.base import Grid, Launch, Value
 from coexec.devices.opencl.scratch import ScratchMemory
@@ -48,14 +49,18 @@ class OpenClProgram:
         return _Bound(self, {**inputs, **outputs}, tuple(outputs))
 
     def _compile(self, binaries: Binaries, options: str) -> list[Any]:
-        found: dict[str, Any] = {}
-        for launch, task in zip(self._build.launches, self._build.tasks, strict=True):
-            if launch.source not in found:
-                with translated(
-                    self._runtime.name, f"compiling the kernel {launch.name} of {task!r}"
-                ):
-                    found[launch.source] = binaries.program(launch.source, options)
-        return [found[launch.source] for launch in self._build.launches]
+        launches = self._build.launches
+        first: dict[str, tuple[str, str]] = {}
+        for launch, task in zip(launches, self._build.tasks, strict=True):
+            first.setdefault(launch.source, (launch.name, task))
+
+        def build(source: str) -> Any:
+            kernel, task = first[source]
+            with translated(self._runtime.name, f"compiling the kernel {kernel} of {task!r}"):
+                return binaries.program(source, options)
+
+        found = programs(binaries, list(first), options, build, self._runtime.arch)
+        return [found[launch.source] for launch in launches]
 
     def _upload(self) -> list[list[Any]]:
         """Buffers of the constants of each launch; equal arrays have one."""
@@ -124,6 +129,10 @@ class _Bound:
         for argument in launch.arguments:
             if isinstance(argument, np.ndarray):
                 kernel.set_arg(index, next(rest))
+                index += 1
+                continue
+            if isinstance(argument, int):
+                kernel.set_arg(index, np.int32(argument))
                 index += 1
                 continue
             root = self._program._build.places.of(argument.name).root

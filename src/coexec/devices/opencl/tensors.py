@@ -186,6 +186,7 @@ class Runtime:
         launch = reorder(source, target, self.arch)
         program = self.binaries.program(launch.source, self.options)
         kernel = cl.Kernel(program, launch.name)
-        kernel.set_args(a, np.int32(0), b, np.int32(0))
+        sizes = (np.int32(size) for size in launch.arguments if isinstance(size, int))
+        kernel.set_args(a, np.int32(0), b, np.int32(0), *sizes)
         group = rule(launch, self.arch)
         return kernel, rounded(launch.grid, group), group

@@ -8,20 +8,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
 
 import numpy as np
 
 from coexec.devices.opencl.architecture import Architecture
+from coexec.devices.opencl.kernels.launch import Argument, Grid, Launch, Window
+from coexec.devices.opencl.kernels.outlining import fixed_group, outlined
 from coexec.devices.opencl.kernels.parameter import Parameter
 from coexec.devices.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value", "Window",
-           "ceil_div", "literal", "row_major"]  # fmt: skip
-
-Grid = tuple[int, int, int]
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value",
+           "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +52,6 @@ class Node:
         inside = {name for op in self.operators for name in op.outputs}
         names = (n for op in self.operators for n in op.inputs if n and n not in inside)
         return tuple(dict.fromkeys(names))
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What kind of convolution a kernel is, for rules that depend on it."""
-
-    kind: Literal["convolution", "depthwise"]
-    edge: int
-    """Of a square kernel; 0 if it is not square."""
-    stride: int
-
-
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """One kernel with its arguments."""
-
-    name: str
-    source: str
-    """OpenCL C, whole. Equal for launches that differ in their arguments only."""
-    arguments: tuple["Value | Array", ...]
-    """Tensors, which get an offset beside them, and constants."""
-    written: frozenset[str]
-    """Names of the tensors that it writes."""
-    grid: Grid
-    """Work items that are needed."""
-    group: Grid | None
-    """Fixed if the kernel depends on it; None: whoever launches it may choose."""
-    window: Window | None = None
-    may_be_images: frozenset[str] = frozenset()
-    """Tensors that it touches by whole vectors at coordinates only, so that images do as well."""
-    with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")
-    """The source for these tensors stored as images."""
 
 
 Chooser = Callable[[str, Mapping[str, Callable[[], list[Launch]]]], str]
@@ -158,28 +125,64 @@ class Source:
     * ``GET_x(position)``, ``PUT_x(position, value)``: one scalar
     * ``VEC_x(n, s, y, x)``: the position of a vector of channels of a blocked tensor
     * ``LOAD_x(position)``, ``STORE_x(position, vector)``: one vector
+
+    Sizes are literals, or arguments if the source is ``sized``: kernels that differ in sizes only
+    have one text then, which is compiled once.
     """
 
-    def __init__(self, name: str, arch: Architecture) -> None:
+    def __init__(
+        self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
+    ) -> None:
+        """``alone``: groups of one work item, whose place the text calls item_0, item_1, item_2."""
         self.name = name
         self.arch = arch
+        self._sized = sized
+        self._alone = alone
         self._defines: list[str] = []
         self._parameters: list[Parameter] = []
+        self._sizes: dict[str, int] = {}
+        """Integer arguments by name, in order, behind all others."""
         self._body: list[str] = []
 
     def read(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel reads."""
-        self._parameters.append(Parameter(name, value))
+        self._parameters.append(Parameter(name, value, sizes=self._sizes_of(name, value)))
 
     def write(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel writes."""
-        self._parameters.append(Parameter(name, value, written=True))
+        sizes = self._sizes_of(name, value)
+        self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
+
+    def size(self, name: str, number: int) -> str:
+        """The text for a number that changes no other text: its name as an argument, or a literal.
+
+        Args:
+            name: equal for equal texts, so it may depend on nothing that is a size.
+        """
+        if not self._sized:
+            return str(number)
+        if self._sizes.setdefault(name, int(number)) != number:
+            raise ValueError(f"{self.name}: {name} is both {self._sizes[name]} and {number}")
+        return name
 
     def constant(self, name: str, array: Array, vector: int | None = None) -> None:
         """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
         half = self.arch.half and array.dtype == np.float32 and array.size > _SMALL
         stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
+
+    def sizes(self, **numbers: int) -> None:
+        """Declare integers that the text of a ``sized`` source uses by name."""
+        for name, number in numbers.items():
+            self.size(name, number)
+
+    def _sizes_of(self, name: str, value: Value) -> tuple[int | str, ...]:
+        if not value.block:
+            sizes = {f"{name}_{axis}": size for axis, size in enumerate(value.shape)}
+        else:
+            _, _, height, width = value.shape
+            sizes = {f"{name}_slices": value.slices, f"{name}_h": height, f"{name}_w": width}
+        return tuple(self.size(text, number) for text, number in sizes.items())
 
     def lines(self, text: str) -> None:
         """Add to the body."""
@@ -199,35 +202,44 @@ class Source:
         x, y, z = (*grid, 1, 1)[:3]
         sizes = (x, y, z)
         body = "\n".join(self._body)
+        limits = () if group else tuple(
+            self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
+        )  # fmt: skip
         written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
         return Launch(
             name=self.name,
-            source=self._text(sizes, group, frozenset()),
-            arguments=tuple(p.argument for p in self._parameters),
+            source=self._text(limits, group, frozenset()),
+            arguments=(*(p.argument for p in self._parameters), *self._numbers()),
             written=frozenset(written),
             grid=sizes,
             group=group,
             window=window,
             may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
-            with_images=lambda names: self._text(sizes, group, names),
+            with_images=lambda names: self._text(limits, group, names),
         )
 
-    def _text(self, grid: Grid, group: Grid | None, images: frozenset[str]) -> str:
-        """The kernel, with the tensors ``images`` stored as such."""
+    def _numbers(self) -> tuple[int | Array, ...]:
+        """The sizes as arguments. Where each work item is a group, they are one array: drivers
+        take 0.1 us for each argument of a launch, and PoCL some cycles in each group."""
+        numbers = tuple(self._sizes.values())
+        return (np.array(numbers, np.int32),) if self._alone and numbers else numbers
+
+    def _text(self, grid: Sequence[str], group: Grid | None, images: frozenset[str]) -> str:
+        """The kernel over ``grid``, with the tensors ``images`` stored as such."""
+        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        declared = [p.declaration for p in parameters]
+        macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
+        prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
+        if self._alone:
+            form = (self.name, self.arch.vector, declared, tuple(self._sizes))
+            return f"{macros}\n{outlined(*form, prelude + body)}"
+        declared += [f"int {name}" for name in self._sizes]
         guard = "" if group else (
             f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
             f" || get_global_id(2) >= {grid[2]}) return;\n"
         )  # fmt: skip
-        fixed = ""
-        if group:
-            fixed = f"__attribute__((reqd_work_group_size({group[0]}, {group[1]}, {group[2]})))\n"
-        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        fixed = f"{fixed_group(group)}\n" if group else ""
         return (
-            "\n".join([*self._defines, *(p.macros for p in parameters)])
-            + f"\n{fixed}__kernel void {self.name}("
-            + f"{', '.join(p.declaration for p in parameters)})\n{{\n"
-            + "".join(p.prelude for p in parameters)
-            + guard
-            + "\n".join(self._body)
-            + "\n}\n"
+            f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"
+            f"{{\n{prelude}{guard}{body}}}\n"
         )

@@ -10,14 +10,16 @@ This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (G
 "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from coexec.devices.opencl.architecture import Architecture
 from coexec.devices.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
 from coexec.devices.opencl.kernels.chain import Chain
+from coexec.devices.opencl.kernels.conv_cpu_text import Form, text
 from coexec.devices.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
 from coexec.frontend.module import Array
 
@@ -25,6 +27,8 @@ __all__ = ["launches", "seconds"]
 
 _NEAR_BYTES = 24 * 1024
 """Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
+_FEW_PLANES = 4
+"""Of a row-major image that are taken in one step."""
 _FAR_BYTES = 2**20
 """An input that is larger does not stay in the second cache from one group to the next."""
 
@@ -81,6 +85,15 @@ class _Row:
     larger: int
     """How many there are."""
     tiles: int
+    full: bool
+    """Whether the larger tiles have all pixels that the registers hold."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Pixels of tiles that a kernel is written for. Rows of full tiles are common, so all of
+        them share a kernel with those that end in smaller ones."""
+        smaller = self.pixels - 1 if self.full or self.larger < self.tiles else 0
+        return (self.pixels, smaller) if smaller else (self.pixels,)
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, width: int) -> "_Row":
@@ -88,13 +101,7 @@ class _Row:
         most = min(12, max(1, (arch.registers - width - 2) // width))
         tiles = ceil_div(shape.row_pixels, most)
         pixels = ceil_div(shape.row_pixels, tiles)
-        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles)
-
-    def runs(self, end: int) -> Iterator[tuple[int, int]]:
-        """Pixels of a tile, and where tiles of that size end."""
-        yield self.pixels, self.larger * self.pixels
-        if self.tiles > self.larger:
-            yield self.pixels - 1, end
+        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
 
 
 class _Kernel:
@@ -114,6 +121,7 @@ class _Kernel:
         # A block of input channels at a time, or all of a row-major image.
         self._depth = b if x.block else shape.in_channels
         self._in_blocks = ceil_div(shape.in_channels, self._depth)
+        self._rest = shape.in_channels - (self._in_blocks - 1) * self._depth
         self._steps = self._in_blocks * shape.kernel_h
         near = max(1, _NEAR_BYTES // (shape.kernel_w * self._depth * size * b * 4))
         # In an output of 16 bits partial sums would be rounded again and again.
@@ -128,22 +136,47 @@ class _Kernel:
         each = ceil_div(self._groups, parts)
         wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
         rows = ceil_div(shape.rows, min(shape.rows, wanted))
-        source = Source("conv_cpu", self._arch)
+        source = Source("conv_cpu", self._arch, sized=True, alone=True)
         source.read("x", self._x)
         source.constant("w", self._packed())
         blocks = self._groups * self._size
         source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
-        self._chain = Chain(source, self._context, self._node, self._node.chain)
+        chain = Chain(source, self._context, self._node, self._node.chain)
         source.write("y", self._context.value(self._node.output))
-        source.lines("\n".join([
-            f"  const int first_group = get_global_id(0) * {each}, n = get_global_id(2);",
-            f"  const int last_group = min(first_group + {each}, {self._groups});",
-            f"  const int first_row = get_global_id(1) * {rows};",
-            f"  const int last_row = min(first_row + {rows}, {shape.rows});",
-            *self._loops(far),
-        ]))  # fmt: skip
+        form = self._form()
+        self._declare_sizes(source, form)
+        source.sizes(groups_each=each, rows_each=rows, chunks_outside=far)
+        head = self._node.operator.outputs[0]
+        source.lines("\n".join(f"  {line}" for line in text(form, partial(_finish, chain, head))))
         bands = ceil_div(shape.rows, rows)
         return source.launch((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
+
+    def _form(self) -> Form:
+        """Two channels in a step, or all of a few planes, so that there is no odd one."""
+        step = 2 if self._rest % 2 == 0 and self._depth % 2 == 0 else 1
+        if not self._x.block and self._depth <= _FEW_PLANES:
+            step = self._depth
+        return Form(
+            vector=self._arch.vector, pixels=self._row.sizes, blocks=self._size,
+            stride=self._shape.stride_w, lanes=self._depth if self._x.block else 1, step=step,
+            skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
+        )  # fmt: skip
+
+    def _declare_sizes(self, source: Source, form: Form) -> None:
+        shape = self._shape
+        tap_vectors = self._depth * self._size
+        source.sizes(
+            groups=self._groups, first_block=self._first, rows=shape.rows,
+            row_pixels=shape.row_pixels, larger_end=self._row.larger * self._row.pixels,
+            steps=self._steps, chunk=self._chunk, in_blocks=self._in_blocks,
+            steps_full=self._depth // form.step, steps_last=self._rest // form.step,
+            in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,
+            plane=shape.in_h * shape.in_w, top=shape.top, stride_h=shape.stride_h,
+            dilation_h=shape.dilation_h, dilation_w=shape.dilation_w, kernel_h=shape.kernel_h,
+            kernel_w=shape.kernel_w, tap_vectors=tap_vectors,
+            row_vectors=tap_vectors * shape.kernel_w, image_left=self._given.left,
+            image_right=self._given.left + self._given.in_w,
+        )  # fmt: skip
 
     def _packed(self) -> Array:
         """The weights as the module's docstring says, zero where there is none."""
@@ -158,94 +191,8 @@ class _Kernel:
         split = full.reshape(self._groups, self._size, b, self._in_blocks, self._depth, *kernel)
         return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
-    def _loops(self, far: bool) -> list[str]:
-        """Groups outside keep a small input in the second cache; chunks outside read a large one
-        once, as all groups use a chunk of it before the next one comes."""
-        groups = "for (int group = first_group; group < last_group; group++) {"
-        chunks = f"for (int from = 0; from < {self._steps}; from += {self._chunk}) {{"
-        text = [
-            *((chunks, groups) if far else (groups, chunks)),
-            f"const int block = {self._first} + group * {self._size};",
-            f"const int to = min(from + {self._chunk}, {self._steps});",
-            "for (int row = first_row; row < last_row; row++) {",
-            "  int px = 0;",
-        ]
-        for pixels, end in self._row.runs(self._shape.row_pixels):
-            text.append(f"  for (; px < {end}; px += {pixels}) {{")
-            text += [f"    {line}" for line in self._tile(pixels)]
-            text.append("  }")
-        return [f"  {line}" for line in [*text, "}", "}", "}"]]
 
-    def _tile(self, pixels: int) -> list[str]:
-        vector = self._arch.vector
-        sums = [(p, o) for o in range(self._size) for p in range(pixels)]
-        first = [f"a{p}_{o} = LOAD_bias(group * {self._size} + {o});" for p, o in sums]
-        again = [f"a{p}_{o} = LOAD_y({self._at(p, o)});" for p, o in sums]
-        partial = [f"STORE_y({self._at(p, o)}, a{p}_{o});" for p, o in sums]
-        lines = [f"{vector} a{p}_{o};" for p, o in sums]
-        if self._chunk == self._steps:
-            return [*lines, *first, *self._sum(pixels), *self._finish(sums)]
-        return [
-            *lines,
-            "if (from == 0) {", *first, "} else {", *again, "}",
-            *self._sum(pixels),
-            f"if (to == {self._steps}) {{", *self._finish(sums), "} else {", *partial, "}",
-        ]  # fmt: skip
-
-    def _sum(self, pixels: int) -> list[str]:
-        """Add a chunk to the sums of a tile."""
-        s, x, size = self._shape, self._x, self._size
-        rest = s.in_channels - (self._in_blocks - 1) * self._depth
-        channels = str(self._depth) if rest == self._depth else (
-            f"i == {self._in_blocks - 1} ? {rest} : {self._depth}")  # fmt: skip
-        row, column = s.input_position("row", "px")
-        block = f"(n * {x.slices} + i)" if x.block else f"n * {s.in_channels}"
-        lanes, channel_step = (self._arch.block, 1) if x.block else (1, s.in_h * s.in_w)
-        per_tap = self._depth * size
-        step = f"((group * {self._in_blocks} + i) * {s.kernel_h} + ky) * {s.kernel_w} + kx"
-        return [
-            "for (int j = from; j < to; j++) {",
-            f"  const int i = j / {s.kernel_h}, ky = j % {s.kernel_h};",
-            f"  const int channels = {channels};",
-            f"  const int iy = {row} - {s.top} + ky * {s.dilation_h};",
-            *([f"  if (iy < 0 || iy >= {s.in_h}) continue;"] if s.top or s.bottom else []),
-            f"  for (int kx = 0; kx < {s.kernel_w}; kx++) {{",
-            f"    const int ix = {column} + kx * {s.dilation_w};",
-            *self._skip(pixels),
-            f"    int at = (({block} * {s.in_h} + iy) * {s.in_w} + ix) * {lanes};",
-            f"    int wi = ({step}) * {per_tap};",
-            "    #pragma unroll 2",
-            f"    for (int c = 0; c < channels; c++, at += {channel_step}, wi += {size}) {{",
-            *(f"      const {self._arch.vector} w{o} = LOAD_w(wi + {o});" for o in range(size)),
-            *(
-                f"      {{ const float f = GET_x(at + {p * s.stride_w * lanes});"
-                + "".join(f" a{p}_{o} += w{o} * f;" for o in range(size))
-                + " }"
-                for p in range(pixels)
-            ),
-            "    }",
-            "  }",
-            "}",
-        ]
-
-    def _skip(self, pixels: int) -> list[str]:
-        """With a large dilation, many taps of a tile read nothing but padding."""
-        left, width = self._given.left, self._given.in_w
-        if left <= pixels:
-            return []
-        last = (pixels - 1) * self._shape.stride_w
-        return [f"    if (ix + {last} < {left} || ix >= {left + width}) continue;"]
-
-    def _finish(self, sums: list[tuple[int, int]]) -> list[str]:
-        lines: list[str] = []
-        for p, o in sums:
-            oy, ox = self._shape.output_position("row", f"px + {p}")
-            position = ["n", f"block + {o}", oy, ox]
-            head = self._node.operator.outputs[0]
-            chained, result = self._chain.apply(f"a{p}_{o}", head, position, f"_{p}_{o}")
-            lines += [*chained, f"STORE_y({self._at(p, o)}, {result});"]
-        return lines
-
-    def _at(self, p: int, o: int) -> str:
-        oy, ox = self._shape.output_position("row", f"px + {p}")
-        return f"VEC_y(n, block + {o}, {oy}, {ox})"
+def _finish(chain: Chain, head: str, value: str, position: Sequence[str], tag: str) -> list[str]:
+    """Lines that store what the chain makes of a finished sum."""
+    lines, result = chain.apply(value, head, position, tag)
+    return [*lines, f"STORE_y(VEC_y({', '.join(position)}), {result});"]

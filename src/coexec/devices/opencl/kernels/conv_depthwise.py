@@ -25,14 +25,15 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
-    source = Source("conv_depthwise", context.arch)
+    on_cores = context.arch.family == "cpu"
+    source = Source("conv_depthwise", context.arch, sized=on_cores, alone=on_cores)
     source.read("x", x)
     source.constant("w", _packed(weights, y))
     source.constant("bias", packed_bias(node, context, 0, y.slices))
     chain = Chain(source, context, node, node.chain)
     source.write("y", y)
-    lines = _Lines(node, context, shape, chain, y)
-    if context.arch.family == "cpu":
+    lines = _Lines(node, context, shape, chain, source)
+    if on_cores:
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.lines(lines.rows(rows))
         return [source.launch((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
@@ -58,15 +59,25 @@ class _Lines:
     """The text for one convolution."""
 
     def __init__(
-        self, node: Node, context: Context, shape: ConvShape, chain: Chain, y: Value
+        self, node: Node, context: Context, shape: ConvShape, chain: Chain, source: Source
     ) -> None:
         self._head = node.operator.outputs[0]
         self._shape = shape
         self._chain = chain
         self._vector = context.arch.vector
-        self._taps = shape.kernel_h * shape.kernel_w
         # Accumulators, the weights of a row and the current input share the registers.
         self._pixels = max(1, min(8, context.arch.registers - shape.kernel_w - 2))
+        self._size = source.size
+        stride, top, dilation = (
+            source.size("stride_h", shape.stride_h), source.size("top", shape.top),
+            source.size("dilation_h", shape.dilation_h),
+        )  # fmt: skip
+        self._row = [
+            f"    const int iy = row * {stride} - {top} + ky * {dilation};",
+            f"    if (iy < 0 || iy >= {source.size('in_h', shape.in_h)}) continue;",
+        ]
+        self._left = source.size("left", shape.left)
+        self._weights = f"s * {shape.kernel_h * shape.kernel_w} + ky * {shape.kernel_w}"
 
     def pixel(self) -> str:
         """Pixel (row, ox) of block s, with every tap checked against the image."""
@@ -74,13 +85,11 @@ class _Lines:
         return "\n".join([
             f"  {self._vector} a = LOAD_bias(s);",
             f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
-            f"    const int iy = row * {c.stride_h} - {c.top} + ky * {c.dilation_h};",
-            f"    if (iy < 0 || iy >= {c.in_h}) continue;",
+            *self._row,
             f"    for (int kx = 0; kx < {c.kernel_w}; kx++) {{",
-            f"      const int ix = ox * {c.stride_w} - {c.left} + kx * {c.dilation_w};",
-            f"      if (ix < 0 || ix >= {c.in_w}) continue;",
-            "      a += LOAD_x(VEC_x(n, s, iy, ix)) *"
-            f" LOAD_w(s * {self._taps} + ky * {c.kernel_w} + kx);",
+            f"      const int ix = ox * {c.stride_w} - {self._left} + kx * {c.dilation_w};",
+            f"      if (ix < 0 || ix >= {self._size('in_w', c.in_w)}) continue;",
+            f"      a += LOAD_x(VEC_x(n, s, iy, ix)) * LOAD_w({self._weights} + kx);",
             "    }",
             "  }",
             *self._finish("a", "ox"),
@@ -88,55 +97,55 @@ class _Lines:
 
     def rows(self, rows: int) -> str:
         """Rows of block s, tile by tile where all taps lie inside of the image."""
-        c = self._shape
+        c, size = self._shape, self._size
         extent = (c.kernel_w - 1) * c.dilation_w + 1
         first = min(c.out_w, ceil_div(max(c.left, 0), c.stride_w))
         last = max(first, min(c.out_w, (c.in_w + c.left - extent) // c.stride_w + 1))
-        tiled = first + (last - first) // self._pixels * self._pixels
-        body = [
-            f"  const int first_row = get_global_id(0) * {rows};",
-            "  const int s = get_global_id(1), n = get_global_id(2);",
-            f"  for (int row = first_row; row < min(first_row + {rows}, {c.out_h}); row++) {{",
-            "    int ox = 0;",
+        rows_each, out_h = size("rows_each", rows), size("out_h", c.out_h)
+        inside, end = size("inside", first), size("inside_end", last)
+        text = [
+            f"  const int first_row = item_0 * {rows_each}, s = item_1, n = item_2;",
+            f"  for (int row = first_row; row < min(first_row + {rows_each}, {out_h}); row++) {{",
+            f"    for (int ox = 0; ox < {size('out_w', c.out_w)};) {{",
+            f"      const int room = ox < {inside} || ox >= {end} ? 0 : {end} - {inside};",
         ]
-        body += self._loop(f"ox < {first}", 1, self.pixel())
-        if tiled > first:
-            body += self._loop(f"ox < {tiled}", self._pixels, self._tile())
-        body += self._loop(f"ox < {c.out_w}", 1, self.pixel())
-        return "\n".join([*body, "  }"])
+        for pixels in (self._pixels, self._pixels // 2):
+            if pixels > 1:  # the last tile may compute again what the one before has
+                text += [
+                    f"      if (room >= {pixels}) {{",
+                    f"        ox = min(ox, {end} - {pixels});",
+                    *(f"      {line}" for line in self._tile(pixels)),
+                    f"        ox += {pixels};",
+                    "        continue;",
+                    "      }",
+                ]
+        text += [f"    {line}" for line in self.pixel().splitlines()]
+        return "\n".join([*text, "      ox++;", "    }", "  }"])
 
-    @staticmethod
-    def _loop(condition: str, step: int, body: str) -> list[str]:
-        inner = [f"    {line}" for line in body.splitlines()]
-        return [f"    for (; {condition}; ox += {step}) {{", *inner, "    }"]
-
-    def _tile(self) -> str:
-        c, v, pixels = self._shape, self._vector, self._pixels
+    def _tile(self, pixels: int) -> list[str]:
+        """Pixels from ox on, all taps of which lie inside of the image as far as columns go."""
+        c, v = self._shape, self._vector
         text = [f"  {v} a{p} = LOAD_bias(s);" for p in range(pixels)]
         text += [
             f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
-            f"    const int iy = row * {c.stride_h} - {c.top} + ky * {c.dilation_h};",
-            f"    if (iy < 0 || iy >= {c.in_h}) continue;",
-            f"    const int at = VEC_x(n, s, iy, ox * {c.stride_w} - {c.left});",
+            *self._row,
+            f"    const int at = VEC_x(n, s, iy, ox * {c.stride_w} - {self._left});",
         ]
-        text += [
-            f"    const {v} w{k} = LOAD_w(s * {self._taps} + ky * {c.kernel_w} + {k});"
-            for k in range(c.kernel_w)
-        ]
-        for offset, uses in self._uses().items():
+        text += [f"    const {v} w{k} = LOAD_w({self._weights} + {k});" for k in range(c.kernel_w)]
+        for offset, uses in self._uses(pixels).items():
             text.append(f"    {{ const {v} i = LOAD_x(at + {offset});")
             text += [f"      a{p} += i * w{k};" for p, k in uses]
             text.append("    }")
         text.append("  }")
         for p in range(pixels):
             text += self._finish(f"a{p}", f"ox + {p}", f"_{p}")
-        return "\n".join(text)
+        return text
 
-    def _uses(self) -> dict[int, list[tuple[int, int]]]:
+    def _uses(self, pixels: int) -> dict[int, list[tuple[int, int]]]:
         """By input position of a row, the pixels of the tile and the taps that it is used for."""
         c = self._shape
         found: dict[int, list[tuple[int, int]]] = {}
-        for p in range(self._pixels):
+        for p in range(pixels):
             for k in range(c.kernel_w):
                 found.setdefault(p * c.stride_w + k * c.dilation_w, []).append((p, k))
         return dict(sorted(found.items()))

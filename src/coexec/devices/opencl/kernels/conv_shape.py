@@ -73,15 +73,6 @@ class ConvShape:
         square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
         return Window(kind, self.kernel_h if square else 0, self.stride_h)
 
-    def input_position(self, row: str, px: str) -> tuple[str, str]:
-        """Of the first tap of output pixel ``px`` of ``row``; a long row starts over in y."""
-        if self.pointwise:
-            return "0", px
-        return f"{row} * {self.stride_h}", f"({px}) * {self.stride_w}"
-
-    def output_position(self, row: str, px: str) -> tuple[str, str]:
-        return ("0", px) if self.pointwise else (row, px)
-
     @staticmethod
     def of(op: Operator, tensors: Mapping[str, Tensor]) -> "ConvShape":
         """The shape of a Conv of two spatial axes."""
@@ -116,19 +107,21 @@ def padded_copy(
     height, width = shape.in_h + top + below, shape.in_w + shape.left + max(shape.right, 0)
     n, channels, _, _ = x.shape
     padded = context.temporary((n, channels, height, width), x.block, x.half)
-    source = Source("pad_copy", context.arch)
+    source = Source("pad_copy", context.arch, sized=context.arch.family == "cpu" and bool(x.block))
     source.read("x", x)
     source.write("y", padded)
+    size = source.size
     outer = n * (x.slices if x.block else channels)
     load = "LOAD" if x.block else "GET"
     store = "STORE" if x.block else "PUT"
     zero = f"({context.arch.vector})(0.0f)" if x.block else "0.0f"
+    in_h, in_w = size("in_h", shape.in_h), size("in_w", shape.in_w)
     source.lines(
         f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
-        f"  const int ix = x0 - {shape.left}, iy = y0 - {top};\n"
-        f"  const int to = (outer * {height} + y0) * {width} + x0;\n"
-        f"  if (ix >= 0 && ix < {shape.in_w} && iy >= 0 && iy < {shape.in_h})\n"
-        f"    {store}_y(to, {load}_x((outer * {shape.in_h} + iy) * {shape.in_w} + ix));\n"
+        f"  const int ix = x0 - {size('left', shape.left)}, iy = y0 - {size('top', top)};\n"
+        f"  const int to = (outer * {size('height', height)} + y0) * {size('width', width)} + x0;\n"
+        f"  if (ix >= 0 && ix < {in_w} && iy >= 0 && iy < {in_h})\n"
+        f"    {store}_y(to, {load}_x((outer * {in_h} + iy) * {in_w} + ix));\n"
         f"  else {store}_y(to, {zero});"
     )
     inner = replace(shape, in_h=height, in_w=width, left=0, right=0)

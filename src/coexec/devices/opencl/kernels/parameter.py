@@ -24,6 +24,9 @@ class Parameter:
     vector: int = 1
     """Of constants: the width of ``LOAD_x``. Tensors have that of their block."""
     image: bool = False
+    sizes: tuple[int | str, ...] = ()
+    """Of tensors: blocks of channels, height and width; row-major, all axes. As numbers or as the
+    names of arguments."""
 
     @property
     def value_name(self) -> str:
@@ -69,11 +72,11 @@ class Parameter:
         if not isinstance(value, Value):
             return text
         if not value.block:
-            return f"{text}\n{row_major(name, value.shape)}"
-        _, _, h, w = value.shape
+            return f"{text}\n{row_major(name, self.sizes)}"
+        slices, h, w = self.sizes
         return (
             f"{text}\n#define VEC_{name}(n, s, y, x) "
-            f"((((n) * {value.slices} + (s)) * {h} + (y)) * {w} + (x))\n"
+            f"((((n) * {slices} + (s)) * {h} + (y)) * {w} + (x))\n"
             f"#define AT_{name}(n, c, y, x) (VEC_{name}(n, (c) / {value.block}, y, x) "
             f"* {value.block} + (c) % {value.block})"
         )

@@ -12,7 +12,7 @@ from coexec.devices.opencl.kernels.operands import declare
 from coexec.devices.opencl.kernels.output import Output
 from coexec.devices.opencl.kernels.positions import at
 from coexec.devices.opencl.kernels.reasons import NUMBERS, wrong_type
-from coexec.devices.opencl.kernels.sliding import grid, over_taps, place, taps
+from coexec.devices.opencl.kernels.sliding import Size, grid, over_taps, place, taps
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import Window, windows
 
@@ -30,10 +30,12 @@ def launches(node: Node, context: Context) -> list[Launch]:
     slides = windows(op, context.tensors, op.ints("kernel_shape", ()))
     assert slides is not None
     dilations = op.ints("dilations", (1,) * len(slides))
-    source = Source("pool", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
     indices = op.outputs[1] if len(op.outputs) > 1 and op.outputs[1] in context.tensors else ""
-    scalar = x.block != context.value(node.output).block or bool(indices)
+    block = context.value(node.output).block
+    scalar = context.value(op.inputs[0]).block != block or bool(indices)
+    sized = context.arch.family == "cpu" and bool(block) and not scalar
+    source = Source("pool", context.arch, sized)
+    x = declare(source, context, "x", op.inputs[0])
     output = Output(source, context, node, scalar)
     y = output.value
     outer = (y.shape[0], y.slices if output.vector else y.shape[1])
@@ -43,13 +45,13 @@ def launches(node: Node, context: Context) -> list[Launch]:
         kind, load = context.arch.vector, f"LOAD_x(VEC_x({', '.join([n, c, *spatial])}))"
     else:
         kind, load = CTYPES[x.dtype], f"GET_x({at('x', [n, c, *spatial])})"
-    start, step, result = _steps(op, x.dtype, kind, _count(op, slides, dilations))
+    start, step, result = _steps(op, x.dtype, kind, _count(op, slides, dilations, source.size))
     if indices:
         source.write("indices", context.value(indices))
         step = f"if (best < 0 || v > acc) {{ acc = v; best = {_index(op, x.shape, n, c)}; }}"
         lines.append("long best = -1;")
     lines.append(f"{kind} acc = ({kind})({start});")
-    lines += over_taps(slides, dilations, [f"const {kind} v = {load};", step])
+    lines += over_taps(slides, dilations, [f"const {kind} v = {load};", step], source.size)
     where = [n, c, *(f"o{axis}" for axis in range(len(slides)))]
     if indices:
         lines.append(f"PUT_indices({at('indices', where)}, best);")
@@ -84,11 +86,11 @@ def _index(op: Operator, shape: Sequence[int], n: str, c: str) -> str:
     return text
 
 
-def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int]) -> str:
+def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], size: Size) -> str:
     """How many elements an average is over, as an expression of o0, o1, ..."""
     padding = bool(op.int("count_include_pad", 0))
     factors = [
-        _counted(f"o{axis}", s, d, padding)
+        _counted(axis, s, d, padding, size)
         for axis, (s, d) in enumerate(zip(slides, dilations, strict=True))
     ]
     if all(f.isdigit() for f in factors):
@@ -96,18 +98,19 @@ def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int]) -> 
     return f"(float)({' * '.join(factors)})"
 
 
-def _counted(name: str, window: Window, dilation: int, padding: bool) -> str:
-    """Along one axis; where windows reach too far, it depends on the place ``name``."""
+def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size) -> str:
+    """Along one axis; where windows reach too far, it depends on the place ``o0``, ``o1``, ..."""
     low, high = (-window.begin, window.size + window.end) if padding else (0, window.size)
-    first = f"({name} * {window.stride} - {window.begin})"
     count = taps(window, dilation)
     last = (window.output - 1) * window.stride - window.begin + window.extent
     if last <= high and -window.begin >= low:
         return str(count)
+    first = f"(o{axis} * {window.stride} - {size(f'begin{axis}', window.begin)})"
+    from_, to = size(f"low{axis}", low), size(f"high{axis}", high)
     if dilation == 1:
-        return f"(min({first} + {window.extent}, {high}) - max({first}, {low}))"
+        return f"(min({first} + {window.extent}, {to}) - max({first}, {from_}))"
     terms = (
-        f"({first} + {k * dilation} >= {low} && {first} + {k * dilation} < {high})"
+        f"({first} + {k * dilation} >= {from_} && {first} + {k * dilation} < {to})"
         for k in range(count)
     )
     return f"({' + '.join(terms)})"

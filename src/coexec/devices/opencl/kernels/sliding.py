@@ -1,11 +1,18 @@
 """Loops over what a sliding window covers, over any number of spatial axes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coexec.devices.opencl.kernels.positions import split
 from coexec.ir.rules.windows import Window
 
-__all__ = ["grid", "over_taps", "place", "taps"]
+__all__ = ["Size", "grid", "literally", "over_taps", "place", "taps"]
+
+Size = Callable[[str, int], str]
+"""The text of a size by its name and number: see `Source.size`."""
+
+
+def literally(name: str, number: int) -> str:
+    return str(number)
 
 
 def taps(window: Window, dilation: int) -> int:
@@ -14,8 +21,9 @@ def taps(window: Window, dilation: int) -> int:
 
 
 def over_taps(
-    windows: Sequence[Window], dilations: Sequence[int], body: Sequence[str]
-) -> list[str]:
+    windows: Sequence[Window], dilations: Sequence[int], body: Sequence[str],
+    size: Size = literally,
+) -> list[str]:  # fmt: skip
     """Lines that run ``body`` for each element that the window of output (o0, o1, ...) covers.
 
     There it is the tap (k0, k1, ...) of the window, at (i0, i1, ...) of the input's spatial axes.
@@ -26,10 +34,12 @@ def over_taps(
         k, i = f"k{axis}", f"i{axis}"
         last = (window.output - 1) * window.stride - window.begin + window.extent
         inside = window.begin <= 0 and last <= window.size
+        begin = size(f"begin{axis}", window.begin)
+        end = "" if inside else size(f"size{axis}", window.size)
         lines = [
             f"for (int {k} = 0; {k} < {taps(window, dilation)}; {k}++) {{",
-            f"  const int {i} = o{axis} * {window.stride} - {window.begin} + {k} * {dilation};",
-            *([] if inside else [f"  if ({i} < 0 || {i} >= {window.size}) continue;"]),
+            f"  const int {i} = o{axis} * {window.stride} - {begin} + {k} * {dilation};",
+            *([] if inside else [f"  if ({i} < 0 || {i} >= {end}) continue;"]),
             *(f"  {line}" for line in lines),
             "}",
         ]

@@ -72,8 +72,8 @@ class Value:
         return "half" if self.half else CTYPES[self.dtype]
 
 
-def row_major(name: str, shape: Sequence[int]) -> str:
-    """The macro ``AT_name`` of a tensor that lies as in ONNX."""
+def row_major(name: str, shape: Sequence[int | str]) -> str:
+    """The macro ``AT_name`` of a tensor that lies as in ONNX. Sizes are numbers or variables."""
     if not shape:
         return f"#define AT_{name}() 0"
     names = [f"i{axis}" for axis in range(len(shape))]

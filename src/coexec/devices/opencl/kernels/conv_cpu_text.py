@@ -1,0 +1,155 @@
+"""The text of `conv_cpu`: loops over groups, chunks, rows and tiles, and the sums of a tile.
+
+Layers that differ in sizes only share one text. Sizes are arguments, for which the text uses the
+names that `conv_cpu` gives them. What a `Form` holds decides how registers are used and how far
+loops are unrolled, and is written out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Form", "text"]
+
+Finish = Callable[[str, Sequence[str], str], list[str]]
+"""Lines that store a finished sum: of its name, its position and a tag for variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """All that the text depends on."""
+
+    vector: str
+    """The type of a block of channels."""
+    pixels: tuple[int, ...]
+    """Of the tiles of a row: the larger ones come first, then those with one less, if any."""
+    blocks: int
+    """Blocks of output channels in a tile."""
+    stride: int
+    """Between the columns of the input that neighbouring pixels read."""
+    lanes: int
+    """Input channels that lie side by side; 1: one plane after the other."""
+    step: int
+    """Input channels of a step of the innermost loop."""
+    skips: bool
+    """Leave out taps of a tile that read nothing but padding: with a large dilation, many do."""
+    chunked: bool
+    """Partial sums may wait in the output."""
+
+
+def text(form: Form, finish: Finish) -> list[str]:
+    """The lines of the kernel.
+
+    Groups outside keep a small input in the second cache. Chunks outside read a large one once, as
+    all groups use a chunk of it before the next one comes.
+    """
+    lines = [
+        "const int n = item_2;",
+        "const int first_group = item_0 * groups_each;",
+        "const int group_count = min(groups_each, groups - first_group);",
+        "const int first_row = item_1 * rows_each, last_row = min(first_row + rows_each, rows);",
+        "const int chunks = (steps + chunk - 1) / chunk;",
+        "for (int pass = 0; pass < group_count * chunks; pass++) {",
+        "  const int group = first_group + (chunks_outside ? pass % group_count : pass / chunks);",
+        "  const int from = (chunks_outside ? pass / group_count : pass % chunks) * chunk;",
+        "  const int to = min(from + chunk, steps);",
+        f"  const int block = first_block + group * {form.blocks};",
+        *(f"  {line}" for line in _before(form)),
+        "  const int first_i = from / kernel_h, first_ky = from % kernel_h;",
+        "  const long first_w = (group * steps + from) * row_vectors;",
+        "  for (int row = first_row; row < last_row; row++) {",
+        "    int px = 0;",
+    ]
+    for pixels, end in zip(form.pixels, ("larger_end", "row_pixels"), strict=False):
+        lines.append(f"    for (; px < {end}; px += {pixels}) {{")
+        lines += [f"      {line}" for line in _tile(form, pixels, finish)]
+        lines.append("    }")
+    return [*lines, "  }", "}"]
+
+
+def _before(form: Form) -> list[str]:
+    """Where the sums of a tile start: at the bias, or at what earlier chunks left in the output.
+
+    The steps between pixels and between blocks differ there, so that no branch is needed.
+    """
+    if not form.chunked:
+        return []
+    return [
+        f"__global const {form.vector}* before = "
+        f"(__global const {form.vector}*)(from == 0 ? bias : y);",
+        "const int pixel_step = from == 0 ? 0 : 1, block_step = from == 0 ? 1 : y_h * y_w;",
+    ]
+
+
+def _tile(form: Form, pixels: int, finish: Finish) -> list[str]:
+    sums = [(p, o) for o in range(form.blocks) for p in range(pixels)]
+    lines = []
+    if form.chunked:
+        lines.append(f"const int start = from == 0 ? group * {form.blocks} : {_at(0, 0)};")
+    for p, o in sums:
+        start = f"before[start + {p} * pixel_step + {o} * block_step]"
+        if not form.chunked:
+            start = f"LOAD_bias(group * {form.blocks} + {o})"
+        lines.append(f"{form.vector} a{p}_{o} = {start};")
+    lines += _sum(form, pixels)
+    done = [
+        line
+        for p, o in sums
+        for line in finish(f"a{p}_{o}", ["n", f"block + {o}", "row", f"px + {p}"], f"_{p}_{o}")
+    ]
+    if not form.chunked:
+        return lines + done
+    waiting = [f"STORE_y({_at(p, o)}, a{p}_{o});" for p, o in sums]
+    return [*lines, "if (to == steps) {", *done, "} else {", *waiting, "}"]
+
+
+def _at(p: int, o: int) -> str:
+    return f"VEC_y(n, block + {o}, row, px + {p})"
+
+
+def _sum(form: Form, pixels: int) -> list[str]:
+    """Add a chunk to the sums of a tile.
+
+    Loops that run at least once test at their end: the compiler then keeps sums in registers.
+    """
+    block = "n * x_slices + i" if form.lanes > 1 else "n * in_channels"
+    across = "1" if form.lanes > 1 else "plane"
+    ix, last = f"px * {form.stride} + kx * dilation_w", (pixels - 1) * form.stride
+    guard = f"if ({ix} + {last} >= image_left && {ix} < image_right) " if form.skips else ""
+    steps = [line for c in range(form.step) for line in _step(form, pixels, c, across)]
+    return [
+        "int i = first_i, ky = first_ky;",
+        "long row_w = first_w;",
+        "for (int j = from; j < to; j++, row_w += row_vectors) {",
+        "  const int iy = row * stride_h - top + ky * dilation_h;",
+        f"  const int line = ({block}) * in_h + iy;",
+        "  const int channel_steps = i == in_blocks - 1 ? steps_last : steps_full;",
+        "  if (++ky == kernel_h) { ky = 0; i++; }",
+        "  if (iy < 0 || iy >= in_h) continue;",
+        f"  long pixel = ((long)line * in_w + px * {form.stride}) * {form.lanes}, tap = row_w;",
+        "  int kx = 0;",
+        "  do {",
+        f"    {guard}{{",
+        "      long at = pixel, wi = tap;",
+        "      int c = 0;",
+        "      do {",
+        *(f"        {line}" for line in steps),
+        f"        at += {form.step} * {across}; wi += {form.step * form.blocks};",
+        "      } while (++c < channel_steps);",
+        "    }",
+        f"    pixel += dilation_w * {form.lanes}; tap += tap_vectors;",
+        "  } while (++kx < kernel_w);",
+        "}",
+    ]
+
+
+def _step(form: Form, pixels: int, channel: int, across: str) -> list[str]:
+    """One channel of the input times its weights."""
+    lines = [
+        f"const {form.vector} w{o} = LOAD_w(wi + {channel * form.blocks + o});"
+        for o in range(form.blocks)
+    ]
+    for p in range(pixels):
+        place = f"at + {channel} * {across} + {p * form.stride * form.lanes}"
+        sums = "".join(f" a{p}_{o} += w{o} * f;" for o in range(form.blocks))
+        lines.append(f"{{ const float f = GET_x({place});{sums} }}")
+    return ["{", *lines, "}"]
