@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from coexec.devices.detect import usable_cores
+from coexec.engines.detect import usable_cores
 
 __all__ = ["arguments", "in_turns", "ratio", "show", "source", "two_cores"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from common import show, source
 
-from coexec.devices.detect import usable_cores
+from coexec.engines.detect import usable_cores
 
 MODELS = ["inception_v3", "resnet34", "squeezenet", "mobilenet_v2", "vgg16"]
 _RUNS = 20
@@ -61,10 +61,10 @@ def _apart(name: str, device: str) -> dict[str, Any]:
 def _start(name: str, device: str, folder: Path) -> dict[str, Any]:
     """Compile, answer once, then answer again and again."""
     from coexec.frontend.load import random_inputs
-    from coexec.pipeline import Pipeline
+    from coexec.workbench import Workbench
 
     (folder / "pocl").mkdir()
-    work = Pipeline(source(name), [device], cache=folder / "cache")
+    work = Workbench(source(name), [device], cache=folder / "cache")
     feeds = random_inputs(work.model.graph)
     plan = work.compiled_for("single", {})
     begin_s, cpu_s = time.perf_counter(), _cpu_s()

@@ -15,13 +15,13 @@ from hope_tables import Row, head, limited, source_of, tried
 
 from coexec import zoo
 from coexec.costs.base import CostModel
-from coexec.derive import derive
-from coexec.devices.base import Device
+from coexec.engines.base import Device
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline, make_plan
-from coexec.plan import Plan
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan
 from coexec.runtime.executor import Executor
-from coexec.simulate import simulate
+from coexec.timing.simulate import simulate
+from coexec.workbench import Workbench, make_plan
 
 __all__ = ["Contest"]
 
@@ -38,7 +38,7 @@ class Contest:
         self,
         platform: str,
         model: str,
-        work: Pipeline,
+        work: Workbench,
         *,
         cost: CostModel | None = None,
         devices: Sequence[Device] | None = None,
@@ -104,7 +104,7 @@ class Contest:
             self._known[text] = partial(executor.run, self._feeds)
         return self._known[text]
 
-    def of_another(self, label: str, work: Pipeline, plan: Plan, **cells: Any) -> None:
+    def of_another(self, label: str, work: Workbench, plan: Plan, **cells: Any) -> None:
         """A plan of the same model for other devices, or in another configuration."""
         cost, system = work.measured
         executor = self._stack.enter_context(work.start(work.compiled_plan(plan)))

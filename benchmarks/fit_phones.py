@@ -23,7 +23,6 @@ from typing import Any
 from common import show
 
 from coexec.costs.platform import Rates, operator_s
-from coexec.pipeline import Pipeline
 from coexec.platforms import NAMES, load
 from coexec.platforms.calibration import (
     Comparison,
@@ -32,6 +31,7 @@ from coexec.platforms.calibration import (
     described_operator,
 )
 from coexec.platforms.files import figure, fitted_rates, read
+from coexec.workbench import Workbench
 
 START = Rates(2e10, 2e10, 2e10, 1e10, 1e10, 1e9, 3e9, 3e9, 3e9, 1e9, 1e-4, 100.0)
 ROUNDS = 150
@@ -119,7 +119,7 @@ def left_out_s(rows: list[Comparison], *, gpu: bool) -> list[float]:
 def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
     """One network on one processor, operator by operator."""
     device, model = check["device"], check["model"]
-    graph = Pipeline(f"zoo:{model}").published_graph
+    graph = Workbench(f"zoo:{model}").published_graph
     cost = load(name, [device]).cost
     model_s = sum(cost.piece_s(graph, t, graph.output_of(t).whole, device) for t in graph.tasks)
     published_s = figure(check, "published_s")

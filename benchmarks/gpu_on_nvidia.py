@@ -22,11 +22,11 @@ import numpy as np
 import pyopencl as cl
 from common import in_turns, ratio, show
 
-from coexec.devices.base import Options
-from coexec.devices.registry import open_devices
+from coexec.engines.base import Options
+from coexec.engines.registry import open_devices
 from coexec.frontend.check import worst_difference
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline
+from coexec.workbench import Workbench
 
 MODELS = {
     "squeezenet": "squeezenet1_0",
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    work = Pipeline(f"zoo:{name}", ["gpu:0"], cache=tempfile.mkdtemp())
+    work = Workbench(f"zoo:{name}", ["gpu:0"], cache=tempfile.mkdtemp())
     feeds = random_inputs(work.model.graph)
     binaries = Path(tempfile.gettempdir()) / "coexec-kernels"
     binaries.mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def _torch_rivals(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
     return rivals
 
 
-def _cpu_rival(work: Pipeline, feeds: Any) -> dict[str, Callable[[], Any]]:
+def _cpu_rival(work: Workbench, feeds: Any) -> dict[str, Callable[[], Any]]:
     session = work.onnx_runtime(threads=min(16, os.cpu_count() or 1))
     return {"CPU": lambda: session.run(None, dict(feeds))}
 

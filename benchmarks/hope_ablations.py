@@ -17,9 +17,9 @@ from hope_phones import Plans, simulated_s
 from hope_tables import Row, Tables, all_tried, graph_of, head, in_ms, source_of
 
 from coexec.ir.graph import Graph
-from coexec.pipeline import Pipeline
-from coexec.plan import Plan
+from coexec.plans.plan import Plan
 from coexec.platforms import Platform, load
+from coexec.workbench import Workbench
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 """Handing a tensor to the other processor takes 0.2 to 2 ms; a GPU starts nothing in less."""
@@ -72,7 +72,7 @@ def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
 
 
 def _compare(platform: str, names: Pair, model: str, options: Any) -> list[Row]:
-    work = Pipeline(source_of(model), names, cache=options.cache)
+    work = Workbench(source_of(model), names, cache=options.cache)
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for planner in CACHED:
             contest.planned(planner)

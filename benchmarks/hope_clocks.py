@@ -20,10 +20,10 @@ from hope_tables import PLANNED, Row, Tables, all_tried, head, saved_by_hope, so
 from slow_device import slowed
 
 from coexec.costs.table import CostTable
-from coexec.devices.base import Device
+from coexec.engines.base import Device
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline, make_plan
 from coexec.runtime.executor import Executor
+from coexec.workbench import Workbench, make_plan
 
 SHARES = (0.32, 0.84, 1.0)
 """Of the full speed: the paper's clocks over the highest of them."""
@@ -44,7 +44,7 @@ def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
 
 def _compare(label: str, names: Pair, model: str, share: float, options: Any) -> list[Row]:
     fresh = options.fresh and share == options.shares[0]
-    work = Pipeline(source_of(model), names, cache=options.cache, fresh=fresh)
+    work = Workbench(source_of(model), names, cache=options.cache, fresh=fresh)
     first, *others = work.devices
     with slowed(first, share, options.slow_by) as slow:
         devices = (slow, *others)
@@ -60,7 +60,7 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
             return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
 
 
-def _slowdown(work: Pipeline, slow: Device) -> float:
+def _slowdown(work: Workbench, slow: Device) -> float:
     """How many times as long the whole network takes on the slow device as on the real one."""
     cost, system = work.measured
     feeds = random_inputs(work.model.graph)

@@ -25,10 +25,10 @@ from hope_tables import (
     source_of,
 )
 
-from coexec.auto import Auto, Choice
-from coexec.devices.detect import usable_cores
-from coexec.devices.registry import cpu_name, describe
-from coexec.pipeline import Pipeline
+from coexec.choosing.auto import Auto, Choice
+from coexec.engines.detect import usable_cores
+from coexec.engines.registry import cpu_name, describe
+from coexec.workbench import Workbench
 
 Pair = tuple[str, str]
 
@@ -62,13 +62,13 @@ def _compare(
     if AUTO in planners:
         choice = Auto(source_of(model), pair, cache=options.cache, fresh=fresh).choose()
         fresh = False  # it has measured all that there is
-    work = Pipeline(source_of(model), pair, cache=options.cache, fresh=fresh)
+    work = Workbench(source_of(model), pair, cache=options.cache, fresh=fresh)
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for device in pair:
             contest.planned(device, "single", device=device)
         if all(describe(device).kind == "cpu" for device in pair):
             wide = cpu_name(sorted(core for d in pair for core in describe(d).cores))
-            one = Pipeline(source_of(model), [wide], cache=options.cache)
+            one = Workbench(source_of(model), [wide], cache=options.cache)
             contest.of_another(wide, one, one.plan("single"))
         for planner in planners:
             if planner in PLANNED:

@@ -27,13 +27,13 @@ from hope_tables import (
     tried,
 )
 
-from coexec.derive import derive
 from coexec.ir.graph import Graph, Task
 from coexec.ir.width import critical_path
-from coexec.pipeline import make_plan
-from coexec.plan import Plan
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan
 from coexec.platforms import Platform, load
-from coexec.simulate import simulate
+from coexec.timing.simulate import simulate
+from coexec.workbench import make_plan
 
 PHONES = ("snapdragon_625", "snapdragon_712", "kirin_990")
 PAPER_CLOCKS = {652.8e6: (19.2, 10.8), 1689.6e6: (17.5, 9.3), 2016.0e6: (22.1, 10.3)}

@@ -15,8 +15,8 @@ from lstm_cells import lstm_cells
 
 from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
-from coexec.pipeline import Pipeline
 from coexec.planners import PLANNERS
+from coexec.workbench import Workbench
 
 __all__ = [
     "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "Tables", "all_tried",
@@ -58,7 +58,7 @@ def _lstm() -> bytes:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return Pipeline(source_of(model)).published_graph
+    return Workbench(source_of(model)).published_graph
 
 
 def head(platform: str, model: str, planner: str) -> Row:

@@ -30,8 +30,8 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from coexec.devices.base import Device, Options
-from coexec.devices.registry import open_devices
+from coexec.engines.base import Device, Options
+from coexec.engines.registry import open_devices
 from coexec.errors import ModelError, first_line
 from coexec.frontend.group import build_graph
 from coexec.frontend.load import load

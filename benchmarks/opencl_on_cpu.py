@@ -22,12 +22,12 @@ from typing import Any
 from common import arguments, ratio, show, source
 
 from coexec import InferenceSession
-from coexec.devices.detect import usable_cores
-from coexec.devices.registry import cpu_name
+from coexec.engines.detect import usable_cores
+from coexec.engines.registry import cpu_name
 from coexec.errors import CoexecError
 from coexec.frontend.check import worst_difference
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline
+from coexec.workbench import Workbench
 
 MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]
 RIVAL = "ONNX Runtime"
@@ -74,8 +74,8 @@ def _runtimes() -> dict[str, str]:
 
 
 def _listed() -> dict[str, str]:
-    from coexec.devices.opencl.platforms import devices
-    from coexec.devices.opencl.trial import unusable
+    from coexec.engines.opencl.platforms import devices
+    from coexec.engines.opencl.trial import unusable
 
     return {
         found.runtime.title: f"gpu:{number}"
@@ -183,7 +183,7 @@ def _session(
     model: str, cores: Sequence[int], device: str, cache: str | None
 ) -> tuple[Any, dict[str, Any]]:
     """A session on an OpenCL device, or ONNX Runtime's own where ``device`` is empty."""
-    work = Pipeline(source(model), [cpu_name(cores)], cache=cache)
+    work = Workbench(source(model), [cpu_name(cores)], cache=cache)
     feeds = random_inputs(work.model.graph)
     if not device:
         # 0: its own default of a thread for each core, bound to it.

@@ -10,7 +10,7 @@ from functools import partial
 from common import arguments, in_turns, ratio, show, source, two_cores
 
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline
+from coexec.workbench import Workbench
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     os.sched_setaffinity(0, {int(device.removeprefix("cpu:"))})  # both, fairly
     rows = []
     for name in args.models:
-        work = Pipeline(source(name), [device], cache=args.cache)
+        work = Workbench(source(name), [device], cache=args.cache)
         feeds = random_inputs(work.model.graph)
         rival = work.onnx_runtime(threads=1)
         with work.start(work.compiled_for("single", {})) as executor:

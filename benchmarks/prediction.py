@@ -11,8 +11,8 @@ from functools import partial
 from common import arguments, in_turns, show, source, two_cores
 
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline, make_plan
-from coexec.simulate import simulate
+from coexec.timing.simulate import simulate
+from coexec.workbench import Workbench, make_plan
 from coexec.zoo import MODELS
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     devices = two_cores()
     rows = []
     for name in args.models:
-        work = Pipeline(source(name), devices, cache=args.cache, fresh=args.fresh)
+        work = Workbench(source(name), devices, cache=args.cache, fresh=args.fresh)
         cost, system = work.measured
         feeds = random_inputs(work.model.graph)
         for planner in ("hope_greedy", "single"):

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coexec.devices.base import Bound, Device, Program
+from coexec.engines.base import Bound, Device, Program
 from coexec.errors import DeviceError
 from coexec.frontend.module import Module
 

@@ -21,9 +21,9 @@ import numpy as np
 from common import arguments, show, source, two_cores
 
 import coexec
-from coexec.devices.registry import open_devices
+from coexec.engines.registry import open_devices
 from coexec.errors import ClosedError, DegradedWarning, DeviceError
-from coexec.pipeline import Pipeline
+from coexec.workbench import Workbench
 
 _HANG_S = 60.0
 
@@ -45,7 +45,7 @@ class _Case:
             i.name: rng.standard_normal(i.shape).astype(np.float32)
             for i in self.session.get_inputs()
         }
-        work = Pipeline(source(name), words["devices"], cache=cache)
+        work = Workbench(source(name), words["devices"], cache=cache)
         self.expected = list(work.reference(self.feeds).values())
         times = []
         for _ in range(10):

@@ -10,7 +10,7 @@ from functools import partial
 from common import REST_S, arguments, in_turns, ratio, show, source, two_cores
 
 from coexec.frontend.load import random_inputs
-from coexec.pipeline import Pipeline
+from coexec.workbench import Workbench
 
 
 def main() -> None:
@@ -18,8 +18,8 @@ def main() -> None:
     devices = two_cores()
     rows = []
     for name in args.models:
-        both = Pipeline(source(name), devices, cache=args.cache, fresh=args.fresh)
-        alone = [Pipeline(source(name), [d], cache=args.cache) for d in devices]
+        both = Workbench(source(name), devices, cache=args.cache, fresh=args.fresh)
+        alone = [Workbench(source(name), [d], cache=args.cache) for d in devices]
         feeds = random_inputs(both.model.graph)
         rival = both.onnx_runtime(threads=2)
         executors = [

@@ -4,7 +4,7 @@ that crosses.
     coexec run zoo:inception_v3 --devices cpu:0,cpu:1 --trace build/trace.json
     python docs/draw_schedule.py build/trace.json docs/schedule.svg --title "Inception-v3, measured"
 
-Reads Chrome's trace event format as `coexec.trace` writes it. Needs nothing but Python.
+Reads Chrome's trace event format as `coexec.timing.trace` writes it. Needs nothing but Python.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """Plan a small graph by hand-made costs: no model, no device, no clock."""
 
 from coexec.costs.table import CostTable
-from coexec.derive import derive
-from coexec.hardware import Device, Link, System
 from coexec.ir.graph import Graph, Operator, Task, Tensor
 from coexec.planners import PLANNERS
-from coexec.simulate import simulate
+from coexec.plans.derive import derive
+from coexec.system.hardware import Device, Link, System
+from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
 
 # Two branches of different length between a stem and a head; each task reads the ones named.

@@ -7,31 +7,31 @@ if TYPE_CHECKING:
     from coexec.cache import Cache
     from coexec.errors import CoexecError
     from coexec.frontend.load import load
-    from coexec.hardware import Device, Link, System
     from coexec.ir.graph import Graph, Piece, Task, Tensor
     from coexec.ir.region import Region
-    from coexec.plan import Plan, verify_plan
     from coexec.planners import PLANNERS
+    from coexec.plans.plan import Plan, verify_plan
     from coexec.session import InferenceSession
-    from coexec.trace import Trace
+    from coexec.system.hardware import Device, Link, System
+    from coexec.timing.trace import Trace
 
 _HOME = {
     "Cache": "cache",
     "CoexecError": "errors",
-    "Device": "hardware",
+    "Device": "system.hardware",
     "Graph": "ir.graph",
     "InferenceSession": "session",
-    "Link": "hardware",
+    "Link": "system.hardware",
     "PLANNERS": "planners",
     "Piece": "ir.graph",
-    "Plan": "plan",
+    "Plan": "plans.plan",
     "Region": "ir.region",
-    "System": "hardware",
+    "System": "system.hardware",
     "Task": "ir.graph",
     "Tensor": "ir.graph",
-    "Trace": "trace",
+    "Trace": "timing.trace",
     "load": "frontend.load",
-    "verify_plan": "plan",
+    "verify_plan": "plans.plan",
 }
 
 __all__ = [

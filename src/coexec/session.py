@@ -8,18 +8,18 @@ from typing import Any
 
 from coexec import arguments
 from coexec.arguments import check_feeds
-from coexec.auto import prepared
 from coexec.cache import Cache
-from coexec.compiled import CompiledPlan
-from coexec.devices.registry import split_names, whole_cpu
+from coexec.choosing.auto import prepared
+from coexec.choosing.failover import Failover, Ready, Recorded
+from coexec.choosing.replan import Replanner
+from coexec.compiling.compiled import CompiledPlan
+from coexec.engines.registry import split_names, whole_cpu
 from coexec.errors import InputError
-from coexec.failover import Failover, Ready, Recorded
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
-from coexec.pipeline import Pipeline
-from coexec.replan import Replanner
 from coexec.runtime.executor import Waiting
-from coexec.trace import Trace
+from coexec.timing.trace import Trace
+from coexec.workbench import Workbench
 
 __all__ = ["InferenceSession", "NodeArg"]
 
@@ -77,7 +77,7 @@ class InferenceSession:
             cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
                 by default the user's cache folder.
             gpu: how GPU devices work: ``{"precision": "fp16", "waiting": "active",
-                "tuning": "exhaustive"}``, see `coexec.devices.base.Options`.
+                "tuning": "exhaustive"}``, see `coexec.engines.base.Options`.
             background: answer from the CPU while kernels for a GPU still compile.
             pins: devices by names of tasks, patterns such as "conv*" allowed.
             replan: watch the runs, and plan anew when a device has for some time been slower or
@@ -219,7 +219,7 @@ class InferenceSession:
 
 def _on_cpu(source: Any, shapes: Any, cache: Any) -> Ready:
     """All cores of this machine as one device."""
-    work = Pipeline(source, [whole_cpu()], shapes=shapes, cache=cache)
+    work = Workbench(source, [whole_cpu()], shapes=shapes, cache=cache)
     return work, work.compiled_for("single", {})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from coexec.auto import Choice
+from coexec.choosing.auto import Choice
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -41,12 +41,12 @@ from coexec.cli.gantt import draw
 from coexec.errors import UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
-from coexec.pipeline import Pipeline
-from coexec.plan import Plan
+from coexec.plans.plan import Plan
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
-from coexec.simulate import simulate
+from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
+from coexec.workbench import Workbench
 
 _REST_S = 0.03
 """Before each run: the threads of a rival that spins for work leave the cores to the next."""
@@ -109,7 +109,7 @@ def command(
     feeds = random_inputs(work.model.graph)
     rows, executors = [], []
     for name, predicted_s in _alone(choice).items():
-        alone = Pipeline(work.source, [name], shapes=work.shapes, cache=work.cache, gpu=work.gpu)
+        alone = Workbench(work.source, [name], shapes=work.shapes, cache=work.cache, gpu=work.gpu)
         plan = alone.plan("single")
         row, executor, _ = _ours(alone, f"{name} alone", predicted_s, plan, feeds)
         rows.append(row)
@@ -163,7 +163,7 @@ def _alone(choice: Choice) -> dict[str, float]:
 
 
 def _ours(
-    work: Pipeline, name: str, predicted_s: float, plan: Plan, feeds: Mapping[str, Array]
+    work: Workbench, name: str, predicted_s: float, plan: Plan, feeds: Mapping[str, Array]
 ) -> tuple[Row, Executor, Any]:
     start_s = time.perf_counter()
     compiled = work.compiled_plan(plan)
@@ -173,7 +173,7 @@ def _ours(
     return row, executor, compiled
 
 
-def _rival(work: Pipeline, feeds: Mapping[str, Array]) -> Row:
+def _rival(work: Workbench, feeds: Mapping[str, Array]) -> Row:
     cores = [core for d in work.devices for core in d.spec.cores]
     threads = max(1, len(cores))
     start_s = time.perf_counter()
@@ -183,7 +183,7 @@ def _rival(work: Pipeline, feeds: Mapping[str, Array]) -> Row:
     return row
 
 
-def _peak_bytes(work: Pipeline, name: str, plan: Plan) -> int:
+def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
     """Peak resident memory of a fresh process that starts from the cache and runs twice."""
     if name.startswith("ORT"):
         return 0
@@ -199,7 +199,7 @@ def _measure_peak(
     source: Any, devices: Sequence[str], plan: str | None, shapes: Mapping[str, Sequence[int]],
     gpu: Mapping[str, str], cache: str,
 ) -> int:  # fmt: skip
-    work = Pipeline(source, devices, shapes=shapes, cache=cache, gpu=gpu)
+    work = Workbench(source, devices, shapes=shapes, cache=cache, gpu=gpu)
     compiled = work.compiled_plan(work.plan("single") if plan is None else Plan.from_json(plan))
     feeds = {t.name: np.zeros(t.shape, t.dtype) for t in compiled.inputs}
     with work.start(compiled) as executor:
@@ -217,7 +217,7 @@ def _own_peak_bytes() -> int:
 
 
 def _print(
-    work: Pipeline, rows: Sequence[Row], recorder: RealRecorder | None, trace: Path | None,
+    work: Workbench, rows: Sequence[Row], recorder: RealRecorder | None, trace: Path | None,
     worst: float | None,
 ) -> None:  # fmt: skip
     table = Table("", "init", "warm-up", "predicted", "median", "p90", "p99", "peak memory",

@@ -13,15 +13,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coexec.auto import Auto, Candidate, Choice
-from coexec.devices.registry import split_names
+from coexec.choosing.auto import Auto, Candidate, Choice
+from coexec.engines.registry import split_names
 from coexec.errors import ExecutionError, PlanError, UsageError
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
 from coexec.frontend.module import Array
-from coexec.pipeline import Pipeline
-from coexec.plan import Plan
+from coexec.plans.plan import Plan
 from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
+from coexec.workbench import Workbench
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
@@ -66,9 +66,9 @@ def pipeline(
     gpu: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
     waiting: Waiting = "passive",
-) -> Pipeline:
+) -> Workbench:
     """The pipeline that the common options describe."""
-    return Pipeline(
+    return Workbench(
         model, _names(devices), **_settings(shape, cache, fresh, progress, gpu, pin, waiting)
     )
 
@@ -89,7 +89,7 @@ def _settings(
     pin: Sequence[str] | None = None,
     waiting: Waiting = "passive",
 ) -> dict[str, Any]:
-    """The options as `Pipeline` takes them."""
+    """The options as `Workbench` takes them."""
     shapes = dict(_shape(text) for text in shape or ())
     return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
             "gpu": _pairs(gpu, "--gpu"), "pins": _pairs(pin, "--pin"),
@@ -201,7 +201,7 @@ def _plain(value: Any) -> Any:
 
 
 def differences(
-    work: Pipeline, feeds: Mapping[str, Array], found: Mapping[str, Array]
+    work: Workbench, feeds: Mapping[str, Array], found: Mapping[str, Array]
 ) -> dict[str, float]:
     """Of each output from ONNX Runtime's on the model as given, relative to its largest value."""
     idle = [d.spec.name for d in work.devices if d.spec.kind == "null"]
@@ -211,13 +211,13 @@ def differences(
     return {name: worst_difference(found[name], expected[name]) for name in found}
 
 
-def tolerance(work: Pipeline) -> float:
+def tolerance(work: Workbench) -> float:
     """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
     half = any(device.spec.precision == "fp16" for device in work.devices)
     return HALF_TOLERANCE if half else TOLERANCE
 
 
-def refuse_difference(worst: float, work: Pipeline) -> None:
+def refuse_difference(worst: float, work: Workbench) -> None:
     """End with an error if outputs are not what they should be."""
     allowed = tolerance(work)
     if worst > allowed:
@@ -230,7 +230,7 @@ def refuse_difference(worst: float, work: Pipeline) -> None:
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Any]:
-    """A callback for `coexec.profile` that draws a bar on standard error."""
+    """A callback for `coexec.profiling.profiler` that draws a bar on standard error."""
     if quiet or not err.is_terminal:
         yield None
         return

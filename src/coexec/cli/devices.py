@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from coexec.cli.common import DebugOpt, FreshOpt, JsonOpt, out, print_json
-from coexec.devices.registry import default_names, describe
+from coexec.engines.registry import default_names, describe
 from coexec.errors import DeviceError
 from coexec.units import format_bytes
 
@@ -50,8 +50,8 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
 
 def _gpus(fresh: bool) -> tuple[list[dict[str, Any]], str | None, list[str]]:
     """The OpenCL devices of this machine, or why there are none; and runtimes that do not load."""
-    from coexec.devices.opencl.platforms import absent, devices
-    from coexec.devices.opencl.trial import unusable
+    from coexec.engines.opencl.platforms import absent, devices
+    from coexec.engines.opencl.trial import unusable
 
     try:
         found = devices()

@@ -25,11 +25,11 @@ from coexec.cli.common import (
     print_json,
     progress_bar,
 )
-from coexec.derive import stepwise
 from coexec.errors import UsageError
-from coexec.explain import explain
-from coexec.profile import measure_in_place
-from coexec.simulate import simulate
+from coexec.plans.derive import stepwise
+from coexec.profiling.profiler import measure_in_place
+from coexec.timing.explain import explain
+from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 
 

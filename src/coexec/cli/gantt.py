@@ -1,6 +1,6 @@
 """A trace drawn in the terminal."""
 
-from coexec.trace import Trace
+from coexec.timing.trace import Trace
 from coexec.units import format_seconds
 
 __all__ = ["draw"]

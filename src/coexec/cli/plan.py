@@ -3,7 +3,7 @@
 import json as json_module
 from pathlib import Path
 
-from coexec.auto import Candidate
+from coexec.choosing.auto import Candidate
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -26,7 +26,7 @@ from coexec.cli.common import (
 )
 from coexec.cli.planned import PlatformOpt, on_platform, on_this_machine
 from coexec.errors import UsageError
-from coexec.simulate import simulate
+from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
 
 

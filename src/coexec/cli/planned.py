@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from coexec.auto import Choice
+from coexec.choosing.auto import Choice
 from coexec.cli.common import pipeline
 from coexec.costs.base import CostModel
-from coexec.derive import derive
-from coexec.devices.registry import split_names
-from coexec.hardware import System
+from coexec.engines.registry import split_names
 from coexec.ir.graph import Graph
-from coexec.pipeline import make_plan
-from coexec.plan import Plan, verify_plan
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan, verify_plan
+from coexec.plans.schedule import Schedule
 from coexec.platforms import NAMES, load
-from coexec.schedule import Schedule
-from coexec.simulate import simulate
+from coexec.system.hardware import System
+from coexec.timing.simulate import simulate
+from coexec.workbench import make_plan
 
 __all__ = ["Planned", "PlatformOpt", "on_platform", "on_this_machine"]
 

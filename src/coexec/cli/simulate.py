@@ -23,9 +23,9 @@ from coexec.cli.gantt import draw
 from coexec.cli.planned import PlatformOpt, on_platform
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.pipeline import make_plan
-from coexec.simulate import simulate
+from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
+from coexec.workbench import make_plan
 
 
 def command(

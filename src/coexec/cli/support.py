@@ -6,10 +6,10 @@ from typing import Any
 from rich.table import Table
 
 from coexec.cli.common import out
-from coexec.derive import derive
-from coexec.devices.base import Device
+from coexec.engines.base import Device
 from coexec.ir.graph import Graph
-from coexec.plan import Plan, Provenance
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan, Provenance
 from coexec.units import format_count
 
 __all__ = ["facts", "show"]

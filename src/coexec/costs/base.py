@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from coexec.hardware import Link
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
+from coexec.system.hardware import Link
 
 __all__ = ["CostModel"]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coexec.costs.base import CostModel
-from coexec.hardware import Link
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
+from coexec.system.hardware import Link
 
 __all__ = ["Observation", "Observed"]
 

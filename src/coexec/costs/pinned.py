@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 
 from coexec.costs.base import CostModel
 from coexec.errors import InfeasibleError, UsageError
-from coexec.hardware import Link, System
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
+from coexec.system.hardware import Link, System
 
 __all__ = ["Pinned", "resolve"]
 

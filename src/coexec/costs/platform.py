@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from coexec.hardware import Link
 from coexec.ir.graph import Graph, Operator, Task, Tensor
 from coexec.ir.region import Region
+from coexec.system.hardware import Link
 
 __all__ = ["PlatformCosts", "Rates", "operator_s"]
 

@@ -1,13 +1,13 @@
-"""A cost model that looks everything up: what `coexec.profile` measured."""
+"""A cost model that looks everything up: what `coexec.profiling.profiler` measured."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coexec.errors import PlanError
-from coexec.hardware import Link
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
+from coexec.system.hardware import Link
 
 __all__ = ["CostTable"]
 
@@ -17,7 +17,7 @@ class CostTable:
     """Seconds by device name.
 
     A piece that was not measured itself is charged its share of the whole task, which is exact
-    in the limit of large regions; `coexec.profile` measures the pieces that matter.
+    in the limit of large regions; `coexec.profiling.profiler` measures the pieces that matter.
     """
 
     tasks_s: Mapping[str, Mapping[str, float]]

@@ -12,9 +12,7 @@ from types import MappingProxyType
 from typing import Concatenate, TypeAlias
 
 from coexec.costs.base import CostModel
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
 from coexec.planners import (
     anneal,
     cpsat,
@@ -26,6 +24,8 @@ from coexec.planners import (
     mosaic,
     single,
 )
+from coexec.plans.plan import Plan
+from coexec.system.hardware import System
 
 __all__ = ["PLANNERS", "Planner"]
 

@@ -2,12 +2,12 @@
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import Problem, build_plan
-from coexec.planners.search.annealing import annealed
-from coexec.planners.search.starts import starts
+from coexec.plans.plan import Plan
+from coexec.problem.building import Problem, build_plan
+from coexec.solvers.search.annealing import annealed
+from coexec.solvers.search.starts import starts
+from coexec.system.hardware import System
 
 __all__ = ["plan"]
 

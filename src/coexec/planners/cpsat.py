@@ -5,16 +5,16 @@ from typing import Any
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import Found, Problem, Timeline, build_plan, makespan_s
-from coexec.planners.exact.constraints import TRUE, Constraints, Literal, Sum
-from coexec.planners.exact.formulation import Formulation, Solution
-from coexec.planners.found import simulated_s
-from coexec.planners.launches import joined
-from coexec.planners.search.annealing import annealed
-from coexec.planners.search.starts import starts
+from coexec.plans.plan import Plan
+from coexec.problem.building import Found, Problem, Timeline, build_plan, makespan_s
+from coexec.problem.fusion import joined
+from coexec.problem.solution import simulated_s
+from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
+from coexec.solvers.exact.formulation import Formulation, Solution
+from coexec.solvers.search.annealing import annealed
+from coexec.solvers.search.starts import starts
+from coexec.system.hardware import System
 
 __all__ = ["plan"]
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from coexec.costs.base import CostModel
 from coexec.errors import PlanError
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import Found, Problem, Timeline, build_plan, makespan_s
+from coexec.plans.plan import Plan
+from coexec.problem.building import Found, Problem, Timeline, build_plan, makespan_s
+from coexec.system.hardware import System
 
 __all__ = ["plan"]
 

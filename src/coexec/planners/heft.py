@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from coexec.costs.base import CostModel
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import Found, Problem, build_plan
+from coexec.plans.plan import Plan
+from coexec.problem.building import Found, Problem, build_plan
+from coexec.system.hardware import System
 
 __all__ = ["Slot", "found", "plan", "schedule"]
 

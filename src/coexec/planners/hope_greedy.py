@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import Found, Problem, Timeline, alone, build_plan, simulated_s
+from coexec.plans.plan import Plan
+from coexec.problem.building import Found, Problem, Timeline, alone, build_plan, simulated_s
+from coexec.system.hardware import System
 
 __all__ = ["default_merge_below_s", "default_top_k", "merge", "plan"]
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import (
+from coexec.plans.plan import Plan
+from coexec.problem.building import (
     Found,
     Problem,
     Timeline,
@@ -21,10 +20,11 @@ from coexec.planners.base import (
     makespan_s,
     simulated_s,
 )
-from coexec.planners.exact.constraints import Constraints
-from coexec.planners.exact.formulation import Formulation, Solution
-from coexec.planners.exact.listing import listed
-from coexec.planners.exact.rows import Rows
+from coexec.solvers.exact.constraints import Constraints
+from coexec.solvers.exact.formulation import Formulation, Solution
+from coexec.solvers.exact.listing import listed
+from coexec.solvers.exact.rows import Rows
+from coexec.system.hardware import System
 
 __all__ = ["partition", "plan"]
 

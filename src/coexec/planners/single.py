@@ -4,11 +4,11 @@ import math
 
 from coexec.costs.base import CostModel
 from coexec.errors import DeviceError, InfeasibleError
-from coexec.hardware import System
 from coexec.ir.graph import Graph
-from coexec.plan import Plan
-from coexec.planners.base import Found, Problem, build_plan
-from coexec.simulate import launched_s
+from coexec.plans.plan import Plan
+from coexec.problem.building import Found, Problem, build_plan
+from coexec.system.hardware import System
+from coexec.timing.simulate import launched_s
 
 __all__ = ["plan"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from coexec.costs.platform import PlatformCosts
 from coexec.errors import DeviceError
-from coexec.hardware import Device, Link, System
 from coexec.platforms.files import figure, fitted_rates, names, read
+from coexec.system.hardware import Device, Link, System
 
 __all__ = ["NAMES", "Platform", "load"]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from coexec.devices.base import Bound, Device
+from coexec.engines.base import Bound, Device
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.memory.reuse import Lifetime, share
+from coexec.plans.schedule import Segment, ended_before
 from coexec.runtime.installation import Installation
-from coexec.schedule import Segment, ended_before
 
 __all__ = ["Buffers", "Values"]
 

@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from queue import Empty
 from typing import Literal
 
-from coexec.compiled import CompiledPlan
-from coexec.devices.base import Device, Timed
+from coexec.compiling.compiled import CompiledPlan
+from coexec.engines.base import Device, Timed
 from coexec.errors import ClosedError, CoexecError, DeviceError, ExecutionError
 from coexec.frontend.module import Array
+from coexec.plans.schedule import Progress
 from coexec.runtime import forks
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.installation import Installation
@@ -32,7 +33,6 @@ from coexec.runtime.recorder import NoRecorder, Recorder
 from coexec.runtime.run import Run
 from coexec.runtime.turn import Turn
 from coexec.runtime.workers import LOOK_S, Worker, bind_thread, next_of
-from coexec.schedule import Progress
 
 __all__ = ["Executor", "Waiting"]
 

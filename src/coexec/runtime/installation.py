@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from coexec.compiled import CompiledPlan
-from coexec.devices.base import Device, Program
+from coexec.compiling.compiled import CompiledPlan
+from coexec.engines.base import Device, Program
 from coexec.errors import DeviceError
 from coexec.frontend.module import Module
 from coexec.ir.graph import Tensor
-from coexec.schedule import Segment
+from coexec.plans.schedule import Segment
 
 __all__ = ["Installation"]
 

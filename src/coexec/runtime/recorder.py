@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from coexec.compiled import CompiledPlan
-from coexec.simulate import VirtualClock, flows
-from coexec.trace import Detail, Span, Trace
+from coexec.compiling.compiled import CompiledPlan
+from coexec.timing.simulate import VirtualClock, flows
+from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = ["NoRecorder", "RealRecorder", "Recorder", "VirtualRecorder"]
 

@@ -7,12 +7,12 @@ from queue import SimpleQueue
 
 from coexec.errors import CoexecError, ExecutionError
 from coexec.frontend.module import Array
+from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.forks import COMPUTING
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.workers import LOOK_S, Worker
-from coexec.schedule import Progress, Segment
 
 __all__ = ["Job", "Run"]
 

@@ -1,0 +1,107 @@
+"""Plans that follow the machine: runs are observed, and a lasting drift leads to a new plan."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coexec.compiling.compiled import CompiledPlan
+from coexec.costs.observed import Observation, Observed
+from coexec.plans.plan import Plan
+from coexec.timing.simulate import segment_s, simulate
+from coexec.timing.trace import Trace
+from coexec.workbench import Workbench, make_plan
+
+__all__ = ["Replanner"]
+
+_PATIENCE = 8
+"""Observations in a row beyond the threshold: one disturbance is not a drift."""
+_WORTH_IT = 0.97
+"""A new plan must be predicted to take this much of the old one's time, or it is not changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Watched:
+    """The plan in use, and the seconds that each of its segments is predicted to take."""
+
+    compiled: CompiledPlan
+    plan: Plan
+    predicted_s: Sequence[float]
+
+
+class Replanner:
+    """Watches one plan. Hysteresis on both sides: a drift must last, and a new plan must pay.
+
+    May be told of runs by several threads; while one of them plans, the others go on.
+    """
+
+    def __init__(
+        self,
+        work: Workbench,
+        compiled: CompiledPlan,
+        planner: str,
+        options: Mapping[str, Any] | None = None,
+        threshold: float = 0.25,
+    ) -> None:
+        """``threshold``: how far a device's mean factor must be off, 0.25 for a quarter."""
+        self._work = work
+        self._planner, self._options = planner, dict(options or {})
+        self._threshold = threshold
+        base, self.system = work.measured
+        self.cost = self._decided = Observed(base)
+        """What tasks cost by now, and what they cost when the last plan was made."""
+        self._beyond = 0
+        self._lock = threading.Lock()
+        self._watched = self._watch(compiled)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is watched."""
+        return self._watched.plan
+
+    def _watch(self, compiled: CompiledPlan) -> _Watched:
+        plan = self._work.plan_of(compiled)
+        schedule = self._work.schedule(plan)
+        seconds = [segment_s(s, schedule, self.cost.base) for s in schedule.segments]
+        return _Watched(compiled, plan, seconds)
+
+    def observe(self, trace: Trace, compiled: CompiledPlan) -> CompiledPlan | None:
+        """Take a run of ``compiled`` into account; a new plan, ready to start, if it is time."""
+        if not self._lock.acquire(blocking=False):
+            return None  # another thread looks at its own run; one observation less
+        try:
+            return self._observe(trace, compiled)
+        finally:
+            self._lock.release()
+
+    def _observe(self, trace: Trace, compiled: CompiledPlan) -> CompiledPlan | None:
+        if compiled is not self._watched.compiled:  # the new plan is in use, or a straggler's
+            self._watched = self._watch(compiled)
+        predicted_s = self._watched.predicted_s
+        observations = [
+            Observation(span.device, span.tasks, predicted_s[span.segment], span.duration_s)
+            for span in trace.spans
+            if span.kind == "compute"
+        ]
+        self.cost = self.cost.after(observations)
+        self._beyond = self._beyond + 1 if self._drifts() else 0
+        if self._beyond < _PATIENCE:
+            return None
+        self._beyond = 0
+        self._decided = self.cost
+        return self._better()
+
+    def _drifts(self) -> bool:
+        return self.cost.drift(self._decided) > self._threshold
+
+    def _better(self) -> CompiledPlan | None:
+        """The compiled plan for the costs by now, if it is clearly shorter than the one in use."""
+        graph = self._work.model.graph
+        cost = self._work.pinned(self.cost, self.system)
+        plan = make_plan(self._planner, self._options, graph, cost, self.system)
+        if self._makespan_s(plan) > _WORTH_IT * self._makespan_s(self.plan):
+            return None
+        return self._work.compiled_plan(plan)
+
+    def _makespan_s(self, plan: Plan) -> float:
+        return simulate(self._work.schedule(plan), self.cost, self.system).makespan_s

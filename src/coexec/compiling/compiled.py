@@ -1,0 +1,159 @@
+"""A plan made ready to start: its segments as modules, in memory or as an entry of the cache.
+
+Starting from the entry needs neither ONNX nor the optimizer: weights are mapped, not read.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from coexec.cache import Entry, Weights
+from coexec.errors import StoreError
+from coexec.frontend.module import Array, Module
+from coexec.ir.graph import Piece, Tensor
+from coexec.ir.region import Region
+from coexec.plans.schedule import Part, Segment, Transfer
+
+__all__ = ["CompiledPlan", "load_compiled", "save_compiled"]
+
+_FORMAT = 3
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledPlan:
+    """What the executor needs to know, and nothing else."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    constants: Mapping[str, Array]
+    """Outputs of the model that no segment computes, because they folded to constants."""
+    parts: Mapping[str, tuple[Part, ...]]
+    """Of outputs that are computed in pieces: the values that hold them, and where they belong."""
+    segments: tuple[Segment, ...]
+    transfers: tuple[Transfer, ...]
+    modules: tuple[Module, ...]
+    """One for each segment; without nodes where a segment has nothing left to compute."""
+
+
+def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
+    """``compiled`` as an entry of the cache, with ``extra`` beside it.
+
+    Raises:
+        StoreError: a weight does not lie in the cache.
+    """
+    rows: list[dict[str, Any]] = []
+    offset = 0
+    for module in compiled.modules:
+        rows.append(_module_row(module, offset))
+        offset += len(module.proto)
+    constants = io.BytesIO()
+    np.savez(constants, allow_pickle=False, **compiled.constants)
+    data = {
+        "format": _FORMAT,
+        "extra": dict(extra),
+        "inputs": [asdict(t) for t in compiled.inputs],
+        "outputs": [asdict(t) for t in compiled.outputs],
+        "parts": {n: [[v, asdict(r)] for v, r in ps] for n, ps in compiled.parts.items()},
+        "segments": [asdict(s) for s in compiled.segments],
+        "transfers": [asdict(t) for t in compiled.transfers],
+        "modules": rows,
+    }
+    files = {
+        "compiled.json": json.dumps(data).encode(),
+        "modules.bin": b"".join(module.proto for module in compiled.modules),
+        "constants.npz": constants.getvalue(),
+    }
+    names = dict.fromkeys(name for m in compiled.modules for name in m.stored.values())
+    return Entry(files, tuple(names))
+
+
+def _module_row(module: Module, offset: int) -> dict[str, Any]:
+    missing = module.weights.keys() - module.stored.keys()
+    if missing:
+        raise StoreError(
+            f"weight {min(missing)!r} does not lie in the cache; this plan cannot be kept"
+        )
+    return {
+        "offset": offset,
+        "length": len(module.proto),
+        "weights": {
+            name: [module.stored[name], str(w.dtype), list(w.shape)]
+            for name, w in module.weights.items()
+        },
+        "inputs": [asdict(t) for t in module.inputs],
+        "outputs": [asdict(t) for t in module.outputs],
+        "operators": list(module.operators),
+    }
+
+
+def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[str, Any]]:
+    """Inverse of `save_compiled`: the plan and what was stored beside it.
+
+    ``weights`` are those of the cache. Each is compared with its checksum here, before anything is
+    computed with it.
+
+    Raises:
+        StoreError: of another version, or a weight is missing or damaged.
+    """
+    stored = weights.fetch(entry.weights)
+    try:
+        data = json.loads(entry.files["compiled.json"])
+        if data["format"] != _FORMAT:
+            raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
+        modules = tuple(_module(row, entry.files["modules.bin"], stored) for row in data["modules"])
+        with np.load(io.BytesIO(entry.files["constants.npz"])) as constants:
+            arrays = {name: constants[name] for name in constants.files}
+        compiled = CompiledPlan(
+            _tensors(data["inputs"]),
+            _tensors(data["outputs"]),
+            arrays,
+            {n: tuple((v, _region(r)) for v, r in ps) for n, ps in data["parts"].items()},
+            tuple(_segment(row) for row in data["segments"]),
+            tuple(Transfer(**(row | {"region": _region(row["region"])}))
+                  for row in data["transfers"]),
+            modules,
+        )  # fmt: skip
+        return compiled, data["extra"]
+    except Exception as error:  # whatever a damaged file leads to
+        raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None
+
+
+def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) -> Module:
+    start, stop = row["offset"], row["offset"] + row["length"]
+    if stop > len(protos):
+        raise ValueError(f"modules.bin has {len(protos)} bytes, {stop} are needed")
+    weights = {
+        name: stored[stored_as].view(dtype).reshape(shape)
+        for name, (stored_as, dtype, shape) in row["weights"].items()
+    }
+    return Module(
+        protos[start:stop],
+        weights,
+        _tensors(row["inputs"]),
+        _tensors(row["outputs"]),
+        tuple(row["operators"]),
+        {name: stored_as for name, (stored_as, _, _) in row["weights"].items()},
+    )
+
+
+def _tensors(rows: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(**(row | {"shape": tuple(row["shape"])})) for row in rows)
+
+
+def _segment(row: Mapping[str, Any]) -> Segment:
+    return Segment(
+        row["index"],
+        row["device"],
+        tuple(Piece(p["task"], _region(p["region"])) for p in row["pieces"]),
+        tuple((name, _region(r)) for name, r in row["reads"]),
+        tuple((name, _region(r)) for name, r in row["writes"]),
+        tuple(row["after"]),
+    )
+
+
+def _region(row: Mapping[str, Any]) -> Region:
+    return Region(tuple(row["start"]), tuple(row["stop"]))

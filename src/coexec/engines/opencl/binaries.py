@@ -1,0 +1,100 @@
+"""Compiled kernels on disk.
+
+An entry of the cache is keyed by its source, the options, the device and its driver, so a new
+driver compiles again; PoCL's also by the instructions that the CPU has, which its code may use.
+What is damaged is compiled again, never trusted. Binaries are taken after the kernels exist,
+because PoCL generates code only then.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coexec.cache import Cache, Entry
+from coexec.engines.opencl.platforms import Found
+
+__all__ = ["OPTIONS", "Binaries"]
+
+OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
+"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
+
+
+class Binaries:
+    """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept."""
+
+    def __init__(self, found: Found, context: Any, folder: Path | None) -> None:
+        self.found = found
+        self.folder = folder
+        self._context = context
+        self._cache = None if folder is None else Cache(folder)
+        self.compiled = 0
+        """How many kernels were compiled and not read."""
+
+    def has(self, source: str, options: str) -> bool:
+        """Whether a source is compiled and kept."""
+        key = self._key(source, options)
+        return self._cache is not None and self._cache.find("kernels", key) is not None
+
+    def program(self, source: str, options: str) -> Any:
+        """The built program of a source.
+
+        Raises:
+            pyopencl.Error: it does not compile.
+        """
+        key = self._key(source, options)
+        program = self._read(key)
+        if program is None:
+            program = self._built(source, options)
+            self.compiled += 1
+            self._write(key, program)
+        return program
+
+    def _built(self, source: str, options: str) -> Any:
+        import pyopencl
+
+        with _quiet():
+            return pyopencl.Program(self._context, source).build(options)
+
+    def _key(self, source: str, options: str) -> str:
+        text = "\0".join([source, options, self.found.name, self.found.compiles_for])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _read(self, key: str) -> Any:
+        import pyopencl
+
+        entry = None if self._cache is None else self._cache.find("kernels", key)
+        if entry is None:
+            return None
+        binary = entry.files["kernel.bin"]
+        try:
+            with _quiet():
+                return pyopencl.Program(self._context, [self.found.handle], [binary]).build()
+        except pyopencl.Error:
+            return None  # the driver does not know it any more
+
+    def _write(self, key: str, program: Any) -> None:
+        if self._cache is None:
+            return
+        program.all_kernels()
+        binary = program.get_info(_binaries_info())[0]
+        if binary:
+            self._cache.add("kernels", key, Entry({"kernel.bin": bytes(binary)}))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Compilers have much to say, also of binaries; what fails is an error."""
+    import pyopencl
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pyopencl.CompilerWarning)
+        yield
+
+
+def _binaries_info() -> Any:
+    import pyopencl
+
+    return pyopencl.program_info.BINARIES

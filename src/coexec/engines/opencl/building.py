@@ -1,0 +1,87 @@
+"""From a module to launches: read, clean up, place, generate. Pure: OpenCL is not needed for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.images import Extent, stored_as_images
+from coexec.engines.opencl.kernels import KERNELS
+from coexec.engines.opencl.kernels.base import Chooser, Context, Launch, Value
+from coexec.engines.opencl.network import Network, clean_up, read_network
+from coexec.engines.opencl.placing import Places, place
+from coexec.frontend.module import Module
+
+__all__ = ["Build", "Scratch", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory inside of a program: of what lies between two launches."""
+
+    name: str
+    size_bytes: int
+    first: int
+    """The first launch that touches it."""
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """All that a program is made of, as text and numbers."""
+
+    launches: tuple[Launch, ...]
+    tasks: tuple[str, ...]
+    """For each launch the result that it works on, for messages and traces."""
+    places: Places
+    scratch: tuple[Scratch, ...]
+    images: Mapping[str, Extent]
+    """Tensors between launches that lie in images and not in buffers."""
+
+
+def build(module: Module, arch: Architecture, chooser: Chooser | None = None) -> Build:
+    """Generate the kernels of a module.
+
+    ``chooser`` picks among variants of a kernel; without one, rules do.
+
+    Raises:
+        ValueError: an operator without a kernel; `why_not` says so before.
+    """
+    network = clean_up(read_network(module))
+    context = Context(arch, network.tensors, network.constants, chooser=chooser)
+    places, done = place(network, context)
+    launches: list[Launch] = []
+    tasks: list[str] = []
+    for node in network.nodes:
+        if node.outputs and node.output in done:
+            continue
+        kernel = KERNELS.get(node.operator.op_type)
+        if kernel is None:
+            raise ValueError(f"there is no kernel for {node.operator.op_type}")
+        made = kernel.launches(node, context)
+        launches += made
+        tasks += [node.operator.outputs[0]] * len(made)
+    external = {*network.inputs, *network.outputs}
+    launches, images = stored_as_images(launches, places, external, arch)
+    scratch = _scratch(launches, places, network, context)
+    return Build(tuple(launches), tuple(tasks), places, scratch, images)
+
+
+def _scratch(
+    launches: list[Launch], places: Places, network: Network, context: Context
+) -> tuple[Scratch, ...]:
+    """Everything that launches touch and nobody outside does."""
+    external = {*network.inputs, *network.outputs}
+    spans: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for index, launch in enumerate(launches):
+        for value in launch.arguments:
+            if not isinstance(value, Value):
+                continue
+            root = places.of(value.name).root
+            if root in external:
+                continue
+            first, _ = spans.get(root, (index, index))
+            spans[root] = (first, index)
+            items = value.items if value.name not in network.tensors else places.items(root)
+            sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
+    return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in spans.items())

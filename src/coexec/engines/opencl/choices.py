@@ -1,0 +1,37 @@
+"""Choices that were measured on a device, remembered in the cache."""
+
+import json
+from pathlib import Path
+
+from coexec.cache import Cache, Entry
+from coexec.engines.detect import processor_features
+
+__all__ = ["Choices"]
+
+
+class Choices:
+    """Names by key, for one device with one driver. Without a folder they last as long as this."""
+
+    def __init__(self, device: str, folder: Path | None) -> None:
+        """``device`` tells processor and driver: with another driver, other choices are right."""
+        self._cache = None if folder is None else Cache(folder)
+        self._device = f"{device} {processor_features()}"
+        self._known = self._read()
+
+    def get(self, key: str) -> str | None:
+        return self._known.get(key)
+
+    def set(self, key: str, name: str) -> None:
+        """Remember a choice, beside those that other processes have made in the meantime."""
+        self._known = self._read() | self._known | {key: name}
+        if self._cache is not None:
+            content = json.dumps(self._known).encode()
+            self._cache.add("tuning", self._device, Entry({"choices.json": content}))
+
+    def _read(self) -> dict[str, str]:
+        """What the cache holds; nothing if it is missing or damaged."""
+        entry = None if self._cache is None else self._cache.find("tuning", self._device)
+        if entry is None:
+            return {}
+        known: dict[str, str] = json.loads(entry.files["choices.json"])
+        return known

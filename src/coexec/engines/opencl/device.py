@@ -1,0 +1,117 @@
+"""An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for a CPU runtime on core 1."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coexec.engines.base import AfterFork, Options
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.binaries import OPTIONS, Binaries
+from coexec.engines.opencl.building import build
+from coexec.engines.opencl.choices import Choices
+from coexec.engines.opencl.cpu_runtime import Place
+from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.kernels import why_not
+from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, Launch
+from coexec.engines.opencl.measuring import Measuring
+from coexec.engines.opencl.platforms import Found
+from coexec.engines.opencl.program import OpenClProgram
+from coexec.engines.opencl.tensors import DeviceTensor, Runtime
+from coexec.engines.opencl.tuner import rule
+from coexec.errors import DeviceError, ExecutionError, first_line
+from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.ir.graph import Task, Tensor
+from coexec.system import hardware
+from coexec.timing.trace import Detail
+
+__all__ = ["OpenClDevice"]
+
+
+class OpenClDevice:
+    """A GPU, or CPU cores, with kernels generated for it."""
+
+    layout_ops: LayoutOps = frozenset()
+    after_fork: AfterFork = "lost"
+
+    def __init__(
+        self,
+        spec: hardware.Device,
+        found: Found,
+        options: Options | None = None,
+        arch: Architecture | None = None,
+    ) -> None:
+        """``arch``: generate kernels for another kind of processor than this one, to test them."""
+        options = options or Options()
+        self.spec = spec
+        with translated(spec.name, f"opening {found.name}"):
+            found, place = found.on(spec.cores)
+            context = found.context()
+        self._place: Place | None = place
+        self.thread_cores: Collection[int] = place.thread_cores
+        self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
+        self.binaries = Binaries(found, context, options.binaries)
+        self._runtime = Runtime(
+            spec.name, found.handle, self.arch, found.unified, self.binaries, context, OPTIONS,
+            options.waiting == "active",
+        )  # fmt: skip
+        self._tuning = options.tuning
+        self._measuring: Measuring | None = None
+        if options.tuning == "exhaustive":
+            choices = Choices(f"{found.name} {found.driver} {self.arch}", options.binaries)
+            self._measuring = Measuring(self._runtime, choices)
+
+    @property
+    def _chooser(self) -> Chooser | None:
+        return None if self._measuring is None else self._measuring.variant
+
+    def _group_of(self, launch: Launch) -> Grid | None:
+        if launch.group or self._tuning == "none":
+            return launch.group
+        if self._measuring is not None:
+            return self._measuring.group(launch)
+        return rule(launch, self.arch)
+
+    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
+        for op in task.operators:
+            reason = why_not(op, tensors)
+            if reason is not None:
+                return reason
+        return None
+
+    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
+        return None
+
+    def compile(self, module: Module) -> OpenClProgram:
+        try:
+            built = build(module, self.arch, self._chooser)
+        except (ValueError, KeyError) as error:
+            names = ", ".join(t.name for t in module.outputs)
+            raise DeviceError(f"{self.spec.name} cannot compile what makes {names}: "
+                              f"{first_line(error)}; run that part elsewhere with another "
+                              f"plan") from error  # fmt: skip
+        return OpenClProgram(built, self._runtime, self._group_of)
+
+    def allocate(self, tensor: Tensor, leaving: bool = False) -> DeviceTensor:
+        value = Context(self.arch, {tensor.name: tensor}, {}).value(tensor.name)
+        with translated(self.spec.name, f"taking {value.size_bytes} bytes for {tensor.name!r}"):
+            return self._runtime.allocate(value, leaving)
+
+    def upload(self, array: Array, into: DeviceTensor | None = None) -> DeviceTensor:
+        target = into or self.allocate(Tensor("", array.shape, array.dtype.name))
+        with translated(self.spec.name, f"receiving {array.nbytes} bytes", ExecutionError):
+            self._runtime.upload(array, target)
+        return target
+
+    def download(self, tensor: DeviceTensor) -> Array:
+        with translated(self.spec.name, f"sending {tensor.value.name!r}", ExecutionError):
+            return self._runtime.download(tensor)
+
+    def start_timing(self) -> None:
+        self._runtime.start_timing()
+
+    def stop_timing(self) -> Sequence[Detail]:
+        return self._runtime.stop_timing()
+
+    def close(self) -> None:
+        self._runtime.finish()
+        self._place = None  # its cores are free for another device

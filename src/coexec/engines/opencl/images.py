@@ -1,0 +1,51 @@
+"""Which tensors are stored as images, on processors that read them faster than buffers.
+
+A tensor may be an image if every kernel that touches it does so by whole vectors at coordinates,
+if it is computed and read inside of one program, and if no other tensor lies in its memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.base import Launch, Value
+from coexec.engines.opencl.placing import Places
+
+__all__ = ["Extent", "extent", "stored_as_images"]
+
+Extent = tuple[int, int]
+"""Width and height of an image, in texels of four channels."""
+
+
+def extent(value: Value) -> Extent:
+    n, _, h, w = value.shape
+    return w * n, h * value.slices
+
+
+def stored_as_images(
+    launches: Sequence[Launch], places: Places, external: set[str], arch: Architecture
+) -> tuple[list[Launch], Mapping[str, Extent]]:
+    """The launches with sources for images, and the images by tensor; none on most processors."""
+    if not arch.image_edge:
+        return list(launches), {}
+    found: dict[str, Extent] = {}
+    refused: set[str] = set(external)
+    for launch in launches:
+        for value in launch.arguments:
+            if not isinstance(value, Value):
+                continue
+            if (
+                value.name in launch.may_be_images
+                and places.alone(value.name)
+                and max(extent(value)) <= arch.image_edge
+            ):
+                found[value.name] = extent(value)
+            else:
+                refused.add(value.name)
+    images = {name: size for name, size in found.items() if name not in refused}
+    return [_rewritten(launch, frozenset(images)) for launch in launches], images
+
+
+def _rewritten(launch: Launch, images: frozenset[str]) -> Launch:
+    names = launch.may_be_images & images
+    return replace(launch, source=launch.with_images(names)) if names else launch

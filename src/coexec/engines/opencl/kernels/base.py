@@ -1,0 +1,245 @@
+"""What kernel files are written with: values, the text of one kernel, and how it is launched.
+
+A kernel file holds text and numbers. It never sees OpenCL itself: it says what to run, over which
+grid, with which tensors, and somebody else compiles, places and times it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.launch import Argument, Grid, Launch, Window
+from coexec.engines.opencl.kernels.outlining import fixed_group, outlined
+from coexec.engines.opencl.kernels.parameter import Parameter
+from coexec.engines.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
+from coexec.frontend.module import Array
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value",
+           "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator with the element-wise operators that are computed with it."""
+
+    operator: Operator
+    chain: tuple[Operator, ...] = ()
+    """In order; each reads the one before or an earlier one, and has an output of equal shape."""
+
+    @property
+    def output(self) -> str:
+        """What it computes in the end. Operators with several outputs have no chain."""
+        return (self.chain[-1] if self.chain else self.operator).outputs[0]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        if self.chain:
+            return (self.output,)
+        return tuple(name for name in self.operator.outputs if name)
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return (self.operator, *self.chain)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What it reads and does not compute, each once."""
+        inside = {name for op in self.operators for name in op.outputs}
+        names = (n for op in self.operators for n in op.inputs if n and n not in inside)
+        return tuple(dict.fromkeys(names))
+
+
+Chooser = Callable[[str, Mapping[str, Callable[[], list[Launch]]]], str]
+"""Picks one of several named variants of a kernel; the first argument tells equal choices."""
+
+
+@dataclass(eq=False)
+class Context:
+    """What a kernel file may ask while it makes its launches."""
+
+    arch: Architecture
+    tensors: Mapping[str, Tensor]
+    constants: Mapping[str, Array]
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    """By tensor, the block of its layout where it is not the usual one."""
+    in_place: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By result of a Concat, the inputs that are computed where they belong."""
+    chooser: "Chooser | None" = None
+    """Picks one of several variants by measuring; None: the first is taken."""
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    """Of temporaries, also of contexts that are derived from this one."""
+
+    def value(self, name: str) -> Value:
+        """A tensor in the layout that it has on the device."""
+        tensor = self.tensors[name]
+        block = self.blocks.get(name, usual_block(tensor, self.arch))
+        large = math.prod(tensor.shape) > _SMALL
+        half = self.arch.half and tensor.dtype == "float32" and large
+        return Value(name, tensor.shape, tensor.dtype, block, half)
+
+    def constant(self, name: str) -> Array | None:
+        """The values of a constant tensor; None for one that is computed."""
+        return self.constants.get(name)
+
+    def choose(self, key: str, variants: Mapping[str, Callable[[], list[Launch]]]) -> list[Launch]:
+        """The launches of one of ``variants``, which are named, the most promising first.
+
+        ``key`` is equal where the same choice is right: shapes and attributes, no names.
+        """
+        name = next(iter(variants))
+        if self.chooser is not None and len(variants) > 1:
+            name = self.chooser(key, variants)
+        return variants[name]()
+
+    def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
+        """Memory for something between two launches of one node."""
+        return Value(f"temporary {next(self._numbers)}", tuple(shape), "float32", block, half)
+
+
+_SMALL = 4096
+"""Tensors of at most this many scalars stay in 32 bits when others are stored in 16: they save
+nothing, and as biases, gates and scales their error would be the same for whole channels."""
+
+
+def usual_block(tensor: Tensor, arch: Architecture) -> int:
+    """Images with more than a few channels lie in blocks of channels, all else is row-major.
+
+    It follows from shape and type alone, so that segments agree on what they hand on.
+    """
+    image = len(tensor.shape) == 4 and tensor.dtype == "float32"
+    return arch.block if image and 2 * tensor.shape[1] > arch.block else 0
+
+
+class Source:
+    """The text of one kernel and its arguments, written in step.
+
+    For a tensor declared as ``x``, the text may use:
+
+    * ``x``: a pointer to its stored scalars
+    * ``AT_x(i, j, ...)``: the position of an element by its coordinates, in any layout
+    * ``GET_x(position)``, ``PUT_x(position, value)``: one scalar
+    * ``VEC_x(n, s, y, x)``: the position of a vector of channels of a blocked tensor
+    * ``LOAD_x(position)``, ``STORE_x(position, vector)``: one vector
+
+    Sizes are literals, or arguments if the source is ``sized``: kernels that differ in sizes only
+    have one text then, which is compiled once.
+    """
+
+    def __init__(
+        self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
+    ) -> None:
+        """``alone``: groups of one work item, whose place the text calls item_0, item_1, item_2."""
+        self.name = name
+        self.arch = arch
+        self._sized = sized
+        self._alone = alone
+        self._defines: list[str] = []
+        self._parameters: list[Parameter] = []
+        self._sizes: dict[str, int] = {}
+        """Integer arguments by name, in order, behind all others."""
+        self._body: list[str] = []
+
+    def read(self, name: str, value: Value) -> None:
+        """Declare a tensor that the kernel reads."""
+        self._parameters.append(Parameter(name, value, sizes=self._sizes_of(name, value)))
+
+    def write(self, name: str, value: Value) -> None:
+        """Declare a tensor that the kernel writes."""
+        sizes = self._sizes_of(name, value)
+        self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
+
+    def size(self, name: str, number: int) -> str:
+        """The text for a number that changes no other text: its name as an argument, or a literal.
+
+        Args:
+            name: equal for equal texts, so it may depend on nothing that is a size.
+        """
+        if not self._sized:
+            return str(number)
+        if self._sizes.setdefault(name, int(number)) != number:
+            raise ValueError(f"{self.name}: {name} is both {self._sizes[name]} and {number}")
+        return name
+
+    def constant(self, name: str, array: Array, vector: int | None = None) -> None:
+        """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
+        half = self.arch.half and array.dtype == np.float32 and array.size > _SMALL
+        stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
+        self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
+
+    def sizes(self, **numbers: int) -> None:
+        """Declare integers that the text of a ``sized`` source uses by name."""
+        for name, number in numbers.items():
+            self.size(name, number)
+
+    def _sizes_of(self, name: str, value: Value) -> tuple[int | str, ...]:
+        if not value.block:
+            sizes = {f"{name}_{axis}": size for axis, size in enumerate(value.shape)}
+        else:
+            _, _, height, width = value.shape
+            sizes = {f"{name}_slices": value.slices, f"{name}_h": height, f"{name}_w": width}
+        return tuple(self.size(text, number) for text, number in sizes.items())
+
+    def lines(self, text: str) -> None:
+        """Add to the body."""
+        self._body.append(text)
+
+    def define(self, text: str) -> None:
+        """Add a macro or a function in front of the kernel."""
+        self._defines.append(text)
+
+    def launch(
+        self, grid: Sequence[int], group: Grid | None = None, window: Window | None = None
+    ) -> Launch:
+        """The finished kernel over ``grid`` work items (filled up to three axes).
+
+        Without a fixed group the grid may be rounded up: items outside return at once.
+        """
+        x, y, z = (*grid, 1, 1)[:3]
+        sizes = (x, y, z)
+        body = "\n".join(self._body)
+        limits = () if group else tuple(
+            self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
+        )  # fmt: skip
+        written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
+        return Launch(
+            name=self.name,
+            source=self._text(limits, group, frozenset()),
+            arguments=(*(p.argument for p in self._parameters), *self._numbers()),
+            written=frozenset(written),
+            grid=sizes,
+            group=group,
+            window=window,
+            may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
+            with_images=lambda names: self._text(limits, group, names),
+        )
+
+    def _numbers(self) -> tuple[int | Array, ...]:
+        """The sizes as arguments. Where each work item is a group, they are one array: drivers
+        take 0.1 us for each argument of a launch, and PoCL some cycles in each group."""
+        numbers = tuple(self._sizes.values())
+        return (np.array(numbers, np.int32),) if self._alone and numbers else numbers
+
+    def _text(self, grid: Sequence[str], group: Grid | None, images: frozenset[str]) -> str:
+        """The kernel over ``grid``, with the tensors ``images`` stored as such."""
+        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        declared = [p.declaration for p in parameters]
+        macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
+        prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
+        if self._alone:
+            form = (self.name, self.arch.vector, declared, tuple(self._sizes))
+            return f"{macros}\n{outlined(*form, prelude + body)}"
+        declared += [f"int {name}" for name in self._sizes]
+        guard = "" if group else (
+            f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
+            f" || get_global_id(2) >= {grid[2]}) return;\n"
+        )  # fmt: skip
+        fixed = f"{fixed_group(group)}\n" if group else ""
+        return (
+            f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"
+            f"{{\n{prelude}{guard}{body}}}\n"
+        )

@@ -1,0 +1,191 @@
+"""Element-wise operators that are computed where a value is made, before it is stored.
+
+A chain hangs behind a heavy operator (convolution + activation + residual) or is a kernel of its
+own. Operands other than the value itself are loaded at the same position, broadcast as ONNX says.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from coexec.engines.opencl.kernels.base import (
+    CTYPES,
+    Context,
+    Node,
+    Source,
+    Value,
+    literal,
+    row_major,
+)
+from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE, expression, helpers
+from coexec.engines.opencl.kernels.merging import merged
+from coexec.engines.opencl.kernels.patterns import Call
+from coexec.frontend.module import Array
+from coexec.ir.graph import Operator
+
+__all__ = ["Chain", "Operand", "operand_value"]
+
+
+class Chain:
+    """The chain of a node, inside of the kernel that ``source`` writes.
+
+    Declares the operands as parameters when it is made; `apply` gives the lines for one position.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        context: Context,
+        node: Node,
+        operators: Sequence[Operator],
+        scalar: bool = False,
+        merge: bool = False,
+    ) -> None:
+        """``operators`` may include the head itself, if that is element-wise.
+
+        ``scalar`` is for heads that make one scalar at a time, in any layout. ``merge`` lets the
+        output, and positions in it, have fewer axes; the same output in memory.
+        """
+        self._context = context
+        self._operators = operators
+        self.out = context.value(node.output)
+        safe = all(op.op_type in VECTOR_SAFE for op in operators)
+        self.vector = bool(self.out.block) and safe and not scalar
+        """Whether positions are those of vectors: (n, slice, y, x)."""
+        inside = {name for op in operators for name in op.outputs}
+        inside.update(node.operator.outputs)
+        read = (name for op in operators for name in _read(op) if name and name not in inside)
+        values = {name: operand_value(context, name) for name in read}
+        if merge:
+            view = merged(self.out, values.values())
+            self.out = view(self.out)
+            values = {name: view(value) for name, value in values.items()}
+        self._operands = {
+            name: Operand(source, context, value, f"e{i}", self.out if self.vector else None)
+            for i, (name, value) in enumerate(values.items())
+        }
+        functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
+        for text in dict.fromkeys(functions):
+            source.define(text)
+
+    def apply(self, start: str, start_name: str, position: Sequence[str], tag: str = "") -> tuple[
+        list[str], str
+    ]:  # fmt: skip
+        """Lines of OpenCL C, and the name of the variable that holds the result.
+
+        Args:
+            start: an expression of the head's value at this position.
+            start_name: the tensor that it is; "" if the chain has no head.
+            position: (n, slice, y, x) of a vector, else all coordinates: see ``vector``.
+            tag: makes names of variables distinct where the chain is applied several times.
+        """
+        lines: list[str] = []
+        known = {start_name: start if start.isidentifier() else f"({start})"}
+        for number, op in enumerate(self._operators):
+            for name in _read(op):
+                if name and name not in known:
+                    operand = self._operands[name]
+                    known[name] = f"v{operand.argument}{tag}"
+                    lines.append(f"{operand.ctype()} {known[name]} = {operand.at(position)};")
+            call = self._call(op, known)
+            ctype = self._context.arch.vector if self.vector else CTYPES[call.dtype]
+            result = f"t{number}{tag}"
+            lines.append(f"{ctype} {result} = {expression(call)};")
+            known[op.outputs[0]] = result
+        return lines, known[self._operators[-1].outputs[0]] if self._operators else start
+
+    def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
+        tensors, read = self._context.tensors, _read(op)
+        dtypes = [tensors[name].dtype if name else "" for name in read]
+        if self.vector:  # vectors are of floats, whatever their lanes were loaded from
+            dtypes = ["float32"] * len(read)
+        names = [known[name] if name else "" for name in read]
+        return Call(op, names, dtypes, tensors[op.outputs[0]].dtype)
+
+
+def _read(op: Operator) -> tuple[str, ...]:
+    """The operands whose values count when it runs; the others were read when it was generated."""
+    return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
+
+
+def operand_value(context: Context, name: str) -> Value:
+    """How an operand lies: constants as in ONNX."""
+    if context.constant(name) is None:
+        return context.value(name)
+    tensor = context.tensors[name]
+    return Value(name, tensor.shape, tensor.dtype)
+
+
+class Operand:
+    """A tensor or constant that is read where an output is made, broadcast to its shape."""
+
+    def __init__(
+        self, source: Source, context: Context, value: Value, argument: str, out: Value | None
+    ) -> None:
+        """
+        Args:
+            value: as `operand_value` gives it, perhaps of fewer axes.
+            out: given where vectors of it are computed.
+        """
+        self.argument = argument
+        self._arch = context.arch
+        self._out = out
+        self._dtype = value.dtype
+        array = context.constant(value.name)
+        self._literal: str | None = None
+        self._value: Value | None = None
+        if array is None:
+            self._value = value
+            source.read(argument, value)
+        elif array.size == 1:
+            self._literal = literal(array.reshape(-1)[0], value.dtype)
+        elif out is not None and _per_channel(value.shape, out):
+            source.constant(argument, _packed(array, out))
+        else:
+            self._value = value
+            source.constant(argument, array, vector=1)
+            source.define(row_major(argument, value.shape))
+
+    def ctype(self) -> str:
+        return CTYPES[self._dtype] if self._out is None else self._arch.vector
+
+    def at(self, position: Sequence[str]) -> str:
+        """The expression for one position of the output."""
+        name, vector = self.argument, self._arch.vector
+        if self._literal is not None:
+            return self._literal if self._out is None else f"({vector})({self._literal})"
+        if self._value is None:
+            return f"LOAD_{name}({position[1]})"
+        if self._out is None:
+            return f"GET_{name}({self._element(position)})"
+        n, s, y, x = position
+        shape = (1,) * (4 - len(self._value.shape)) + self._value.shape
+        n, y, x = (p if shape[axis] > 1 else "0" for axis, p in ((0, n), (2, y), (3, x)))
+        if shape[1] == 1:
+            return f"({vector})(GET_{name}({self._element((n, '0', y, x))}))"
+        if self._value.block:
+            return f"LOAD_{name}(VEC_{name}({n}, {s}, {y}, {x}))"
+        lanes = []
+        for lane in range(self._arch.block):
+            channel = f"min(({s}) * {self._arch.block} + {lane}, {self._out.shape[1] - 1})"
+            lanes.append(f"GET_{name}({self._element((n, channel, y, x))})")
+        return f"({vector})({', '.join(lanes)})"
+
+    def _element(self, position: Sequence[str]) -> str:
+        assert self._value is not None
+        shape = self._value.shape
+        own = position[len(position) - len(shape) :] if shape else ()
+        coordinates = [p if d > 1 else "0" for p, d in zip(own, shape, strict=True)]
+        return f"AT_{self.argument}({', '.join(coordinates)})"
+
+
+def _per_channel(shape: Sequence[int], out: Value) -> bool:
+    full = (1,) * (4 - len(shape)) + tuple(shape)
+    return full[1] == math.prod(full) == out.shape[1]
+
+
+def _packed(array: Array, out: Value) -> Array:
+    packed = np.zeros(out.slices * out.block, np.float32)
+    packed[: array.size] = array.reshape(-1)
+    return packed

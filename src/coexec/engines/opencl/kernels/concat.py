@@ -1,0 +1,82 @@
+"""Concat: each input is moved to its place, except those that are computed there."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.elements import coordinates, vectors
+from coexec.engines.opencl.kernels.moving import shifted
+from coexec.engines.opencl.kernels.operands import declare
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["launches", "why_not"]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    """Nothing but types, which are checked for all."""
+    return None
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """One kernel for each input that is not in place, in order."""
+    y = context.value(node.output)
+    axis = node.operator.int("axis", 1) % len(y.shape)
+    done = context.in_place.get(node.output, frozenset())
+    found, start = [], 0
+    for position, name in enumerate(node.operator.inputs):
+        if position not in done and 0 not in context.tensors[name].shape:
+            source = Source("concat", context.arch)
+            x = declare(source, context, "x", name)
+            source.write("y", y)
+            move = _vectors if y.block else _scalars
+            found.append(move(source, x, y, axis, start))
+        start += context.tensors[name].shape[axis]
+    return found
+
+
+def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> Launch:
+    """One work item for each element of the input."""
+    own = [f"p{i}" for i in range(len(x.shape))]
+    there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(own)]
+    source.lines(coordinates(x.shape))
+    source.lines(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(own)})));")
+    return source.launch((math.prod(x.shape),))
+
+
+def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launch:
+    """One work item for each vector of the result that starts or lies in this input's part.
+
+    Where the input starts inside of a vector, that vector keeps its first lanes: the kernels of a
+    program run in order, and the inputs before this one have been there. Lanes behind the input
+    get some of its elements, until the next input's kernel comes.
+    """
+    n, c, h, w = x.shape
+    kept = start % y.block if axis == 1 else 0
+    slices = ceil_div(kept + c, y.block)
+    first = [start // y.block if axis == 1 == i else start if i == axis else 0 for i in range(4)]
+    at, grid = vectors(source.arch, (n, slices, h, w))
+    place = [f"{p} + {f}" for p, f in zip(("p0", "s", "p2", "p3"), first, strict=True)]
+    lines, value = _vector(x, y.block, ["p0", "c", "p2", "p3"], -kept % y.block)
+    vector, to = f"float{y.block}", f"VEC_y({', '.join(place)})"
+    if kept:
+        old = [f"old.s{lane:x}" for lane in range(kept)]
+        new = [f"v.s{lane:x}" for lane in range(kept, y.block)]
+        both = f"({vector})({', '.join(old + new)})"
+        lines += [
+            f"{vector} v = {value};",
+            f"if (s == 0) {{ const {vector} old = LOAD_y({to}); v = {both}; }}",
+        ]
+        value = "v"
+    at.append(f"const int c = s * {y.block} - {kept};")
+    source.lines("\n".join(f"  {line}" for line in [*at, *lines, f"STORE_y({to}, {value});"]))
+    return source.launch(grid)
+
+
+def _vector(x: Value, block: int, place: Sequence[str], residue: int) -> tuple[list[str], str]:
+    """Lines, and the ``block`` channels of the input from ``place`` on; any where it has none."""
+    if x.block:
+        return shifted(x, place, residue)
+    n, c, y, x_ = place
+    channels = [f"clamp({c} + {lane}, 0, {x.shape[1] - 1})" for lane in range(block)]
+    lanes = ", ".join(f"GET_x(AT_x({n}, {channel}, {y}, {x_}))" for channel in channels)
+    return [], f"(float{block})({lanes})"

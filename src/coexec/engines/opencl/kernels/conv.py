@@ -1,0 +1,77 @@
+"""Conv: which of the variants computes it on this processor."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from coexec.engines.opencl.kernels import (
+    conv_any,
+    conv_cpu,
+    conv_depthwise,
+    conv_direct,
+    conv_tiled,
+    conv_winograd,
+)
+from coexec.engines.opencl.kernels.base import Context, Launch, Node
+from coexec.engines.opencl.kernels.conv_shape import ConvShape
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import windows
+
+__all__ = ["launches", "why_not"]
+
+Variants = Mapping[str, Callable[[], list[Launch]]]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    return conv_any.why_not(op, tensors)
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """Those of the best variant: by rule the first, or as measured."""
+    variants = _variants(node, context)
+    return context.choose(f"conv {_key(node, context)}", variants)
+
+
+def _key(node: Node, context: Context) -> str:
+    shapes = [context.tensors[n].shape for n in node.inputs]
+    chain = [op.op_type for op in node.chain]
+    return f"{shapes} {sorted(node.operator.attributes.items())} {chain}"
+
+
+def _variants(node: Node, context: Context) -> Variants:
+    """By name, the most promising first."""
+    op = node.operator
+    x, y = context.value(op.inputs[0]), context.value(node.output)
+    constant = all(n in context.constants for n in op.inputs[1:] if n)
+    weights = context.tensors[op.inputs[1]].shape
+    fast = constant and len(x.shape) == 4 and y.block and (
+        windows(op, context.tensors, weights[2:]) is not None)  # fmt: skip
+    if not fast:
+        return {"any": lambda: conv_any.launches(node, context)}
+    shape = ConvShape.of(op, context.tensors)
+    if conv_depthwise.fits(shape, x):
+        return {"depthwise": lambda: conv_depthwise.launches(node, context, shape)}
+    if shape.groups > 1:
+        return {"any": lambda: conv_any.launches(node, context)}
+    if context.arch.family == "cpu":
+        return _on_cores(node, context, shape)
+    if not conv_tiled.fits(shape, x):
+        return {"any": lambda: conv_any.launches(node, context)}
+    tiled = {
+        f"tiled {tiling}": partial(conv_tiled.launches, node, context, shape, tiling)
+        for tiling in conv_tiled.tilings(shape, context)
+    }
+    direct = {"direct": lambda: conv_direct.launches(node, context, shape)}
+    return tiled | direct if context.arch.family == "nvidia" else direct | tiled
+
+
+def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
+    found: dict[str, Callable[[], list[Launch]]] = {
+        "direct": lambda: conv_cpu.launches(node, context, shape)
+    }
+    seconds = {"direct": conv_cpu.seconds(shape)}
+    if conv_winograd.fits(shape, context.value(node.operator.inputs[0]), context):
+        for m in (2, 4):
+            name = f"winograd {m}"
+            found[name] = partial(conv_winograd.launches, node, context, shape, m)
+            seconds[name] = conv_winograd.seconds(shape, m)
+    return {name: found[name] for name in sorted(found, key=seconds.__getitem__)}

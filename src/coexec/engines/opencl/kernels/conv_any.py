@@ -1,0 +1,58 @@
+"""Convolution of any kind, one scalar of the result for each work item.
+
+It is for what the fast variants refuse: one or three spatial axes, groups that are not whole
+blocks of channels, weights that are computed.
+"""
+
+import math
+from collections.abc import Mapping
+
+from coexec.engines.opencl.kernels import conv_few
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.operands import declare
+from coexec.engines.opencl.kernels.output import Output
+from coexec.engines.opencl.kernels.positions import at
+from coexec.engines.opencl.kernels.reasons import wrong_type
+from coexec.engines.opencl.kernels.sliding import grid, over_taps, place
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import windows
+
+__all__ = ["launches", "why_not"]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
+        return "the padding of Conv is negative or does not fit its output"
+    return wrong_type(op, tensors)
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """Neighbouring work items are neighbours along the last axis, and share weights."""
+    op = node.operator
+    if conv_few.fits(op, context):
+        return conv_few.launches(node, context)
+    weight = context.tensors[op.inputs[1]].shape
+    slides = windows(op, context.tensors, weight[2:])
+    assert slides is not None
+    source = Source("conv_any", context.arch)
+    for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
+        if name:
+            declare(source, context, argument, name)
+    output = Output(source, context, node, scalar=True)
+    shape = output.value.shape
+    per_group = weight[0] // op.int("group", 1)
+    lines, (n, c) = place(shape[2:], shape[:2])
+    start = "GET_bias(AT_bias(channel))" if op.inputs[2:] and op.inputs[2] else "0.0f"
+    lines += [
+        f"const int channel = {c};",
+        f"float acc = {start};",
+        f"for (int c = 0; c < {weight[1]}; c++)",
+    ]
+    axes = range(len(slides))
+    element = at("x", [n, f"channel / {per_group} * {weight[1]} + c", *(f"i{a}" for a in axes)])
+    factor = at("w", ["channel", "c", *(f"k{a}" for a in axes)])
+    dilations = op.ints("dilations", (1,) * len(slides))
+    lines += over_taps(slides, dilations, [f"acc += GET_x({element}) * GET_w({factor});"])
+    lines += output.store("acc", [n, "channel", *(f"o{a}" for a in axes)])
+    source.lines("\n".join(f"  {line}" for line in lines))
+    return [source.launch(grid(shape[2:], math.prod(shape[:2])))]

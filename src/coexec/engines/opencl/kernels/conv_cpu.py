@@ -1,0 +1,198 @@
+"""Convolution where one thread owns a core with wide vectors: PoCL.
+
+A tile of neighbouring pixels times up to four channel blocks is held in vector registers; one
+scalar of the input is broadcast against one vector of weights at a time. Weights lie in the order
+in which they are read: [group of blocks][input block][ky][kx][channel][block of the group][lane].
+Rows of input blocks are taken in chunks whose weights stay in the nearest cache; between two chunks
+the partial sums wait in the output.
+
+This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (Georganas et al.,
+"Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.conv_cpu_text import Form, text
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
+from coexec.frontend.module import Array
+
+__all__ = ["launches", "seconds"]
+
+_NEAR_BYTES = 24 * 1024
+"""Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
+_FEW_PLANES = 4
+"""Of a row-major image that are taken in one step."""
+_FAR_BYTES = 2**20
+"""An input that is larger does not stay in the second cache from one group to the next."""
+
+
+def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+    """Zeros are copied to the left and right of the input first, where there is padding."""
+    x = context.value(node.operator.inputs[0])
+    found: list[Launch] = []
+    given = shape
+    if shape.left or shape.right:
+        copy, x, shape = padded_copy(context, x, shape, rows=False)
+        found.append(copy)
+    arch = context.arch
+    blocks = ceil_div(shape.out_channels, arch.block)
+    parts = ceil_div(blocks, _blocks_together(arch, shape, blocks))
+    width = ceil_div(blocks, parts)
+    wide = blocks - parts * (width - 1)
+    for first, groups, size in ((0, wide, width), (wide * width, parts - wide, width - 1)):
+        if groups and size:
+            kernel = _Kernel(node, context, shape, given, x, first, groups, size)
+            found.append(kernel.launch())
+    return found
+
+
+def seconds(shape: ConvShape) -> float:
+    """A rough time, to compare with that of `conv_winograd.seconds`."""
+    weights = shape.in_channels * shape.out_channels * shape.kernel_h * shape.kernel_w * 4
+    return 2 * shape.macs / 140e9 + weights / 16e9
+
+
+def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
+    """How many channel blocks a tile should hold, by the multiply-adds that it makes a cycle.
+
+    A step of a tile is as slow as its multiply-adds (two a cycle), its loads (two a cycle), or its
+    weights' way from the second cache (about half a vector a cycle); all cores of the last decade
+    are near this.
+    """
+
+    def rate(width: int) -> float:
+        pixels = shape.row_pixels / _Row.of(arch, shape, width).tiles
+        cycles = max(pixels * width / 2, (pixels + width) / 2, 2 * width) + 1
+        return pixels * width / cycles
+
+    most = 4 if arch.registers >= 32 else 2
+    return max(range(1, min(most, blocks) + 1), key=rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the output in tiles that differ by one pixel at most."""
+
+    pixels: int
+    """Of the larger tiles, which come first."""
+    larger: int
+    """How many there are."""
+    tiles: int
+    full: bool
+    """Whether the larger tiles have all pixels that the registers hold."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Pixels of tiles that a kernel is written for. Rows of full tiles are common, so all of
+        them share a kernel with those that end in smaller ones."""
+        smaller = self.pixels - 1 if self.full or self.larger < self.tiles else 0
+        return (self.pixels, smaller) if smaller else (self.pixels,)
+
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, width: int) -> "_Row":
+        """Accumulators, one set of weights and the broadcast scalar share the registers."""
+        most = min(12, max(1, (arch.registers - width - 2) // width))
+        tiles = ceil_div(shape.row_pixels, most)
+        pixels = ceil_div(shape.row_pixels, tiles)
+        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
+
+
+class _Kernel:
+    """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
+
+    def __init__(
+        self, node: Node, context: Context, shape: ConvShape, given: ConvShape, x: Value,
+        first: int, groups: int, size: int,
+    ) -> None:  # fmt: skip
+        """``given`` is the convolution before the padding of columns was copied."""
+        self._node, self._arch, self._shape, self._given, self._x = (
+            node, context.arch, shape, given, x)  # fmt: skip
+        self._context = context
+        self._first, self._groups, self._size = first, groups, size
+        self._row = _Row.of(self._arch, shape, size)
+        b = self._arch.block
+        # A block of input channels at a time, or all of a row-major image.
+        self._depth = b if x.block else shape.in_channels
+        self._in_blocks = ceil_div(shape.in_channels, self._depth)
+        self._rest = shape.in_channels - (self._in_blocks - 1) * self._depth
+        self._steps = self._in_blocks * shape.kernel_h
+        near = max(1, _NEAR_BYTES // (shape.kernel_w * self._depth * size * b * 4))
+        # In an output of 16 bits partial sums would be rounded again and again.
+        chunks = 1 if self._arch.half else ceil_div(self._steps, near)
+        self._chunk = ceil_div(self._steps, chunks)
+
+    def launch(self) -> Launch:
+        """Work items split the groups, then the rows, until every core has some."""
+        shape, units = self._shape, self._arch.compute_units
+        far = self._x.size_bytes > _FAR_BYTES and self._chunk < self._steps
+        parts = min(self._groups, units) if far else self._groups
+        each = ceil_div(self._groups, parts)
+        wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
+        rows = ceil_div(shape.rows, min(shape.rows, wanted))
+        source = Source("conv_cpu", self._arch, sized=True, alone=True)
+        source.read("x", self._x)
+        source.constant("w", self._packed())
+        blocks = self._groups * self._size
+        source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
+        chain = Chain(source, self._context, self._node, self._node.chain)
+        source.write("y", self._context.value(self._node.output))
+        form = self._form()
+        self._declare_sizes(source, form)
+        source.sizes(groups_each=each, rows_each=rows, chunks_outside=far)
+        head = self._node.operator.outputs[0]
+        source.lines("\n".join(f"  {line}" for line in text(form, partial(_finish, chain, head))))
+        bands = ceil_div(shape.rows, rows)
+        return source.launch((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
+
+    def _form(self) -> Form:
+        """Two channels in a step, or all of a few planes, so that there is no odd one."""
+        step = 2 if self._rest % 2 == 0 and self._depth % 2 == 0 else 1
+        if not self._x.block and self._depth <= _FEW_PLANES:
+            step = self._depth
+        return Form(
+            vector=self._arch.vector, pixels=self._row.sizes, blocks=self._size,
+            stride=self._shape.stride_w, lanes=self._depth if self._x.block else 1, step=step,
+            skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
+        )  # fmt: skip
+
+    def _declare_sizes(self, source: Source, form: Form) -> None:
+        shape = self._shape
+        tap_vectors = self._depth * self._size
+        source.sizes(
+            groups=self._groups, first_block=self._first, rows=shape.rows,
+            row_pixels=shape.row_pixels, larger_end=self._row.larger * self._row.pixels,
+            steps=self._steps, chunk=self._chunk, in_blocks=self._in_blocks,
+            steps_full=self._depth // form.step, steps_last=self._rest // form.step,
+            in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,
+            plane=shape.in_h * shape.in_w, top=shape.top, stride_h=shape.stride_h,
+            dilation_h=shape.dilation_h, dilation_w=shape.dilation_w, kernel_h=shape.kernel_h,
+            kernel_w=shape.kernel_w, tap_vectors=tap_vectors,
+            row_vectors=tap_vectors * shape.kernel_w, image_left=self._given.left,
+            image_right=self._given.left + self._given.in_w,
+        )  # fmt: skip
+
+    def _packed(self) -> Array:
+        """The weights as the module's docstring says, zero where there is none."""
+        weights = self._context.constant(self._node.operator.inputs[1])
+        assert weights is not None
+        shape, b = self._shape, self._arch.block
+        lanes = self._groups * self._size * b
+        rows = weights[self._first * b : self._first * b + lanes]
+        kernel = (shape.kernel_h, shape.kernel_w)
+        full = np.zeros((lanes, self._in_blocks * self._depth, *kernel), np.float32)
+        full[: rows.shape[0], : shape.in_channels] = rows
+        split = full.reshape(self._groups, self._size, b, self._in_blocks, self._depth, *kernel)
+        return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
+
+
+def _finish(chain: Chain, head: str, value: str, position: Sequence[str], tag: str) -> list[str]:
+    """Lines that store what the chain makes of a finished sum."""
+    lines, result = chain.apply(value, head, position, tag)
+    return [*lines, f"STORE_y(VEC_y({', '.join(position)}), {result});"]

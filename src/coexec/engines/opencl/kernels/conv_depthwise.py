@@ -1,0 +1,155 @@
+"""Depthwise convolution: each channel has a filter of its own.
+
+Channels of a block never meet, so a vector of input is multiplied with a vector of weights. Where
+one thread owns a core, a work item computes rows of one block of channels: inside of the image it
+holds a tile of neighbouring pixels in registers and loads each input once for all taps of a row
+that need it. At the borders, and on GPUs everywhere, one pixel is computed at a time.
+"""
+
+import numpy as np
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.frontend.module import Array
+
+__all__ = ["fits", "launches"]
+
+
+def fits(shape: ConvShape, x: Value) -> bool:
+    """One filter a channel, and channels in blocks."""
+    return bool(x.block) and shape.in_channels == 1 and shape.groups == shape.out_channels
+
+
+def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+    x, y = context.value(node.operator.inputs[0]), context.value(node.output)
+    weights = context.constant(node.operator.inputs[1])
+    assert weights is not None
+    on_cores = context.arch.family == "cpu"
+    source = Source("conv_depthwise", context.arch, sized=on_cores, alone=on_cores)
+    source.read("x", x)
+    source.constant("w", _packed(weights, y))
+    source.constant("bias", packed_bias(node, context, 0, y.slices))
+    chain = Chain(source, context, node, node.chain)
+    source.write("y", y)
+    lines = _Lines(node, context, shape, chain, source)
+    if on_cores:
+        rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
+        source.lines(lines.rows(rows))
+        return [source.launch((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
+    source.lines(
+        f"  const int ox = get_global_id(0), row = get_global_id(1);\n"
+        f"  const int s = get_global_id(2) % {y.slices}, n = get_global_id(2) / {y.slices};"
+    )
+    source.lines(lines.pixel())
+    grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
+    return [source.launch(grid, window=shape.window("depthwise"))]
+
+
+def _packed(weights: Array, y: Value) -> Array:
+    """[block][ky][kx][lane]"""
+    channels, _, height, width = weights.shape
+    full = np.zeros((y.slices * y.block, height, width), np.float32)
+    full[:channels] = weights[:, 0]
+    split = full.reshape(y.slices, y.block, height, width)
+    return np.ascontiguousarray(split.transpose(0, 2, 3, 1))
+
+
+class _Lines:
+    """The text for one convolution."""
+
+    def __init__(
+        self, node: Node, context: Context, shape: ConvShape, chain: Chain, source: Source
+    ) -> None:
+        self._head = node.operator.outputs[0]
+        self._shape = shape
+        self._chain = chain
+        self._vector = context.arch.vector
+        # Accumulators, the weights of a row and the current input share the registers.
+        self._pixels = max(1, min(8, context.arch.registers - shape.kernel_w - 2))
+        self._size = source.size
+        stride, top, dilation = (
+            source.size("stride_h", shape.stride_h), source.size("top", shape.top),
+            source.size("dilation_h", shape.dilation_h),
+        )  # fmt: skip
+        self._row = [
+            f"    const int iy = row * {stride} - {top} + ky * {dilation};",
+            f"    if (iy < 0 || iy >= {source.size('in_h', shape.in_h)}) continue;",
+        ]
+        self._left = source.size("left", shape.left)
+        self._weights = f"s * {shape.kernel_h * shape.kernel_w} + ky * {shape.kernel_w}"
+
+    def pixel(self) -> str:
+        """Pixel (row, ox) of block s, with every tap checked against the image."""
+        c = self._shape
+        return "\n".join([
+            f"  {self._vector} a = LOAD_bias(s);",
+            f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
+            *self._row,
+            f"    for (int kx = 0; kx < {c.kernel_w}; kx++) {{",
+            f"      const int ix = ox * {c.stride_w} - {self._left} + kx * {c.dilation_w};",
+            f"      if (ix < 0 || ix >= {self._size('in_w', c.in_w)}) continue;",
+            f"      a += LOAD_x(VEC_x(n, s, iy, ix)) * LOAD_w({self._weights} + kx);",
+            "    }",
+            "  }",
+            *self._finish("a", "ox"),
+        ])  # fmt: skip
+
+    def rows(self, rows: int) -> str:
+        """Rows of block s, tile by tile where all taps lie inside of the image."""
+        c, size = self._shape, self._size
+        extent = (c.kernel_w - 1) * c.dilation_w + 1
+        first = min(c.out_w, ceil_div(max(c.left, 0), c.stride_w))
+        last = max(first, min(c.out_w, (c.in_w + c.left - extent) // c.stride_w + 1))
+        rows_each, out_h = size("rows_each", rows), size("out_h", c.out_h)
+        inside, end = size("inside", first), size("inside_end", last)
+        text = [
+            f"  const int first_row = item_0 * {rows_each}, s = item_1, n = item_2;",
+            f"  for (int row = first_row; row < min(first_row + {rows_each}, {out_h}); row++) {{",
+            f"    for (int ox = 0; ox < {size('out_w', c.out_w)};) {{",
+            f"      const int room = ox < {inside} || ox >= {end} ? 0 : {end} - {inside};",
+        ]
+        for pixels in (self._pixels, self._pixels // 2):
+            if pixels > 1:  # the last tile may compute again what the one before has
+                text += [
+                    f"      if (room >= {pixels}) {{",
+                    f"        ox = min(ox, {end} - {pixels});",
+                    *(f"      {line}" for line in self._tile(pixels)),
+                    f"        ox += {pixels};",
+                    "        continue;",
+                    "      }",
+                ]
+        text += [f"    {line}" for line in self.pixel().splitlines()]
+        return "\n".join([*text, "      ox++;", "    }", "  }"])
+
+    def _tile(self, pixels: int) -> list[str]:
+        """Pixels from ox on, all taps of which lie inside of the image as far as columns go."""
+        c, v = self._shape, self._vector
+        text = [f"  {v} a{p} = LOAD_bias(s);" for p in range(pixels)]
+        text += [
+            f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
+            *self._row,
+            f"    const int at = VEC_x(n, s, iy, ox * {c.stride_w} - {self._left});",
+        ]
+        text += [f"    const {v} w{k} = LOAD_w({self._weights} + {k});" for k in range(c.kernel_w)]
+        for offset, uses in self._uses(pixels).items():
+            text.append(f"    {{ const {v} i = LOAD_x(at + {offset});")
+            text += [f"      a{p} += i * w{k};" for p, k in uses]
+            text.append("    }")
+        text.append("  }")
+        for p in range(pixels):
+            text += self._finish(f"a{p}", f"ox + {p}", f"_{p}")
+        return text
+
+    def _uses(self, pixels: int) -> dict[int, list[tuple[int, int]]]:
+        """By input position of a row, the pixels of the tile and the taps that it is used for."""
+        c = self._shape
+        found: dict[int, list[tuple[int, int]]] = {}
+        for p in range(pixels):
+            for k in range(c.kernel_w):
+                found.setdefault(p * c.stride_w + k * c.dilation_w, []).append((p, k))
+        return dict(sorted(found.items()))
+
+    def _finish(self, name: str, ox: str, tag: str = "") -> list[str]:
+        lines, result = self._chain.apply(name, self._head, ["n", "s", "row", ox], tag)
+        return [f"  {line}" for line in (*lines, f"STORE_y(VEC_y(n, s, row, {ox}), {result});")]

@@ -1,0 +1,142 @@
+"""The numbers of one convolution, and its input with the padding around it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, Window
+from coexec.frontend.module import Array
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import windows
+
+__all__ = ["ConvShape", "packed_bias", "padded_copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvShape:
+    """A 2-D convolution. ``in_h`` and ``in_w`` include the padding once that is copied."""
+
+    batch: int
+    in_channels: int
+    """Of one group."""
+    out_channels: int
+    """Of all groups."""
+    groups: int
+    in_h: int
+    in_w: int
+    out_h: int
+    out_w: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    dilation_h: int
+    dilation_w: int
+    top: int
+    left: int
+    bottom: int
+    right: int
+    """Padding; may be negative."""
+
+    @property
+    def padded(self) -> bool:
+        return any((self.top, self.left, self.bottom, self.right))
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each output pixel reads the same input pixel and no other."""
+        return (self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) == (
+            1,
+            1,
+            1,
+            1,
+        ) and not self.padded
+
+    @property
+    def rows(self) -> int:
+        """Rows of the output; a pointwise convolution has one long one."""
+        return 1 if self.pointwise else self.out_h
+
+    @property
+    def row_pixels(self) -> int:
+        return self.out_h * self.out_w if self.pointwise else self.out_w
+
+    @property
+    def macs(self) -> int:
+        taps = self.in_channels * self.kernel_h * self.kernel_w
+        return self.batch * self.out_channels * self.out_h * self.out_w * taps
+
+    def window(self, kind: Literal["convolution", "depthwise"]) -> Window:
+        """What rules for work groups need to know."""
+        square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
+        return Window(kind, self.kernel_h if square else 0, self.stride_h)
+
+    @staticmethod
+    def of(op: Operator, tensors: Mapping[str, Tensor]) -> "ConvShape":
+        """The shape of a Conv of two spatial axes."""
+        x, w, y = (tensors[n] for n in (*op.inputs[:2], op.outputs[0]))
+        slides = windows(op, tensors, w.shape[2:])
+        if slides is None:
+            raise ValueError(f"the padding of {op.outputs[0]!r} cannot be told")
+        (top, left), (bottom, right) = (
+            tuple(s.begin for s in slides),
+            tuple((s.output - 1) * s.stride + s.extent - s.size - s.begin for s in slides),
+        )
+        (in_h, in_w), (out_h, out_w) = x.shape[2:], y.shape[2:]
+        (kernel_h, kernel_w), (stride_h, stride_w) = w.shape[2:], (s.stride for s in slides)
+        dilation_h, dilation_w = op.ints("dilations", (1, 1))
+        return ConvShape(
+            x.shape[0], w.shape[1], w.shape[0], op.int("group", 1), in_h, in_w, out_h, out_w,
+            kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
+            top, left, bottom, right,
+        )  # fmt: skip
+
+
+def padded_copy(
+    context: Context, x: Value, shape: ConvShape, rows: bool = True
+) -> tuple[Launch, Value, ConvShape]:
+    """Copy an image into a larger one with zeros around it; without ``rows``, left and right only.
+
+    Returns the launch, the copy, and the convolution without that padding that reads it. Beside a
+    convolution with a kernel larger than 1x1 the copy takes a few per cent, and it spares every
+    tile at a border the question what lies inside.
+    """
+    top, below = (shape.top, max(shape.bottom, 0)) if rows else (0, 0)
+    height, width = shape.in_h + top + below, shape.in_w + shape.left + max(shape.right, 0)
+    n, channels, _, _ = x.shape
+    padded = context.temporary((n, channels, height, width), x.block, x.half)
+    source = Source("pad_copy", context.arch, sized=context.arch.family == "cpu" and bool(x.block))
+    source.read("x", x)
+    source.write("y", padded)
+    size = source.size
+    outer = n * (x.slices if x.block else channels)
+    load = "LOAD" if x.block else "GET"
+    store = "STORE" if x.block else "PUT"
+    zero = f"({context.arch.vector})(0.0f)" if x.block else "0.0f"
+    in_h, in_w = size("in_h", shape.in_h), size("in_w", shape.in_w)
+    source.lines(
+        f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
+        f"  const int ix = x0 - {size('left', shape.left)}, iy = y0 - {size('top', top)};\n"
+        f"  const int to = (outer * {size('height', height)} + y0) * {size('width', width)} + x0;\n"
+        f"  if (ix >= 0 && ix < {in_w} && iy >= 0 && iy < {in_h})\n"
+        f"    {store}_y(to, {load}_x((outer * {in_h} + iy) * {in_w} + ix));\n"
+        f"  else {store}_y(to, {zero});"
+    )
+    inner = replace(shape, in_h=height, in_w=width, left=0, right=0)
+    if rows:
+        inner = replace(inner, top=0, bottom=0)
+    return source.launch((width, height, outer)), padded, inner
+
+
+def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Array:
+    """The bias of ``blocks`` blocks of channels from the block ``first`` on; zero without one."""
+    b = context.arch.block
+    bias = np.zeros(blocks * b, np.float32)
+    inputs = node.operator.inputs
+    given = context.constant(inputs[2]) if len(inputs) > 2 and inputs[2] else None
+    if given is not None:
+        part = given[first * b : (first + blocks) * b]
+        bias[: part.size] = part
+    return bias

@@ -1,0 +1,145 @@
+"""Convolution 3x3 with stride 1 by Winograd's minimal filtering, where one thread owns a core.
+
+Tiles of (m + 2)^2 input pixels become m^2 output pixels with (m + 2)^2 multiplications per pair of
+channels in place of 9 m^2: 4 times fewer with m = 4, 2.25 times with m = 2. In between lies one
+matrix product for each of the (m + 2)^2 positions, with tiles as rows and channels as columns.
+
+A work item takes bands of tiles, so that what lies between the three steps stays in its core's
+caches. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.conv_winograd_text import ROWS, Matrix, text
+from coexec.frontend.module import Array
+
+__all__ = ["fits", "launches", "seconds"]
+
+_FILTER: dict[int, Matrix] = {
+    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    4: ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
+}  # fmt: skip
+"""The transform G of the paper, for m = 2 and m = 4."""
+
+_NEAR_BYTES = 2**20
+"""What a band may fill of the second cache."""
+_LEAST_TILES = 48
+"""Of a band: below, the transformed weights would be read again too often."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    m: int
+    tiles_h: int
+    tiles_w: int
+    band: int
+    """Tiles of a band."""
+    bands: int
+    items: int
+    """Work items; each takes every so-many-th band."""
+    blocks: int
+    """Channel blocks of a matrix product."""
+    groups: int
+    in_vectors: int
+    in_channels: int
+
+    @property
+    def size(self) -> int:
+        """Of a tile's edge, overlap included."""
+        return self.m + 2
+
+    @property
+    def lines(self) -> int:
+        """Places for the tiles of a band: a product of fewer than it takes computes into them."""
+        return max(self.band, ROWS - 1)
+
+    @property
+    def tiles(self) -> int:
+        return self.tiles_h * self.tiles_w
+
+
+def fits(shape: ConvShape, x: Value, context: Context) -> bool:
+    """Whether the method is for this convolution at all."""
+    same = (shape.kernel_h, shape.kernel_w, shape.stride_h, shape.stride_w) == (3, 3, 1, 1)
+    plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
+    return same and plain and bool(x.block) and not context.arch.half
+
+
+def seconds(shape: ConvShape, m: int) -> float:
+    """A rough time on a core of 100 GFLOP/s and 16 GB/s behind its second cache.
+
+    Only good for comparing tile sizes and the direct method: `direct_seconds`.
+    """
+    tiles = shape.batch * ceil_div(shape.out_h, m) * ceil_div(shape.out_w, m)
+    positions = (m + 2) ** 2
+    channels = shape.in_channels + shape.out_channels
+    flops = 2 * positions * tiles * shape.in_channels * shape.out_channels
+    flops += tiles * channels * positions * 4 * (m + 2)  # the transforms
+    weights = positions * shape.in_channels * shape.out_channels * 4
+    moved = 4 * positions * tiles * channels
+    bands = max(1, tiles // max(_LEAST_TILES, _NEAR_BYTES // (4 * positions * channels)))
+    far = weights * bands if weights > _NEAR_BYTES else 0
+    return flops / 100e9 + (far + 0.5 * moved) / 16e9
+
+
+def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Launch]:
+    """One kernel: the steps of a band follow each other in one work item."""
+    x, y = context.value(node.operator.inputs[0]), context.value(node.output)
+    weights = context.constant(node.operator.inputs[1])
+    assert weights is not None
+    plan = _plan(context, shape, m, x, y)
+    b = context.arch.block
+    positions = plan.size**2
+    source = Source("conv_winograd", context.arch, sized=True, alone=True)
+    source.read("x", x)
+    source.constant("u", _packed(weights, plan, b))
+    source.constant("bias", packed_bias(node, context, 0, plan.groups * plan.blocks))
+    chain = Chain(source, context, node, node.chain)
+    v_items = positions * plan.lines * plan.in_vectors * b
+    m_items = positions * plan.lines * plan.blocks * plan.groups * b
+    scratch = context.temporary((plan.items * (v_items + m_items),))
+    source.write("scratch", scratch)
+    source.write("y", y)
+    source.sizes(
+        item_floats=v_items + m_items, input_floats=v_items, bands=plan.bands, lines=plan.lines,
+        band_tiles=plan.band, tiles=plan.tiles, tiles_w=plan.tiles_w, items=plan.items,
+        in_vectors=plan.in_vectors, groups=plan.groups, batch=shape.batch,
+        top=shape.top, left=shape.left,
+    )  # fmt: skip
+    position = ["n", "s", "oy", "ox"]
+    chained, result = chain.apply("a", node.operator.outputs[0], position)
+    finish = [*chained, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
+    source.lines(text(m, plan.blocks, context.arch.vector, b, finish))
+    return [source.launch((plan.items,), (1, 1, 1))]
+
+
+def _plan(context: Context, shape: ConvShape, m: int, x: Value, y: Value) -> _Plan:
+    tiles_h, tiles_w = ceil_div(shape.out_h, m), ceil_div(shape.out_w, m)
+    tiles = tiles_h * tiles_w
+    near = _NEAR_BYTES // (4 * (m + 2) ** 2 * (shape.in_channels + shape.out_channels))
+    units = context.arch.compute_units
+    band = min(max(near, _LEAST_TILES), ceil_div(tiles * shape.batch, units), tiles)
+    bands = ceil_div(tiles, band)
+    band = ceil_div(tiles, bands)
+    most = 4 if context.arch.registers >= 32 else 2
+    blocks = min(range(most, 0, -1), key=lambda n: (ceil_div(y.slices, n) * n - y.slices) / n)
+    return _Plan(m, tiles_h, tiles_w, band, bands, min(bands * shape.batch, units), blocks,
+                 ceil_div(y.slices, blocks), x.slices, shape.in_channels)  # fmt: skip
+
+
+def _packed(weights: Array, plan: _Plan, b: int) -> Array:
+    """G w G^T as [position][group][input channel][block of the group][lane]."""
+    g = np.array(_FILTER[plan.m], np.float64)
+    outs, ins = weights.shape[:2]
+    columns = plan.groups * plan.blocks * b
+    moved = np.einsum("ik,ockl,jl->ijco", g, weights.astype(np.float64), g, optimize=True)
+    full = np.zeros((plan.size**2, plan.in_vectors * b, columns), np.float32)
+    full[:, :ins, :outs] = moved.reshape(plan.size**2, ins, outs)
+    split = full.reshape(plan.size**2, plan.in_vectors * b, plan.groups, plan.blocks * b)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))

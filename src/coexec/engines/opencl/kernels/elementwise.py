@@ -1,0 +1,56 @@
+"""Element-wise operators as a kernel of their own, with broadcasting and chains."""
+
+from collections.abc import Mapping
+
+from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.elements import coordinates, each_scalar, each_vector
+from coexec.engines.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS
+from coexec.engines.opencl.kernels.patterns import is_float
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.base import broadcast_link
+
+__all__ = ["OPERATORS", "coordinates", "launches", "why_not"]
+
+_RIGHT_ALIGNED = 7
+"""The opset since which operands broadcast as in numpy; before, an attribute said along what."""
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    """Float functions on integers, broadcasts of old, and what only training needs."""
+    kind = op.op_type
+    used = [tensors[name] for name in op.inputs if name]
+    wrong = next((t.dtype for t in used if not is_float(t.dtype)), None)
+    if kind in FLOAT_ONLY and wrong:
+        return f"{kind} of {wrong}: only of float32 and float64"
+    if kind == "Dropout":
+        return _training(op, tensors)
+    if kind == "BitCast" and tensors[op.outputs[0]].item_bytes != used[0].item_bytes:
+        return f"BitCast of {used[0].dtype} to elements of another size"
+    target = tensors[op.outputs[0]].shape
+    if kind != "CastLike" and any(broadcast_link(t.shape, target) is None for t in used):
+        shapes = " and ".join(str(t.shape) for t in used)
+        return f"{kind} of {shapes} to {target}: not a broadcast from the last axis on"
+    if 0 < op.version < _RIGHT_ALIGNED and "axis" in op.attributes:
+        return f"{kind} with an axis to broadcast along, as before opset {_RIGHT_ALIGNED}"
+    return None
+
+
+def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if len(op.outputs) > 1 and op.outputs[1] in tensors:
+        return "the mask of Dropout is read"
+    if len(op.inputs) > 2 and op.inputs[2] and op.constants.get(2) != (False,):
+        return "Dropout that may be training: its third input is no constant false"
+    return None
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """One work item for each vector of a blocked result, or for each scalar of another."""
+    source = Source("elementwise", context.arch)
+    chain = Chain(source, context, node, node.operators, merge=True)
+    source.write("y", chain.out)
+    if chain.vector:
+        lines, result = chain.apply("", "", ["p0", "s", "p2", "p3"])
+        return [each_vector(source, chain.out, lines, result)]
+    lines, result = chain.apply("", "", [f"p{axis}" for axis in range(len(chain.out.shape))])
+    return [each_scalar(source, chain.out, lines, f"({CTYPES[chain.out.dtype]}){result}")]

@@ -1,0 +1,212 @@
+"""Element-wise ONNX operators as OpenCL C expressions.
+
+The same text works on scalars and on vectors of floats: comparisons of vectors give masks, and
+``mask ? a : b`` selects lane by lane. Limits are comparisons rather than fmin and fmax: a NaN
+stays one, as ONNX has it, and PoCL needs fewer instructions for them.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from coexec.engines.opencl.kernels.base import CTYPES
+from coexec.engines.opencl.kernels.patterns import (
+    Call,
+    Text,
+    binary,
+    filled,
+    folded,
+    is_float,
+    unary,
+)
+from coexec.ir.graph import Operator
+
+__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers"]
+
+
+def _limited(value: str, low: str, high: str) -> str:
+    """Where ``low`` is above ``high``, the latter counts. Both may be absent."""
+    raised = f"({value} < {low} ? {low} : {value})" if low else value
+    return f"({raised} > {high} ? {high} : {raised})" if high else raised
+
+
+def _clip(call: Call) -> str:
+    """The limits are attributes before opset 11 and inputs since."""
+    if call.op.version and call.op.version < 11:
+        given = [call.op.attributes.get(name) for name in ("min", "max")]
+        limits = ["" if v is None else call.number(float(v)) for v in given]  # type: ignore[arg-type]
+    else:
+        limits = [*call.arguments[1:], "", ""]
+    return _limited(call.arguments[0], limits[0], limits[1])
+
+
+def _gelu(call: Call) -> str:
+    x = call.arguments[0]
+    if call.op.text("approximate", "none") == "tanh":
+        inner = f"{call.number(0.7978845608028654)} * ({x} + {call.number(0.044715)} * {x}*{x}*{x})"
+        return f"(0.5f * {x} * (1.0f + tanh({inner})))"
+    return f"(0.5f * {x} * (1.0f + erf({x} * {call.number(0.7071067811865476)})))"
+
+
+def _between(pattern: str) -> str:
+    """Text that limits what ``pattern`` computes to 0 ... 1."""
+    return _limited(f"({pattern})", "{zero}", "{one}")
+
+
+_UNIT = {"zero": 0.0, "one": 1.0}
+
+FLOAT_ONLY: Mapping[str, Text] = {
+    "LeakyRelu": filled("({a} >= 0.0f ? {a} : {alpha} * {a})", alpha=0.01),
+    "Elu": filled("({a} >= 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f))", alpha=1.0),
+    "Celu": filled("({a} > 0.0f ? {a} : {alpha} * (exp({a} / {alpha}) - 1.0f))", alpha=1.0),
+    "Selu": filled(
+        "({gamma} * ({a} > 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f)))",
+        alpha=1.67326319217681884765625, gamma=1.05070102214813232421875,
+    ),
+    "ThresholdedRelu": filled("({a} > {alpha} ? {a} : {zero})", {"zero": 0.0}, alpha=1.0),
+    "Shrink": filled(
+        "({a} < -{lambd} ? {a} + {bias} : {a} > {lambd} ? {a} - {bias} : {zero})",
+        {"zero": 0.0}, lambd=0.5, bias=0.0,
+    ),
+    "Sigmoid": unary("(1.0f / (1.0f + exp(-{a})))"),
+    "HardSigmoid": filled(_between("{alpha} * {a} + {beta}"), _UNIT, alpha=0.2, beta=0.5),
+    "HardSwish": filled(f"({{a}} * {_between('{a} * {sixth} + 0.5f')})", _UNIT | {"sixth": 1 / 6}),
+    "Swish": filled("({a} / (1.0f + exp(-{alpha} * {a})))", alpha=1.0),
+    "Mish": unary("({a} * tanh(log1p(exp({a}))))"),
+    "Gelu": _gelu,
+    "Softplus": unary("(({a} < {zero} ? {zero} : {a}) + log1p(exp(-fabs({a}))))"),
+    "Softsign": unary("({a} / (1.0f + fabs({a})))"),
+    "Tanh": unary("tanh({a})"), "Erf": unary("erf({a})"),
+    "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
+    "Reciprocal": unary("(1.0f / {a})"),
+    "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
+    "Sin": unary("sin({a})"), "Cos": unary("cos({a})"), "Tan": unary("tan({a})"),
+    "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
+    "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
+    "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
+    "Mean": lambda c: f"(({' + '.join(c.arguments)}) * {c.number(1 / len(c.arguments))})",
+}  # fmt: skip
+"""Operators that are defined here for floats alone."""
+
+
+def _div(call: Call) -> str:
+    """Truncates integers. What has no result there must not stop the process: it is 0."""
+    a, b = call.arguments
+    if is_float(call.dtype):
+        return f"({a} / {b})"
+    return f"({b} == 0 ? 0 : {_unless_minus_one(call, f'-{a}', f'{a} / {b}')})"
+
+
+def _mod(call: Call) -> str:
+    """The remainder with the sign of the divisor; with ``fmod``, that of the dividend."""
+    a, b = call.arguments
+    if is_float(call.dtype):
+        rest, none = f"fmod({a}, {b})", "0.0f"
+    else:
+        rest, none = f"({b} == 0 ? 0 : {_unless_minus_one(call, '0', f'{a} % {b}')})", "0"
+    if call.op.int("fmod", 0) or call.dtype.startswith("uint"):
+        return rest
+    turned = f"{rest} != {none} && ({rest} < {none}) != ({b} < {none})"
+    return f"({rest} + ({turned} ? {b} : {none}))"
+
+
+def _unless_minus_one(call: Call, then: str, otherwise: str) -> str:
+    """Division of the smallest integer by -1 traps as division by 0 does."""
+    if call.dtype.startswith("uint"):
+        return f"({otherwise})"
+    return f"({call.arguments[1]} == -1 ? {then} : {otherwise})"
+
+
+def _pow(call: Call) -> str:
+    a, b = call.arguments
+    if is_float(call.dtype):
+        same = call.dtypes[1] == call.dtype
+        return f"pow({a}, {b})" if same else f"pow({a}, ({CTYPES[call.dtype]}){b})"
+    kind = "real" if is_float(call.dtypes[1]) else "integer"
+    return f"{kind}_power({a}, {b})"
+
+
+def _shift(call: Call) -> str:
+    """Shifts out of range leave copies of the sign."""
+    a, b = call.arguments
+    bits = np.iinfo(call.dtype).bits
+    left = call.op.text("direction", "") == "LEFT"
+    gone = "0" if left or call.dtype.startswith("uint") else f"({a} < 0 ? -1 : 0)"
+    return f"({b} < 0 || {b} >= {bits} ? {gone} : {a} {'<<' if left else '>>'} {b})"
+
+
+def _is_infinite(call: Call) -> str:
+    found = {"detect_positive": "INFINITY", "detect_negative": "-INFINITY"}
+    terms = [f"{call.arguments[0]} == {v}" for k, v in found.items() if call.op.int(k, 1)]
+    return f"({' || '.join(terms) or '0'})"
+
+
+def _cast(call: Call) -> str:
+    """The variable that it is assigned to has the type; booleans are whether it is not 0."""
+    return f"({call.arguments[0]} != 0)" if call.dtype == "bool" else call.arguments[0]
+
+
+OPERATORS: Mapping[str, Text] = {
+    **FLOAT_ONLY,
+    "Relu": unary("({a} < {zero} ? {zero} : {a})"),
+    "Clip": _clip,
+    "PRelu": binary("({a} < 0 ? {a} * {b} : {a})"),
+    "Add": binary("({a} + {b})"), "Sub": binary("({a} - {b})"),
+    "Mul": binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
+    "Sum": folded("({a} + {b})"),
+    "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
+    "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
+    "Neg": unary("(-{a})"),
+    "Abs": unary("({a} < {zero} ? -{a} : {a})"),
+    "Sign": lambda call: (
+        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a})".format(
+            a=call.arguments[0], zero=call.number(0), one=call.number(1),
+            minus=f"(-{call.number(1)})",
+        )
+    ),
+    "Equal": binary("({a} == {b})"), "Greater": binary("({a} > {b})"),
+    "Less": binary("({a} < {b})"), "GreaterOrEqual": binary("({a} >= {b})"),
+    "LessOrEqual": binary("({a} <= {b})"),
+    "And": binary("({a} && {b})"), "Or": binary("({a} || {b})"),
+    "Xor": binary("(({a} != 0) != ({b} != 0))"), "Not": unary("(!{a})"),
+    "BitwiseAnd": binary("({a} & {b})"), "BitwiseOr": binary("({a} | {b})"),
+    "BitwiseXor": binary("({a} ^ {b})"), "BitwiseNot": unary("(~{a})"), "BitShift": _shift,
+    "IsNaN": unary("({a} != {a})"), "IsInf": _is_infinite,
+    "Where": lambda call: "({} != 0 ? {} : {})".format(*call.arguments),
+    "Cast": _cast, "CastLike": _cast,
+    "BitCast": lambda call: f"as_{CTYPES[call.dtype]}({call.arguments[0]})",
+    "Identity": unary("{a}"),
+    "Dropout": unary("{a}"),
+}  # fmt: skip
+"""All element-wise operators."""
+
+VECTOR_SAFE = frozenset(
+    {*FLOAT_ONLY, "Relu", "Clip", "PRelu", "Add", "Sub", "Mul", "Div", "Pow", "Sum", "Max", "Min",
+     "Neg", "Abs", "Sign", "Where", "Identity", "Dropout"}
+)  # fmt: skip
+"""What may run on vectors of floats, if the result is float32."""
+
+_POWERS = """
+long integer_power(long base, long exponent)
+{
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+  long power = 1;
+  for (; exponent; exponent >>= 1, base *= base) if (exponent & 1) power *= base;
+  return power;
+}
+long real_power(long base, float exponent)
+{
+  if (exponent == rint(exponent)) return integer_power(base, (long)exponent);
+  return (long)pow((float)base, exponent);
+}
+"""
+
+
+def helpers(op: Operator, dtype: str) -> str:
+    """Functions that the expression of ``op`` calls, or nothing."""
+    return _POWERS if op.op_type == "Pow" and not is_float(dtype) else ""
+
+
+def expression(call: Call) -> str:
+    """The text that computes a call."""
+    return OPERATORS[call.op.op_type](call)

@@ -1,0 +1,130 @@
+"""Folding rows: sums, maxima and the like, by vectors and by groups of work items."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coexec.engines.opencl.kernels.rows import Rows, Span
+
+__all__ = ["MAXIMUM", "Fold", "across_lanes", "fold", "highest", "joined", "lowest", "total"]
+
+_LIMITS = {
+    "bool": ("0", "1"), "float32": ("-INFINITY", "INFINITY"), "float64": ("-INFINITY", "INFINITY"),
+    "int8": ("CHAR_MIN", "CHAR_MAX"), "int16": ("SHRT_MIN", "SHRT_MAX"),
+    "int32": ("INT_MIN", "INT_MAX"), "int64": ("LONG_MIN", "LONG_MAX"),
+    "uint8": ("0", "UCHAR_MAX"), "uint16": ("0", "USHRT_MAX"),
+    "uint32": ("0", "UINT_MAX"), "uint64": ("0", "ULONG_MAX"),
+}  # fmt: skip
+
+
+def lowest(dtype: str) -> str:
+    """What no number of the type is below."""
+    return _LIMITS[dtype][0]
+
+
+def highest(dtype: str) -> str:
+    """What no number of the type is above."""
+    return _LIMITS[dtype][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """An associative operation. Its texts serve scalars and vectors alike."""
+
+    start: str
+    """What changes nothing."""
+    term: str
+    """Made of each element ``v``."""
+    merge: str
+    """Of two partial results, ``{a}`` and ``{b}``."""
+
+    def add(self, name: str, other: str) -> str:
+        """The statement that merges ``other`` into ``name``."""
+        return f"{name} = {self.merge.format(a=name, b=other)};"
+
+
+MAXIMUM = Fold("-INFINITY", "v", "fmax({a}, {b})")
+"""Of floats."""
+
+
+def total(term: str) -> Fold:
+    """The sum of ``term`` over the elements ``v``."""
+    return Fold("0.0f", term, "({a} + {b})")
+
+
+def fold(rows: Rows, name: str, operation: Fold) -> list[str]:
+    """Lines that declare ``name``, the result of ``operation`` over the row."""
+    if rows.kind == "plain":
+        lines = [f"{rows.ctype} {name} = {operation.start};"]
+        lines += rows.loop(rows.rest(), lambda _: [operation.add(name, f"({operation.term})")])
+    else:
+        lines = _vectors(rows, name, operation)
+    return lines + joined(rows.sharing, {name: rows.ctype}, [operation.add(name, f"{name}_other")])
+
+
+def _vectors(rows: Rows, name: str, operation: Fold) -> list[str]:
+    """With several partial results, so that none waits for the one before."""
+    span, rest = rows.vectors(), rows.rest()
+    ways = 4 if span.count >= 16 and rows.sharing == 1 else 1
+    vector = span.ctype
+    names = [name if rows.vector else f"{name}_lanes"]
+    names += [f"{name}_{way}" for way in range(1, ways)]
+    lines = [f"{vector} {n} = ({vector})({operation.start});" for n in names]
+    whole = span.count - span.count % ways if ways > 1 else 0
+    if whole:
+        lines.append(f"for (int k = 0; k < {whole}; k += {ways}) {{")
+        for way, n in enumerate(names):
+            load = span.load.format(span.unit(f"(k + {way})").at)
+            lines.append(f"  {{ const {vector} v = {load}; {operation.add(n, operation.term)} }}")
+        lines.append("}")
+    lines += rows.loop(span, lambda _: [operation.add(names[0], operation.term)], whole)
+    chosen = _chosen(operation, rest, rows.block)
+    lines += rows.loop(rest, lambda _: [operation.add(names[0], chosen)])
+    lines += [operation.add(names[0], other) for other in names[1:]]
+    return lines if rows.vector else lines + across_lanes(name, names[0], operation, rows.block)
+
+
+def _chosen(operation: Fold, span: Span, width: int) -> str:
+    """The term in the lanes that count, and what changes nothing in the others."""
+    lanes = ", ".join("-1" if lane in (span.lanes or ()) else "0" for lane in range(width))
+    return f"((int{width})({lanes}) ? ({operation.term}) : (float{width})({operation.start}))"
+
+
+def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[str]:
+    """Lines that declare ``name``, all lanes of ``vector`` together."""
+    lines = []
+    while width > 1:
+        width //= 2
+        ctype = "float" if width == 1 else f"float{width}"
+        result = name if width == 1 else f"{name}_lanes{width}"
+        merged = operation.merge.format(a=f"{vector}.lo", b=f"{vector}.hi")
+        lines.append(f"{ctype} {result} = {merged};")
+        vector = result
+    return lines
+
+
+def joined(sharing: int, variables: Mapping[str, str], merge: Sequence[str]) -> list[str]:
+    """Lines that merge what the work items of a group found, so that all of them have it.
+
+    Args:
+        sharing: how many there are, a power of two; each knows its number as ``item``.
+        variables: ctype by name.
+        merge: statements that merge NAME_other into NAME, for all names.
+    """
+    if sharing == 1:
+        return []
+    lines = []
+    for name, ctype in variables.items():
+        lines += [f"__local {ctype} {name}_all[{sharing}];", f"{name}_all[item] = {name};"]
+    others = [f"const {c} {n}_other = {n}_all[item + span];" for n, c in variables.items()]
+    return [
+        *lines,
+        f"for (int span = {sharing // 2}; span > 0; span /= 2) {{",
+        "  barrier(CLK_LOCAL_MEM_FENCE);",
+        "  if (item < span) {",
+        *(f"    {line}" for line in (*others, *merge)),
+        *(f"    {name}_all[item] = {name};" for name in variables),
+        "  }",
+        "}",
+        "barrier(CLK_LOCAL_MEM_FENCE);",
+        *(f"{name} = {name}_all[0];" for name in variables),
+    ]

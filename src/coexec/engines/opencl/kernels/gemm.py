@@ -1,0 +1,26 @@
+"""Gemm and MatMul: which of the variants computes them on this processor."""
+
+from collections.abc import Mapping
+
+from coexec.engines.opencl.kernels import gemm_cpu, gemm_tiled, gemv
+from coexec.engines.opencl.kernels.base import Context, Launch, Node
+from coexec.engines.opencl.kernels.product import Product
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["launches", "why_not"]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    for name in op.inputs[:2]:
+        if tensors[name].dtype != "float32":
+            return f"{op.op_type} of {tensors[name].dtype}: only of float32"
+    return None
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    product = Product.of(node.operator, context)
+    if context.arch.family == "cpu":
+        return gemm_cpu.launches(node, context, product)
+    if gemv.fits(node, context, product):
+        return gemv.launches(node, context, product)
+    return gemm_tiled.launches(node, context, product)

@@ -1,0 +1,64 @@
+"""Matrix products on GPUs, in tiles through local memory; operands in any layout.
+
+A group of 256 work items computes 64 rows times 64 columns, each item 4 x 4 of them. For every
+16 steps of the inner axis the group loads a tile of each side.
+"""
+
+import math
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.product import Operands, Product
+
+__all__ = ["launches"]
+
+_DEPTH = 16
+_ITEMS = 16
+
+
+def launches(node: Node, context: Context, product: Product) -> list[Launch]:
+    items = _ITEMS if context.arch.max_group >= 256 else 8
+    edge = 4 * items
+    source = Source("gemm_tiled", context.arch)
+    operands = Operands(source, context, node, product)
+    operands.declare_right()
+    operands.declare_result()
+    loads = edge * _DEPTH // (items * items)
+    k = f"(from + v % {_DEPTH})"
+    lines = [
+        f"const int item = get_local_id(0), tx = item % {items}, ty = item / {items};",
+        f"const int top = get_group_id(1) * {edge}, left = get_group_id(0) * {edge};",
+        *operands.batch_lines("get_global_id(2)"),
+        f"__local float as[{_DEPTH}][{edge + 1}], bs[{_DEPTH}][{edge + 1}];",
+        "float sum[4][4];",
+        "for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) sum[i][j] = 0.0f;",
+        f"for (int from = 0; from < {product.k}; from += {_DEPTH}) {{",
+        f"  for (int i = 0; i < {loads}; i++) {{",
+        f"    const int v = item + i * {items * items}, row = top + v / {_DEPTH};",
+        f"    as[v % {_DEPTH}][v / {_DEPTH}] = row < {product.m} && {k} < {product.k} ? "
+        f"{operands.left(f'min(row, {product.m - 1})', f'min({k}, {product.k - 1})')} : 0.0f;",
+        "  }",
+        f"  for (int i = 0; i < {loads}; i++) {{",
+        f"    const int v = item + i * {items * items}, k = from + v / {edge};",
+        f"    const int column = left + v % {edge};",
+        f"    bs[v / {edge}][v % {edge}] = column < {product.n} && k < {product.k} ? "
+        f"{operands.right(f'min(k, {product.k - 1})', f'min(column, {product.n - 1})')} : 0.0f;",
+        "  }",
+        "  barrier(CLK_LOCAL_MEM_FENCE);",
+        f"  for (int k = 0; k < {_DEPTH}; k++)",
+        "    for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++)",
+        f"      sum[i][j] += as[k][ty + i * {items}] * bs[k][tx + j * {items}];",
+        "  barrier(CLK_LOCAL_MEM_FENCE);",
+        "}",
+        "for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {",
+        f"  const int row = top + ty + i * {items}, column = left + tx + j * {items};",
+        f"  if (row >= {product.m} || column >= {product.n}) continue;",
+        *(f"  {line}" for line in operands.store("sum[i][j]", "row", "column")),
+        "}",
+    ]
+    source.lines("\n".join(f"  {line}" for line in lines))
+    grid = (
+        ceil_div(product.n, edge) * items * items,
+        ceil_div(product.m, edge),
+        math.prod(product.batch),
+    )
+    return [source.launch(grid, (items * items, 1, 1))]

@@ -1,0 +1,175 @@
+"""Norms: elements are shifted and scaled by what their row is like.
+
+They differ in what a row is (`rows` tells how a work item goes along one), in the numbers that are
+found of it, and in the parameters: one for each channel, or one for each element of a row.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.chain import Operand, operand_value
+from coexec.engines.opencl.kernels.folds import fold, total
+from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
+from coexec.engines.opencl.kernels.output import Output
+from coexec.engines.opencl.kernels.positions import at, neighbours
+from coexec.engines.opencl.kernels.reasons import wrong_type
+from coexec.engines.opencl.kernels.rows import Rows, Unit
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["OPERATORS", "launches", "why_not"]
+
+OPERATORS = (
+    "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
+    "MeanVarianceNormalization", "RMSNormalization",
+)  # fmt: skip
+
+_Parameter = Callable[[Unit], str]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if op.op_type == "LpNormalization" and op.int("p", 2) not in (1, 2):
+        return f"LpNormalization of order {op.int('p', 2)}: only of 1 and 2"
+    return wrong_type(op, tensors)
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """One kernel that goes along each row for its statistics, then for the results."""
+    op = node.operator
+    source = Source("norm", context.arch)
+    x = declare(source, context, "x", op.inputs[0])
+    rows = _rows(op, source, x, context)
+    parameters = _parameters(op, source, context, rows, x)
+    output = Output(source, context, node, scalar=rows.kind == "plain")
+    lines, value = _statistics(op, rows)
+    lines += _further_outputs(op, source, context, rows)
+
+    def result(unit: Unit) -> str:
+        texts = [parameter(unit) for parameter in parameters]
+        return " + ".join([" * ".join([value, *texts[:1]]), *texts[1:]])
+
+    return [rows.launch(lines + rows.each(output, result))]
+
+
+def _rows(op: Operator, source: Source, x: Value, context: Context) -> Rows:
+    alike = x.block == context.value(op.outputs[0]).block
+    rank = len(x.shape)
+    if op.op_type == "GroupNormalization":
+        return _groups(op, source, x, alike)
+    if op.op_type == "LayerNormalization" or op.op_type == "RMSNormalization":
+        along: Sequence[int] = range(op.int("axis", -1) % rank, rank)
+        full = x.block or all(_lies_like(n, along, x, context) for n in op.inputs[1:] if n)
+        alike = alike and bool(full) and not _further(op, context)
+    elif op.op_type == "InstanceNormalization":
+        along = range(2, rank)
+    elif op.op_type == "LpNormalization":
+        along = [op.int("axis", -1) % rank]
+    else:
+        along = sorted(a % rank for a in op.ints("axes", (0, 2, 3)))
+    return Rows(source, x, along, vectors=alike)
+
+
+def _groups(op: Operator, source: Source, x: Value, alike: bool) -> Rows:
+    """Batch and channels are counted as groups and their members."""
+    batch, channels, *spatial = x.shape
+    groups = op.int("num_groups", 1)
+    members = channels // groups
+
+    def place(coordinates: Sequence[str], width: int) -> list[str]:
+        group, member, *rest = coordinates
+        first = f"{group} % {groups} * {members // width}"
+        return [f"({group} / {groups})", f"({first} + {member})", *rest]
+
+    whole = members if x.block else math.prod(spatial)  # no vector may reach into what follows
+    return Rows(
+        source, x, range(1, len(x.shape)), sizes=(batch * groups, members, *spatial),
+        place=place, vectors=alike and whole % source.arch.block == 0,
+    )  # fmt: skip
+
+
+def _lies_like(name: str, along: Sequence[int], x: Value, context: Context) -> bool:
+    """Whether a parameter lies in memory as the elements of a row-major row do."""
+    row_major = context.constant(name) is not None or not context.value(name).block
+    return row_major and context.tensors[name].shape == x.shape[along[0] :]
+
+
+def _parameters(
+    op: Operator, source: Source, context: Context, rows: Rows, x: Value
+) -> list[_Parameter]:
+    """Scale and shift, as far as there are any."""
+    names = [n for n in op.inputs[1:3] if n]
+    arguments = ["scale", "shift"][: len(names)]
+    if op.op_type in ("GroupNormalization", "InstanceNormalization"):
+        repeats = [x.shape[1] // context.tensors[n].shape[0] for n in names]
+        return [
+            _per_channel(PerChannel(source, argument, given(context, name), repeat), rows)
+            for argument, name, repeat in zip(arguments, names, repeats, strict=True)
+        ]
+    return [
+        _per_element(source, context, argument, name, rows, op)
+        for argument, name in zip(arguments, names, strict=True)
+    ]
+
+
+def _per_channel(parameter: PerChannel, rows: Rows) -> _Parameter:
+    if rows.kind in ("lanes", "across"):
+        return lambda unit: parameter.vector(unit.coordinates[1])
+    return lambda unit: parameter.scalar(unit.coordinates[1])
+
+
+def _per_element(
+    source: Source, context: Context, argument: str, name: str, rows: Rows, op: Operator
+) -> _Parameter:
+    if rows.kind != "contiguous":
+        vectors = None if rows.kind == "plain" else context.value(op.outputs[0])
+        operand = Operand(source, context, operand_value(context, name), argument, vectors)
+        return lambda unit: operand.at(unit.coordinates)
+    declare(source, context, argument, name)
+    source.define(neighbours(argument, context.arch.half, rows.block))
+
+    def text(unit: Unit) -> str:
+        if unit.vector:
+            return f"NEAR_{argument}({unit.index})"
+        return f"GET_{argument}({unit.index})"
+
+    return text
+
+
+def _statistics(op: Operator, rows: Rows) -> tuple[list[str], str]:
+    """Lines that declare what is found of a row, and the expression of an element ``v``."""
+    count, kind = f"{rows.length}.0f", rows.ctype
+    epsilon = literal(op.number("epsilon", 1e-5))
+    if op.op_type == "LpNormalization":
+        second = op.int("p", 2) == 2
+        lines = fold(rows, "norm", total("v * v" if second else "fabs(v)"))
+        norm = "sqrt(norm)" if second else "norm"
+        return [*lines, f"const {kind} factor = norm > 0.0f ? 1.0f / {norm} : ({kind})(0.0f);"], (
+            "v * factor")  # fmt: skip
+    if op.op_type == "RMSNormalization":
+        lines = fold(rows, "squares", total("v * v"))
+        return [*lines, f"const {kind} factor = 1.0f / sqrt(squares / {count} + {epsilon});"], (
+            "v * factor")  # fmt: skip
+    lines = fold(rows, "sum", total("v"))
+    lines.append(f"const {kind} mean = sum / {count};")
+    lines += fold(rows, "squares", total("(v - mean) * (v - mean)"))
+    deviation = f"sqrt(squares / {count} + {epsilon})"
+    if op.op_type == "MeanVarianceNormalization":
+        deviation = f"(sqrt(squares / {count}) + 1e-9f)"
+    lines.append(f"const {kind} factor = 1.0f / {deviation};")
+    return lines, "(v - mean) * factor"
+
+
+def _further(op: Operator, context: Context) -> list[tuple[str, str]]:
+    """Of LayerNormalization, the outputs behind the first one and what they are."""
+    pairs = zip(op.outputs[1:], ("mean", "factor"), strict=False)
+    return [(name, what) for name, what in pairs if name in context.tensors]
+
+
+def _further_outputs(op: Operator, source: Source, context: Context, rows: Rows) -> list[str]:
+    lines = []
+    rank = len(context.tensors[op.inputs[0]].shape)
+    coordinates = [f"p{a}" if a in rows.kept else "0" for a in range(rank)]
+    for name, what in _further(op, context):
+        source.write(f"{what}_out", context.value(name))
+        lines.append(f"PUT_{what}_out({at(f'{what}_out', coordinates)}, {what});")
+    return lines

@@ -1,0 +1,42 @@
+"""The result of a kernel with the chain of element-wise operators behind it."""
+
+from collections.abc import Sequence
+
+from coexec.engines.opencl.kernels.base import CTYPES, Context, Node, Source
+from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.positions import at
+
+__all__ = ["Output"]
+
+
+class Output:
+    """Declares the result of a node as ``y`` and what its chain reads."""
+
+    def __init__(self, source: Source, context: Context, node: Node, scalar: bool = False) -> None:
+        """``scalar``: the kernel makes one scalar at a time, in whatever layout."""
+        self._chain = Chain(source, context, node, node.chain, scalar)
+        self._head = node.operator.outputs[0]
+        self._ctype = CTYPES[context.tensors[self._head].dtype]
+        self.chained = bool(node.chain)
+        self.value = self._chain.out
+        self.vector = self._chain.vector
+        """Whether `store` takes vectors of channels."""
+        if self.vector:
+            self._ctype = context.arch.vector
+        source.write("y", self.value)
+
+    def store(self, value: str, coordinates: Sequence[str], tag: str = "") -> list[str]:
+        """Lines that store what the chain makes of ``value``.
+
+        Args:
+            value: an expression; of a vector at (n, slice, y, x), or of a scalar.
+            coordinates: where it belongs; all of them.
+            tag: makes names of variables distinct where this is called several times.
+        """
+        made = f"made{tag}"
+        lines, result = self._chain.apply(made, self._head, coordinates, tag)
+        lines.insert(0, f"const {self._ctype} {made} = {value};")
+        if self.vector:
+            return [*lines, f"STORE_y(VEC_y({', '.join(coordinates)}), {result});"]
+        ctype = CTYPES[self.value.dtype]
+        return [*lines, f"PUT_y({at('y', coordinates)}, ({ctype})({result}));"]

@@ -1,0 +1,126 @@
+"""The numbers of a matrix product, and how its kernels read operands and store results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coexec.engines.opencl.kernels.base import Context, Node, Source, literal, row_major
+from coexec.engines.opencl.kernels.chain import Chain
+from coexec.ir.graph import Operator
+
+__all__ = ["Operands", "Product"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """batch x [m, k] times batch x [k, n], as Gemm or MatMul define it."""
+
+    batch: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+    across_a: bool = False
+    across_b: bool = False
+    """Whether the operand lies transposed."""
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @staticmethod
+    def of(op: Operator, context: Context) -> "Product":
+        a, b = (context.tensors[n].shape for n in op.inputs[:2])
+        if op.op_type == "Gemm":
+            ta, tb = bool(op.int("transA", 0)), bool(op.int("transB", 0))
+            m, k = reversed(a) if ta else a
+            n = b[0] if tb else b[1]
+            alpha, beta = op.number("alpha", 1.0), op.number("beta", 1.0)
+            return Product((), m, k, n, ta, tb, alpha, beta)
+        out = context.tensors[op.outputs[0]].shape
+        m = a[-2] if len(a) > 1 else 1
+        n = b[-1] if len(b) > 1 else 1
+        rank = len(out) - (len(a) > 1) - (len(b) > 1)
+        return Product(tuple(out[:rank]), m, a[-1], n)
+
+
+class Operands:
+    """Declares the tensors of a product in a kernel and addresses their elements."""
+
+    def __init__(self, source: Source, context: Context, node: Node, product: Product) -> None:
+        """Declares the left side; the right one is the kernel's own business."""
+        self._source = source
+        self._context = context
+        self._node = node
+        self._product = product
+        op = node.operator
+        self._ranks = tuple(len(context.tensors[n].shape) for n in op.inputs[:2])
+        self._bias = op.inputs[2] if op.op_type == "Gemm" and len(op.inputs) > 2 else ""
+        self._declare("a", op.inputs[0])
+
+    def declare_right(self) -> None:
+        """The right side as it is, for kernels that do not pack it."""
+        self._declare("b", self._node.operator.inputs[1])
+
+    def declare_result(self) -> None:
+        """Bias, what is fused behind, and the result; after both sides."""
+        if self._bias:
+            self._declare("c", self._bias)
+        self._chain = Chain(self._source, self._context, self._node, self._node.chain, scalar=True)
+        self._source.write("y", self._context.value(self._node.output))
+
+    def _declare(self, name: str, tensor: str) -> None:
+        array = self._context.constant(tensor)
+        if array is None:
+            self._source.read(name, self._context.value(tensor))
+        else:
+            self._source.constant(name, array, vector=1)
+            self._source.define(row_major(name, array.shape))
+
+    def batch_lines(self, index: str) -> list[str]:
+        """Lines that split the flat ``index`` of a product of the batch into b0, b1, ..."""
+        lines = [f"int batch_rest = {index};"]
+        for axis in reversed(range(len(self._product.batch))):
+            size = self._product.batch[axis]
+            lines.append(f"const int b{axis} = batch_rest % {size}; batch_rest /= {size};")
+        return lines
+
+    def left(self, row: str, k: str) -> str:
+        """The element of the left side."""
+        matrix = (k,) if self._ranks[0] == 1 else (k, row) if self._product.across_a else (row, k)
+        return self._element("a", self._node.operator.inputs[0], matrix)
+
+    def right(self, k: str, column: str) -> str:
+        """The element of the right side, where it is not packed."""
+        matrix = (k,) if self._ranks[1] == 1 else (
+            (column, k) if self._product.across_b else (k, column))  # fmt: skip
+        return self._element("b", self._node.operator.inputs[1], matrix)
+
+    def _element(self, name: str, tensor: str, matrix: Sequence[str]) -> str:
+        shape = self._context.tensors[tensor].shape
+        own = shape[: len(shape) - len(matrix)]
+        names = [f"b{i}" for i in range(len(self._product.batch))]
+        outer = [
+            n if d > 1 else "0" for n, d in zip(names[len(names) - len(own) :], own, strict=True)
+        ]
+        return f"GET_{name}(AT_{name}({', '.join([*outer, *matrix])}))"
+
+    def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
+        """Lines that finish one element of the result: scale, bias, chain, store."""
+        product = self._product
+        if product.alpha != 1.0:
+            value = f"{literal(product.alpha)} * {value}"
+        if self._bias:
+            shape = self._context.tensors[self._bias].shape
+            names = (row, column)[2 - len(shape) :]
+            own = [n if d > 1 else "0" for n, d in zip(names, shape, strict=True)]
+            scale = "" if product.beta == 1.0 else f"{literal(product.beta)} * "
+            value += f" + {scale}GET_c(AT_c({', '.join(own)}))"
+        matrix = [
+            *((row,) if self._ranks[0] > 1 else ()),
+            *((column,) if self._ranks[1] > 1 else ()),
+        ]
+        position = [f"b{i}" for i in range(len(product.batch))] + matrix
+        done = f"done{tag}"
+        lines, result = self._chain.apply(done, self._node.operator.outputs[0], position, tag)
+        return [
+            f"const float {done} = {value};",
+            *lines,
+            f"PUT_y(AT_y({', '.join(position)}), {result});",
+        ]

@@ -1,0 +1,28 @@
+"""Reshape and its kind where layouts differ; elsewhere no kernel is needed, see `placing`."""
+
+from collections.abc import Mapping
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, row_major
+from coexec.engines.opencl.kernels.elements import coordinates, each_scalar
+from coexec.engines.opencl.kernels.operands import declare
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["launches", "why_not"]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    """Nothing but types, which are checked for all: shapes are known."""
+    return None
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """One work item for each scalar, found by its position in the order of ONNX."""
+    source = Source("reshape", context.arch)
+    x = declare(source, context, "x", node.operator.inputs[0])
+    y = context.value(node.output)
+    source.write("y", y)
+    source.define(row_major("order", y.shape))
+    flat = f"AT_order({', '.join(f'p{axis}' for axis in range(len(y.shape)))})"
+    place = ", ".join(f"q{axis}" for axis in range(len(x.shape)))
+    lines = [coordinates(x.shape, flat, "q")]
+    return [each_scalar(source, y, lines, f"GET_x(AT_x({place}))")]

@@ -1,0 +1,162 @@
+"""Which rows of the input Resize and Upsample make a row of the output from, and their weights.
+
+All is known when the kernel is generated, so it reads tables: one for each axis that changes, as
+the interpolations of ONNX work along one axis after the other. Formulas: the operator's page and
+onnx/reference/ops/op_resize.py.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from coexec.engines.opencl.kernels.parameters import numbers
+from coexec.frontend.module import Array
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["COORDINATES", "MODES", "Taps", "given_scales", "taps"]
+
+MODES = ("nearest", "linear", "cubic")
+
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+               "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
+
+_OLD = 11
+"""The opset since which Resize has coordinates to choose from; Upsample never had."""
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """Of one axis, by row of the output."""
+
+    rows: Array
+    """[output, taps]: rows of the input; -1 if the row of the output lies outside."""
+    weights: Array
+    """[output, taps]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    size: int
+    output: int
+    scale: float
+    start: float
+    """Of the region of interest, in parts of the axis; ``end`` too."""
+    end: float
+
+
+def given_scales(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, float] | None:
+    """By axis, how much larger the output is. None if that is not known."""
+    source, target = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
+    old = _is_old(op)
+    axes = [a % len(source) for a in op.ints("axes", range(len(source)))]
+    scales = numbers(op, "scales", 1 if old else 2)
+    if scales:
+        return dict(zip(axes, map(float, scales), strict=True))
+    sizes = () if old else numbers(op, "sizes", 3)
+    policy = op.text("keep_aspect_ratio_policy", "stretch")
+    if scales is None or (policy != "stretch" and not sizes):
+        return None
+    if policy == "stretch":
+        return {a: target[a] / source[a] for a in axes}
+    ratios = [s / source[a] for s, a in zip(sizes or (), axes, strict=True)]
+    return dict.fromkeys(axes, min(ratios) if policy == "not_larger" else max(ratios))
+
+
+def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
+    """By axis that changes, what its rows are made from."""
+    found = {}
+    for axis, scale in _axes(op, tensors).items():
+        places = _places(scale, _coordinates(op))
+        rows, weights = _nearest(op, scale, places) if _mode(op) == "nearest" else (
+            _interpolated(op, scale, places))  # fmt: skip
+        rows = np.clip(rows, 0, scale.size - 1)
+        if _coordinates(op) == "tf_crop_and_resize":
+            rows[(places < 0) | (places > scale.size - 1)] = -1
+        found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
+    return found
+
+
+def _is_old(op: Operator) -> bool:
+    return op.op_type == "Upsample" or 0 < op.version < _OLD
+
+
+def _mode(op: Operator) -> str:
+    return op.text("mode", "nearest")
+
+
+def _coordinates(op: Operator) -> str:
+    default = "asymmetric" if _is_old(op) else "half_pixel"
+    return op.text("coordinate_transformation_mode", default)
+
+
+def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _Axis]:
+    source, target = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
+    scales = given_scales(op, tensors) or {}
+    cropped = _coordinates(op) == "tf_crop_and_resize"
+    roi = [float(v) for v in (numbers(op, "roi", 1) or ())] if cropped else []
+    roi = roi or [0.0] * len(scales) + [1.0] * len(scales)
+    found = {}
+    for i, (axis, scale) in enumerate(scales.items()):
+        row = _Axis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
+        if row != _Axis(row.size, row.size, 1.0, 0.0, 1.0):
+            found[axis] = row
+    return found
+
+
+def _places(axis: _Axis, mode: str) -> Array:
+    """For each row of the output, where it lies between the rows of the input."""
+    y = np.arange(axis.output, dtype=np.float64)
+    exact = axis.scale * axis.size
+    single = math.isclose(exact, 1)
+    if mode == "align_corners":
+        return y * 0.0 if single else y * (axis.size - 1) / (exact - 1)
+    if mode == "asymmetric":
+        return y / axis.scale
+    if mode == "tf_half_pixel_for_nn":
+        return (y + 0.5) / axis.scale
+    if mode == "tf_crop_and_resize":
+        span = (axis.end - axis.start) * (axis.size - 1)
+        inside = y * 0.0 + span / 2 if single else y * span / (exact - 1)
+        return inside + axis.start * (axis.size - 1)
+    if mode == "pytorch_half_pixel" and single:
+        return y * 0.0
+    shift = axis.size / 2 * (1 - axis.output / exact) if mode == "half_pixel_symmetric" else 0.0
+    return shift + (y + 0.5) / axis.scale - 0.5
+
+
+def _nearest(op: Operator, axis: _Axis, places: Array) -> tuple[Array, Array]:
+    mode = op.text("nearest_mode", "round_prefer_floor")
+    if _is_old(op):  # not said by ONNX; this is what its tests and ONNX Runtime do
+        mode = "floor" if axis.scale >= 1 else "ceil"
+    rows = {
+        "floor": np.floor(places),
+        "ceil": np.ceil(places),
+        "round_prefer_floor": np.ceil(places - 0.5),
+        "round_prefer_ceil": np.floor(places + 0.5),
+    }[mode][:, None]
+    return rows, np.ones_like(rows)
+
+
+def _interpolated(op: Operator, axis: _Axis, places: Array) -> tuple[Array, Array]:
+    """A kernel around each place; antialiasing makes it as wide as the rows are apart."""
+    cubic = _mode(op) == "cubic"
+    squeeze = min(axis.scale, 1.0) if op.int("antialias", 0) else 1.0
+    first = math.floor(-(2 if cubic else 1) / squeeze) + 1
+    before = np.ceil(places) - 1  # so that a place on a row counts as 1 behind the one before
+    offsets = np.arange(first, 2 - first)
+    rows = before[:, None] + offsets
+    distances = np.abs(offsets - (places - before)[:, None]) * squeeze
+    weights = _cubic(distances, op.number("cubic_coeff_a", -0.75)) if cubic else (
+        np.clip(1 - distances, 0, 1))  # fmt: skip
+    if op.int("exclude_outside", 0):
+        weights = np.where((rows < 0) | (rows >= axis.size), 0.0, weights)
+    return rows, weights / weights.sum(axis=1, keepdims=True)
+
+
+def _cubic(x: Array, a: float) -> Array:
+    """Keys, "Cubic Convolution Interpolation for Digital Image Processing", 1981."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

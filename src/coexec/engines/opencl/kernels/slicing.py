@@ -1,0 +1,101 @@
+"""Slice and Split: every output is a window of the input, stepped or reversed."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.moving import moved
+from coexec.engines.opencl.kernels.operands import declare
+from coexec.engines.opencl.kernels.parameters import numbers
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["Window", "launches", "why_not", "windows"]
+
+
+class Window(NamedTuple):
+    """The elements of an output along one axis of the input: start, start + step, ..."""
+
+    axis: int
+    start: int
+    step: int = 1
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if windows(op, tensors) is None:
+        what = "sizes" if op.op_type == "Split" else "bounds"
+        return f"the {what} of {op.op_type} are computed, not constant"
+    return None
+
+
+def windows(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[Window]] | None:
+    """By output that is there, where it lies in the first input; None if that is not known.
+
+    Outputs without elements are left out.
+    """
+    if op.op_type == "Split":
+        return _split(op, tensors)
+    found = _sliced(op, tensors)
+    return None if found is None else {op.outputs[0]: found}
+
+
+def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[Window]] | None:
+    shape = tensors[op.inputs[0]].shape
+    axis = op.int("axis", 0) % len(shape)
+    sizes = _sizes(op, tensors, axis)
+    if sizes is None:
+        return None
+    starts = accumulate(sizes, initial=0)
+    parts = zip(op.outputs, starts, strict=False)
+    return {
+        name: [Window(axis, start)]
+        for name, start in parts
+        if name in tensors and tensors[name].shape[axis]
+    }
+
+
+def _sizes(op: Operator, tensors: Mapping[str, Tensor], axis: int) -> Sequence[int] | None:
+    """Of the outputs along ``axis``; nobody knows the shapes of those that nobody reads."""
+    if all(name in tensors for name in op.outputs):
+        return [tensors[name].shape[axis] for name in op.outputs]
+    given = numbers(op, "split", 1)
+    if given is None:
+        return None
+    even = ceil_div(tensors[op.inputs[0]].shape[axis], len(op.outputs))
+    return [int(v) for v in given] or [even] * len(op.outputs)
+
+
+def _sliced(op: Operator, tensors: Mapping[str, Tensor]) -> list[Window] | None:
+    shape = tensors[op.inputs[0]].shape
+    given = [numbers(op, name, i) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    starts, _, axes, steps = given
+    if starts is None or axes is None or steps is None:
+        return None
+    found = []
+    for i, start in enumerate(starts):
+        axis = int(axes[i]) % len(shape) if axes else i
+        step = int(steps[i]) if steps else 1
+        size = shape[axis]
+        first = int(start) + size if start < 0 else int(start)
+        found.append(Window(axis, min(max(first, 0), size - 1), step))
+    return found
+
+
+def launches(node: Node, context: Context) -> list[Launch]:
+    """One kernel for each output that is no view of the input."""
+    op = node.operator
+    parts = windows(op, context.tensors) or {}
+    return [_window(node, context, name, found) for name, found in parts.items()]
+
+
+def _window(node: Node, context: Context, name: str, found: Sequence[Window]) -> Launch:
+    source = Source("slice", context.arch)
+    x = declare(source, context, "x", node.operator.inputs[0])
+    y = context.value(name)
+    coordinates = [f"p{axis}" for axis in range(len(y.shape))]
+    residue: int | None = 0
+    for axis, start, step in found:
+        coordinates[axis] = f"({start} + {coordinates[axis]} * {step})"
+        if axis == 1 and context.arch.block:
+            residue = start % context.arch.block if step == 1 else None
+    return moved(source, x, y, coordinates, residue=residue)

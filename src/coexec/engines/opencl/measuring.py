@@ -1,0 +1,98 @@
+"""Exhaustive tuning: run the candidates on the device, take the fastest, remember it."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from coexec.engines.opencl.choices import Choices
+from coexec.engines.opencl.kernels.base import Grid, Launch, Value
+from coexec.engines.opencl.tensors import Runtime
+from coexec.engines.opencl.tuner import candidates, rounded, rule
+
+__all__ = ["Measuring"]
+
+_RUNS = 5
+
+
+class Measuring:
+    """Chooses variants and groups by their time on the device, on random numbers."""
+
+    def __init__(self, runtime: Runtime, choices: Choices) -> None:
+        self._runtime = runtime
+        self._choices = choices
+        properties = cl.command_queue_properties.PROFILING_ENABLE
+        self._queue = cl.CommandQueue(runtime.context, properties=properties)
+
+    def variant(self, key: str, variants: Mapping[str, Callable[[], list[Launch]]]) -> str:
+        """The name of the fastest variant of a node."""
+        known = self._choices.get(key)
+        if known in variants:
+            return str(known)
+        seconds = {}
+        for name, make in variants.items():
+            launches = make()
+            groups = [rule(launch, self._runtime.arch) for launch in launches]
+            seconds[name] = self._seconds(launches, groups)
+        best = min(seconds, key=seconds.__getitem__)
+        self._choices.set(key, best)
+        return best
+
+    def group(self, launch: Launch) -> Grid:
+        """The fastest group of a launch that leaves the choice."""
+        if launch.group:
+            return launch.group
+        sizes = [str(a) for a in launch.arguments if isinstance(a, int)]
+        key = " ".join(["group", str(launch.grid), *sizes, launch.source])
+        known = self._choices.get(key)
+        options = {str(group): group for group in candidates(launch, self._runtime.arch)}
+        if known not in options:
+            seconds = {text: self._seconds([launch], [group]) for text, group in options.items()}
+            known = min(seconds, key=seconds.__getitem__)
+            self._choices.set(key, known)
+        return options[known]
+
+    def _seconds(self, launches: Sequence[Launch], groups: Sequence[Grid]) -> float:
+        """Of all launches; infinite if the device cannot run them, which is no error here."""
+        buffers: dict[Any, Any] = {}  # alive until the end: kernels do not keep them
+        try:
+            calls = [
+                (self._kernel(launch, buffers), rounded(launch.grid, group), group)
+                for launch, group in zip(launches, groups, strict=True)
+            ]
+            totals = []
+            for _ in range(_RUNS):
+                events = [cl.enqueue_nd_range_kernel(self._queue, *call) for call in calls]
+                self._queue.finish()
+                totals.append(sum(1e-9 * (e.profile.end - e.profile.start) for e in events))
+            return statistics.median(totals)
+        except cl.Error:
+            return float("inf")
+
+    def _kernel(self, launch: Launch, buffers: dict[Any, Any]) -> Any:
+        program = self._runtime.binaries.program(launch.source, self._runtime.options)
+        kernel = cl.Kernel(program, launch.name)
+        index = 0
+        for argument in launch.arguments:
+            if isinstance(argument, Value):
+                if argument.name not in buffers:
+                    buffers[argument.name] = self._random(argument)
+                kernel.set_arg(index, buffers[argument.name])
+                kernel.set_arg(index + 1, np.int32(0))
+                index += 2
+            elif isinstance(argument, int):
+                kernel.set_arg(index, np.int32(argument))
+                index += 1
+            else:
+                buffers[id(argument)] = self._runtime.constant(argument)
+                kernel.set_arg(index, buffers[id(argument)])
+                index += 1
+        return kernel
+
+    def _random(self, value: Value) -> Any:
+        """Zeros would hide denormals, and run faster than data does."""
+        ctype = np.float16 if value.half else np.dtype(value.dtype)
+        numbers = np.random.default_rng(0).integers(0, 2, max(value.items, 1)).astype(ctype)
+        return self._runtime.constant(numbers, writable=True)

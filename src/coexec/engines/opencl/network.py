@@ -1,0 +1,265 @@
+"""A module as the engine sees it: operators, tensors and constants; cleaned up and fused.
+
+Clean-up, in this order: pads are merged into the convolution or pool behind them, identities
+disappear, and element-wise operators join the kernel that makes what they work on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+import onnx_ir as ir
+
+from coexec.engines.opencl.kernels import FUSED_BEHIND
+from coexec.engines.opencl.kernels.base import Node
+from coexec.engines.opencl.kernels.expressions import OPERATORS as ELEMENTWISE
+from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE
+from coexec.frontend.group import operator_of
+from coexec.frontend.module import Array, Module
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["Network", "clean_up", "read_network"]
+
+_LONGEST_CHAIN = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What one program computes."""
+
+    nodes: tuple[Node, ...]
+    """In an order in which they can run."""
+    tensors: Mapping[str, Tensor]
+    constants: Mapping[str, Array]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def read_network(module: Module) -> Network:
+    """The operators of a module, one node each."""
+    model = ir.serde.deserialize_model(onnx.load_model_from_string(module.proto))
+    graph = model.graph
+    constants: dict[str, Array] = dict(module.weights)
+    tensors = {t.name: t for t in (*module.inputs, *module.outputs)}
+    for name, value in graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if name not in constants:
+            constants[name] = tensor.numpy()
+        tensors[name] = Tensor(name, tuple(tensor.shape.numpy()), tensor.dtype.numpy().name, True)
+    for node in graph:
+        for value in node.outputs:
+            shape, dtype = value.shape, value.dtype
+            if value.name and value.name not in tensors and shape is not None and dtype is not None:
+                size = tuple(shape.numpy())
+                tensors[value.name] = Tensor(value.name, size, dtype.numpy().name)
+    return Network(
+        tuple(Node(operator_of(node)) for node in graph),
+        tensors,
+        constants,
+        tuple(t.name for t in module.inputs),
+        tuple(t.name for t in module.outputs),
+    )
+
+
+def clean_up(network: Network) -> Network:
+    """The network with fewer nodes that computes the same."""
+    return _fuse(_without_identities(_merge_pads(network)))
+
+
+def _readers(network: Network) -> dict[str, list[Node]]:
+    found: dict[str, list[Node]] = {}
+    for node in network.nodes:
+        for name in node.inputs:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _merge_pads(network: Network) -> Network:
+    """Pad with zeros in front of a Conv becomes the Conv's own padding."""
+    readers = _readers(network)
+    pads = {n.operator.outputs[0]: n.operator for n in network.nodes if n.operator.op_type == "Pad"}
+    gone: set[str] = set()
+    nodes: list[Node] = []
+    for node in network.nodes:
+        op = node.operator
+        pad = pads.get(op.inputs[0]) if op.inputs else None
+        merged = None
+        if pad is not None and len(readers[pad.outputs[0]]) == 1 and (
+            pad.outputs[0] not in network.outputs
+        ):  # fmt: skip
+            merged = _merged(pad, op)
+        if merged is not None and pad is not None:
+            gone.add(pad.outputs[0])
+            node = Node(merged)
+        nodes.append(node)
+    kept = tuple(n for n in nodes if n.operator.outputs[0] not in gone)
+    return replace(network, nodes=kept)
+
+
+def _merged(pad: Operator, op: Operator) -> Operator | None:
+    if op.op_type != "Conv" or pad.text("mode", "constant") != "constant":
+        return None
+    amounts = pad.constants.get(1, pad.ints("pads", ())) if pad.version >= 11 else (
+        pad.ints("pads", pad.ints("paddings", ())))  # fmt: skip
+    value = pad.constants.get(2, (pad.attributes.get("value", 0.0),))
+    computed = len(pad.inputs) > 2 and pad.inputs[2] and 2 not in pad.constants
+    some_axes = len(pad.inputs) > 3 and pad.inputs[3]
+    if computed or some_axes or not amounts or any(v != 0 for v in value):
+        return None
+    if op.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    rank = len(amounts) // 2
+    begin, end = [int(v) for v in amounts[:rank]], [int(v) for v in amounts[rank:]]
+    if any(begin[:2] + end[:2]) or min(begin + end) < 0:
+        return None
+    own = op.ints("pads", (0,) * (2 * (rank - 2)))
+    total = tuple(a + b for a, b in zip(begin[2:] + end[2:], own, strict=True))
+    attributes = {k: v for k, v in op.attributes.items() if k != "auto_pad"} | {"pads": total}
+    return replace(op, attributes=attributes, inputs=(pad.inputs[0], *op.inputs[1:]))
+
+
+def _without_identities(network: Network) -> Network:
+    """Operators that hand on what they get; not where the result leaves the program."""
+    same: dict[str, str] = {}
+    kept: list[Node] = []
+    for node in network.nodes:
+        op = _renamed(node.operator, same)
+        if _is_identity(op, network.tensors) and op.outputs[0] not in network.outputs:
+            same[op.outputs[0]] = op.inputs[0]
+        else:
+            kept.append(Node(op))
+    return replace(network, nodes=tuple(kept))
+
+
+def _renamed(op: Operator, same: Mapping[str, str]) -> Operator:
+    return replace(op, inputs=tuple(same.get(n, n) for n in op.inputs))
+
+
+def _is_identity(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
+    read = [n for n in op.inputs if n]
+    if op.op_type in ("Identity", "Dropout"):
+        return len([n for n in op.outputs if n in tensors]) == 1
+    if op.op_type in ("Concat", "Sum", "Mean", "Max", "Min"):
+        return len(read) == 1
+    made = op.outputs[0]
+    unchanged = bool(read and made) and tensors[read[0]].shape == tensors[made].shape
+    if op.op_type in ("Resize", "Upsample"):
+        return unchanged and _keeps_scale(op)
+    if op.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"):
+        return unchanged
+    if op.op_type == "Cast":
+        return tensors[read[0]].dtype == tensors[op.outputs[0]].dtype
+    if op.op_type == "Pad":
+        return unchanged and not any(op.constants.get(1, op.ints("pads", ())))
+    return False
+
+
+def _keeps_scale(op: Operator) -> bool:
+    """A Resize to the same shape may still resample: by 1.1 five pixels stay five."""
+    cropped = op.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    last = len(op.inputs) - 1
+    by_size = op.op_type == "Resize" and last == 3 and bool(op.inputs[3])
+    scales = op.attributes.get("scales") or op.constants.get(min(last, 2), ())
+    return not cropped and (by_size or (bool(scales) and all(s == 1 for s in scales)))  # type: ignore[union-attr]
+
+
+def _fuse(network: Network) -> Network:
+    """Join element-wise operators to what they work on.
+
+    From each head on, element-wise operators of its output's shape are taken in order as long as
+    they read nothing of the group but values of this shape. The group ends where a single value
+    leaves it; what was taken beyond that is given back. It runs at the place of its last member:
+    by then everything else that it reads is there.
+    """
+    return _Fusion(network).run()
+
+
+class _Fusion:
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._readers = _readers(network)
+        self._makers = {name: n for n in network.nodes for name in n.outputs}
+        self._order = {id(n): i for i, n in enumerate(network.nodes)}
+        self._taken: set[int] = set()
+
+    def run(self) -> Network:
+        groups: dict[int, Node] = {}
+        for node in self._network.nodes:
+            if id(node) in self._taken:
+                continue
+            chain = self._chain(node) if self._may_head(node) else []
+            self._taken.update(id(n) for n in chain)
+            last = chain[-1] if chain else node
+            groups[id(last)] = Node(node.operator, tuple(n.operator for n in chain))
+        nodes = tuple(groups[id(n)] for n in self._network.nodes if id(n) in groups)
+        return replace(self._network, nodes=nodes)
+
+    def _may_head(self, node: Node) -> bool:
+        op = node.operator
+        fits = op.op_type in FUSED_BEHIND or op.op_type in ELEMENTWISE
+        return fits and len(node.outputs) == 1
+
+    def _chain(self, head: Node) -> list[Node]:
+        group = [head]
+        best = 1
+        while len(group) <= _LONGEST_CHAIN:
+            following = self._following(group)
+            if following is None or self._needs_result_of(following, group):
+                break
+            group.append(following)
+            if self._escaping(group) <= {following.output}:
+                best = len(group)
+        return group[1:best]
+
+    def _following(self, group: Sequence[Node]) -> Node | None:
+        """The first element-wise node that reads the group and may join it."""
+        inside = {id(n) for n in group}
+        readers = (r for member in group for r in self._readers.get(member.output, ()))
+        fitting = (
+            r
+            for r in readers
+            if id(r) not in inside and id(r) not in self._taken and self._may_join(r, group[0])
+        )
+        return min(fitting, key=lambda r: self._order[id(r)], default=None)
+
+    def _may_join(self, node: Node, head: Node) -> bool:
+        op, tensors = node.operator, self._network.tensors
+        if op.op_type not in ELEMENTWISE or len(node.outputs) != 1:
+            return False
+        first, out = tensors[head.output], tensors[node.output]
+        if out.shape != first.shape:
+            return False
+        image = len(first.shape) == 4 and first.dtype == "float32"
+        return not image or (op.op_type in VECTOR_SAFE and out.dtype == "float32")
+
+    def _needs_result_of(self, node: Node, group: Sequence[Node]) -> bool:
+        """Whether ``node`` reads something that is computed outside from values of the group."""
+        inside = {id(n) for n in group}
+        start = self._order[id(group[0])]
+        stack = [node]
+        seen: set[int] = set()
+        while stack:
+            current = stack.pop()
+            for name in current.inputs:
+                before = self._makers.get(name)
+                if before is None or id(before) in seen or self._order[id(before)] < start:
+                    continue
+                if id(before) in inside:
+                    if current is not node:
+                        return True
+                    continue
+                seen.add(id(before))
+                stack.append(before)
+        return False
+
+    def _escaping(self, group: Sequence[Node]) -> set[str]:
+        """Values of the group that somebody outside reads."""
+        inside = {id(n) for n in group}
+        return {
+            n.output
+            for n in group
+            if n.output in self._network.outputs
+            or any(id(r) not in inside for r in self._readers.get(n.output, ()))
+        }

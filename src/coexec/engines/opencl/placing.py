@@ -1,0 +1,179 @@
+"""Where tensors of a network lie: several names may mean one piece of memory.
+
+A Reshape in row-major layout changes nothing in memory, so its result is its input. What Split and
+Slice take out stays where it is, and what Concat joins is computed where it belongs, if it is one
+piece there and starts at a whole block of channels.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coexec.engines.opencl.kernels.base import Context, Node, Value
+from coexec.engines.opencl.kernels.slicing import Window, windows
+from coexec.engines.opencl.kernels.transpose import permutation
+from coexec.engines.opencl.network import Network
+
+__all__ = ["Place", "Places", "place"]
+
+_VIEWS = frozenset(
+    {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor lies ``offset`` scalars behind the start of the root's memory."""
+
+    root: str
+    offset: int
+
+
+class Places:
+    """The place of each tensor. Roots are tensors too."""
+
+    def __init__(self, network: Network, context: Context) -> None:
+        self._network = network
+        self._context = context
+        self._parent: dict[str, Place] = {}
+        self._members: dict[str, list[str]] = {}
+        self._external = {*network.inputs, *network.outputs, *network.constants}
+
+    def of(self, name: str) -> Place:
+        offset = 0
+        while name in self._parent:
+            step = self._parent[name]
+            name, offset = step.root, offset + step.offset
+        return Place(name, offset)
+
+    def may_move(self, name: str, into: str, offset: int) -> bool:
+        """Whether all that lies in the memory of ``name`` may lie in that of ``into``."""
+        own, target = self.of(name), self.of(into)
+        if own.root in self._external or own.offset or own.root == target.root:
+            return False
+        if target.root in self._network.constants:
+            return False
+        there = self._context.value(target.root)
+        if there.ctype != self._context.value(own.root).ctype:
+            return False  # small tensors stay in 32 bits where large ones are stored in 16
+        room = there.items
+        needed = target.offset + offset + self.items(own.root)
+        return target.root not in self._external or needed <= room
+
+    def move(self, name: str, into: str, offset: int) -> bool:
+        """Let ``name`` and all in its memory lie in that of ``into``, if they may; whether so."""
+        if not self.may_move(name, into, offset):
+            return False
+        own, target = self.of(name), self.of(into)
+        self._parent[own.root] = Place(target.root, target.offset + offset)
+        moved = [own.root, *self._members.pop(own.root, [])]
+        self._members.setdefault(target.root, []).extend(moved)
+        return True
+
+    def alone(self, name: str) -> bool:
+        """Whether nothing else lies in the memory of ``name``."""
+        return name not in self._parent and not self._members.get(name)
+
+    def items(self, root: str) -> int:
+        """Scalars that the memory of a root holds."""
+        values = (self._context.value(n) for n in (root, *self._members.get(root, ())))
+        return max(self.of(v.name).offset + v.items for v in values)
+
+
+def place(network: Network, context: Context) -> tuple[Places, set[str]]:
+    """The places, and the outputs of nodes that need no kernel any more.
+
+    Also notes in ``context`` which inputs of a Concat are in place.
+    """
+    places = Places(network, context)
+    done: set[str] = set()
+    for node in network.nodes:
+        view = _parts if node.operator.op_type in ("Slice", "Split") else _view
+        if not node.chain and view(node, places, context):
+            done.add(node.output)
+    for node in reversed(network.nodes):  # a Concat inside of another finds its place first
+        if node.operator.op_type == "Concat":
+            context.in_place[node.output] = _join(node, places, context)
+    return places, done
+
+
+def _view(node: Node, places: Places, context: Context) -> bool:
+    """Make the result of a node another name of its input, if it is the same in memory."""
+    op = node.operator
+    if op.op_type not in _VIEWS or not _keeps_order(node, context):
+        return False
+    source, result = op.inputs[0], op.outputs[0]
+    if not _same_sequence(context.value(source), context.value(result)):
+        return False
+    return places.move(result, source, 0) or places.move(source, result, 0)
+
+
+def _keeps_order(node: Node, context: Context) -> bool:
+    """A Transpose that moves axes of one element only does."""
+    if node.operator.op_type != "Transpose":
+        return True
+    shape = context.tensors[node.operator.inputs[0]].shape
+    order = [axis for axis in permutation(node.operator, len(shape)) if shape[axis] > 1]
+    return order == sorted(order)
+
+
+def _parts(node: Node, places: Places, context: Context) -> bool:
+    """Make all that a Split or Slice takes out parts of its input's memory, if they may be."""
+    op = node.operator
+    whole = context.value(op.inputs[0])
+    found: dict[str, int] = {}
+    for name, cuts in (windows(op, context.tensors) or {}).items():
+        offset = _offset(context.value(name), whole, cuts)
+        if offset is None or not places.may_move(name, whole.name, offset):
+            return False
+        found[name] = offset
+    return all(places.move(name, whole.name, offset) for name, offset in found.items())
+
+
+def _offset(part: Value, whole: Value, cuts: Iterable[Window]) -> int | None:
+    """Where a part of a tensor starts, in scalars; None if it is not one piece of memory."""
+    changed = [w for w in cuts if w.step != 1 or part.shape[w.axis] != whole.shape[w.axis]]
+    if not changed:
+        return 0 if part.block == whole.block else None
+    axis, start, step = changed[0]
+    if len(changed) > 1 or step != 1 or math.prod(whole.shape[:axis]) != 1:
+        return None
+    if part.block != whole.block or (whole.block and (axis != 1 or start % whole.block)):
+        return None
+    return start * math.prod(whole.shape[axis + 1 :])
+
+
+def _same_sequence(a: Value, b: Value) -> bool:
+    if a.dtype != b.dtype:
+        return False
+    if a.block and b.block and a.shape[:2] == b.shape[:2]:
+        return math.prod(a.shape) == math.prod(b.shape)
+    return _dense(a) and _dense(b)
+
+
+def _dense(value: Value) -> bool:
+    """Whether scalars lie in the order of ONNX, with padding at the end at most."""
+    if not value.block:
+        return True
+    n, c, h, w = value.shape
+    return h * w == 1 and (n == 1 or c % value.block == 0)
+
+
+def _join(node: Node, places: Places, context: Context) -> frozenset[int]:
+    """The inputs of a Concat that are computed in place, by position.
+
+    An input in blocks may end inside of a block: the others are moved there later.
+    """
+    out = context.value(node.output)
+    axis = node.operator.int("axis", 1) % len(out.shape)
+    found: set[int] = set()
+    start = 0
+    names = node.operator.inputs
+    for position, name in enumerate(names):
+        value = context.value(name)
+        offset = _offset(value, out, [Window(axis, start)])
+        alone = places.items(places.of(name).root) == value.items and names.count(name) == 1
+        if offset is not None and alone and places.move(name, node.output, offset):
+            found.add(position)
+        start += value.shape[axis]
+    return frozenset(found)

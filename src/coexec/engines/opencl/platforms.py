@@ -1,0 +1,212 @@
+"""The OpenCL devices of this machine: GPUs first, then CPU runtimes, which compute on CPU cores.
+
+A new runtime does not change the numbers of the devices before it: PoCL comes before Intel's, and
+that before any other.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coexec.engines import detect
+from coexec.engines.opencl import vendors
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.cpu_runtime import CpuRuntime, Place, environment, thread_ids
+from coexec.engines.opencl.intel import Intel
+from coexec.engines.opencl.pocl import Pocl
+from coexec.errors import DeviceError, first_line
+
+__all__ = ["Found", "absent", "devices", "start"]
+
+_RUNTIMES: dict[str, CpuRuntime] = {
+    "Portable Computing Language": Pocl(),
+    "Intel(R) OpenCL": Intel(),
+}
+"""By the platform's name, in the order of their devices. Others join when they are found."""
+_lock = threading.Lock()
+_loaded = threading.Event()
+"""OpenCL was used, with the threads that were wanted first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """An OpenCL device."""
+
+    handle: Any
+    runtime: CpuRuntime | None = None
+    """What computes, where that is CPU cores; None for GPUs."""
+    told_cpu: str | None = None
+    """The CPU that it was told to compile for, see `pocl_cpu`. None: as it finds out itself."""
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.runtime is not None
+
+    @property
+    def binds(self) -> bool:
+        """Whether it computes on chosen cores."""
+        return self.runtime is not None and self.runtime.binds
+
+    def on(self, cores: tuple[int, ...]) -> "tuple[Found, Place]":
+        """The device on ``cores``, which are its own as long as the place lives.
+
+        Args:
+            cores: empty for GPUs.
+
+        Raises:
+            DeviceError: it cannot compute there, beside the devices that are open.
+        """
+        if self.runtime is None:
+            return self, Place(self.handle, (), ())
+        place = self.runtime.occupy(self.handle, cores or detect.usable_cores())
+        return replace(self, handle=place.handle), place
+
+    def context(self) -> Any:
+        import pyopencl
+
+        if self.runtime is not None:
+            self.runtime.start(self.handle)
+        return pyopencl.Context([self.handle])
+
+    @property
+    def name(self) -> str:
+        return str(self.handle.name).strip()
+
+    @property
+    def unified(self) -> bool:
+        """Whether the device computes in the host's memory."""
+        return bool(self.handle.host_unified_memory) or self.on_cpu
+
+    @property
+    def driver(self) -> str:
+        """The driver and its version, and the CPU that it was told to compile for."""
+        device = self.handle
+        text = f"{device.platform.name.strip()} {device.driver_version}, {device.version.strip()}"
+        return f"{text}, told {self.told_cpu}" if self.told_cpu else text
+
+    @property
+    def compiles_for(self) -> str:
+        """What a compiled program depends on: the driver, and a CPU's instructions."""
+        return " ".join([self.driver, *(detect.features() if self.on_cpu else ())])
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.handle.global_mem_size)
+
+    @property
+    def half(self) -> bool:
+        return "cl_khr_fp16" in self.handle.extensions
+
+    @property
+    def _image_edge(self) -> int:
+        device = self.handle
+        return (
+            min(device.image2d_max_width, device.image2d_max_height) if device.image_support else 0
+        )
+
+    def architecture(self, half: bool = False, storage: str = "auto") -> Architecture:
+        """``storage``: see `coexec.engines.base.Options`. Adreno GPUs read images faster."""
+        device = self.handle
+        images = storage == "image" or (storage == "auto" and "adreno" in self.name.lower())
+        common = {
+            "compute_units": device.max_compute_units,
+            "max_group": device.max_work_group_size,
+            "local_bytes": device.local_mem_size,
+            "half": half,
+            "image_edge": self._image_edge if images else 0,
+            "model": self.name,
+        }
+        if self.on_cpu:
+            width = device.native_vector_width_float
+            # 512-bit machines have 32 registers; NEON has 32 as well, AVX 16.
+            registers = 32 if width in (4, 16) else 16
+            return Architecture("cpu", max(4, width), registers=registers, **common)
+        if "nvidia" in device.vendor.lower():
+            return Architecture("nvidia", 4, **common)
+        return Architecture("mobile", 4, **common)
+
+
+def start(cores: Sequence[int] | None = None) -> None:
+    """Load OpenCL. CPU runtimes get a thread for each of ``cores`` (all usable ones by default).
+
+    Their number of threads stays as it is once they have started.
+
+    Raises:
+        DeviceError: pyopencl is not installed.
+    """
+    with _lock:
+        first = not _loaded.is_set()
+        wanted = tuple(cores or detect.usable_cores())
+        if first:
+            _load(len(wanted))
+            _loaded.set()
+        for runtime in _RUNTIMES.values() if first or cores else ():
+            runtime.want(wanted)
+
+
+def _load(threads: int) -> None:
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # pyopencl's would answer with stale binaries
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise DeviceError(f"OpenCL devices need pyopencl ({first_line(error)}): pip install "
+                          f"'coexec[gpu]' for GPUs, 'coexec[pocl]' or 'coexec[intel-opencl]' for "
+                          f"CPU cores as OpenCL devices") from None  # fmt: skip
+    values = dict(vendors.variables(Path(pyopencl.__file__).parent))
+    for runtime in _RUNTIMES.values():
+        values |= runtime.variables(threads)
+    before = thread_ids()
+    with environment(values):
+        for platform in _platforms():
+            _handles(platform)
+    for runtime in _RUNTIMES.values():
+        runtime.loaded(sorted(thread_ids() - before))
+
+
+def devices() -> list[Found]:
+    """All devices, in the order of their numbers: ``gpu:0`` is the first.
+
+    Whether one works is said by `coexec.engines.opencl.trial`.
+    """
+    start()
+    found = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
+    ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}
+    return sorted((f for f in found if f), key=lambda f: ranks.get(id(f.runtime), 0))
+
+
+def absent() -> list[str]:
+    """Why CPU runtimes that are installed are not among the devices, with the remedy."""
+    return vendors.absent(" ".join(platform.name for platform in _platforms()))
+
+
+def _found(handle: Any) -> Found | None:
+    import pyopencl
+
+    name = handle.platform.name.strip()
+    runtime = _RUNTIMES.get(name)
+    if runtime is None and handle.type & pyopencl.device_type.CPU:
+        runtime = _RUNTIMES.setdefault(name, CpuRuntime(name))
+    if runtime is not None:
+        return Found(handle, runtime, runtime.prepare(handle))
+    return Found(handle) if handle.type & pyopencl.device_type.GPU else None
+
+
+def _platforms() -> list[Any]:
+    import pyopencl
+
+    try:
+        return list(pyopencl.get_platforms())
+    except pyopencl.Error:
+        return []  # none at all
+
+
+def _handles(platform: Any) -> list[Any]:
+    import pyopencl
+
+    try:
+        return list(platform.get_devices())
+    except pyopencl.Error:
+        return []  # a platform without devices

@@ -1,0 +1,61 @@
+"""PoCL: its threads start when OpenCL is loaded, and compute for all its devices in the process.
+
+The thread that launches kernels does not compute. A part of the device (``clCreateSubDevices``) is
+no way to more than one set of cores: PoCL 3.0 runs the kernels of any part on all of its threads.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coexec.engines.opencl.cpu_runtime import CpuRuntime, Place, bind
+from coexec.engines.opencl.pocl_cpu import tell_cpu
+from coexec.errors import DeviceError
+
+__all__ = ["Pocl"]
+
+_THREADS = "POCL_MAX_PTHREAD_COUNT"
+
+
+class Pocl(CpuRuntime):
+    """One set of cores at a time, and one number of them as long as the process lives."""
+
+    binds = True
+    remedy = (
+        "install a newer PoCL in place of this one, or pip install 'coexec[intel-opencl]', a "
+        "runtime that knows newer CPUs"
+    )
+
+    def __init__(self) -> None:
+        super().__init__("PoCL")
+        self._workers: Sequence[int] = ()
+        self._threads = 0
+
+    def variables(self, threads: int) -> Mapping[str, str]:
+        self._threads = int(os.environ.get(_THREADS, threads))
+        return {_THREADS: str(self._threads)}
+
+    def loaded(self, started: Sequence[int]) -> None:
+        self._workers = started
+
+    def prepare(self, handle: Any) -> str | None:
+        # One code for all groups. Else PoCL compiles each kernel a second time, for the size of
+        # its groups, when it first runs, and keeps that in its own cache and not in ours.
+        os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
+        return tell_cpu(handle)
+
+    def _placed(self, handle: Any, cores: tuple[int, ...]) -> Place:
+        if len(cores) != self._threads:
+            raise DeviceError(
+                f"PoCL has {self._threads} threads in this process, so it cannot compute on "
+                f"{len(cores)} cores; give it the same number of cores as OpenCL's first device "
+                f"in the process, or use another process"
+            )
+        if others := self._elsewhere(cores):
+            raise DeviceError(
+                f"PoCL computes on core {', '.join(map(str, others))} in this process and has no "
+                f"other threads; close that device first, use another process, or Intel's runtime "
+                f"(pip install 'coexec[intel-opencl]'), which has a device for each core"
+            )
+        bind(self._workers, [{core} for core in cores])
+        return Place(handle, cores, cores)

@@ -1,0 +1,180 @@
+"""A compiled module: kernels with their constants and memory, and its runs."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from coexec.engines.opencl.binaries import Binaries
+from coexec.engines.opencl.building import Build
+from coexec.engines.opencl.compiling import programs
+from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.kernels.base import Grid, Launch, Value
+from coexec.engines.opencl.scratch import ScratchMemory
+from coexec.engines.opencl.tensors import DeviceTensor, Runtime
+from coexec.engines.opencl.tuner import rounded
+from coexec.errors import ExecutionError
+
+__all__ = ["OpenClProgram"]
+
+
+class OpenClProgram:
+    """The launches of a module on one device."""
+
+    def __init__(
+        self, build: Build, runtime: Runtime, group_of: Callable[[Launch], Grid | None]
+    ) -> None:
+        """``group_of``: work items that form a group; None leaves it to the driver."""
+        self._build = build
+        self._runtime = runtime
+        self.group_of = group_of
+        self._programs = self._compile(runtime.binaries, runtime.options)
+        with translated(runtime.name, f"taking memory for {len(build.launches)} kernels"):
+            self._constants = self._upload()
+            self._scratch = ScratchMemory(build, runtime)
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return self._build.launches
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """For each launch, the result that it works on."""
+        return self._build.tasks
+
+    def bind(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> "_Bound":
+        return _Bound(self, {**inputs, **outputs}, tuple(outputs))
+
+    def _compile(self, binaries: Binaries, options: str) -> list[Any]:
+        launches = self._build.launches
+        first: dict[str, tuple[str, str]] = {}
+        for launch, task in zip(launches, self._build.tasks, strict=True):
+            first.setdefault(launch.source, (launch.name, task))
+
+        def build(source: str) -> Any:
+            kernel, task = first[source]
+            with translated(self._runtime.name, f"compiling the kernel {kernel} of {task!r}"):
+                return binaries.program(source, options)
+
+        found = programs(binaries, list(first), options, build, self._runtime.arch)
+        return [found[launch.source] for launch in launches]
+
+    def _upload(self) -> list[list[Any]]:
+        """Buffers of the constants of each launch; equal arrays have one."""
+        made: dict[int, Any] = {}
+        found: list[list[Any]] = []
+        for launch in self._build.launches:
+            row = []
+            for argument in launch.arguments:
+                if isinstance(argument, np.ndarray):
+                    if id(argument) not in made:
+                        made[id(argument)] = self._runtime.constant(argument)
+                    row.append(made[id(argument)])
+            found.append(row)
+        return found
+
+    @property
+    def images(self) -> Collection[str]:
+        """Tensors between launches that lie in images."""
+        return self._build.images.keys()
+
+    @property
+    def planned_bytes(self) -> int:
+        """Of the memory between the launches, as planned."""
+        return self._scratch.planned_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the memory between the launches, as allocated."""
+        return self._scratch.allocated_bytes
+
+    def memory(self, value: Value, tensors: Mapping[str, DeviceTensor]) -> tuple[Any, int | None]:
+        """The buffer of a tensor and where it starts there, in scalars; or an image and None."""
+        place = self._build.places.of(value.name)
+        if place.root in tensors:
+            return tensors[place.root].buffer, place.offset
+        buffer, start_bytes = self._scratch.of(place.root)
+        if start_bytes is None:
+            return buffer, None
+        return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + place.offset
+
+
+class _Bound:
+    def __init__(
+        self, program: OpenClProgram, tensors: dict[str, DeviceTensor], written: tuple[str, ...]
+    ) -> None:
+        self._program = program
+        self._tensors = tensors
+        self._written = written
+        self._runtime = program._runtime
+        launches = program._build.launches
+        self.calls: list[tuple[Any, Any, Any]] = []
+        """Kernel, grid and group of each launch."""
+        self._uses: dict[str, list[tuple[Any, int, Value]]] = {}
+        for launch, compiled, constants in zip(
+            launches, program._programs, program._constants, strict=True
+        ):
+            kernel = cl.Kernel(compiled, launch.name)
+            self._set_arguments(kernel, launch, constants)
+            group = program.group_of(launch)
+            grid = launch.grid if group is None else rounded(launch.grid, group)
+            self.calls.append((kernel, grid, group))
+
+    def _set_arguments(self, kernel: Any, launch: Launch, constants: list[Any]) -> None:
+        index = 0
+        rest = iter(constants)
+        for argument in launch.arguments:
+            if isinstance(argument, np.ndarray):
+                kernel.set_arg(index, next(rest))
+                index += 1
+                continue
+            if isinstance(argument, int):
+                kernel.set_arg(index, np.int32(argument))
+                index += 1
+                continue
+            root = self._program._build.places.of(argument.name).root
+            self._uses.setdefault(root, []).append((kernel, index, argument))
+            index += self._set(kernel, index, argument)
+
+    def _set(self, kernel: Any, index: int, value: Value) -> int:
+        """Set a tensor; how many arguments it takes."""
+        buffer, offset = self._program.memory(value, self._tensors)
+        kernel.set_arg(index, buffer)
+        if offset is None:
+            return 1
+        kernel.set_arg(index + 1, np.int32(offset))
+        return 2
+
+    def set_input(self, name: str, tensor: DeviceTensor) -> None:
+        if self._tensors.get(name) is tensor:
+            return
+        self._tensors[name] = tensor
+        for kernel, index, value in self._uses.get(name, ()):
+            self._set(kernel, index, value)
+
+    set_output = set_input
+
+    def run(self) -> None:
+        runtime = self._runtime
+        tasks = self._program.tasks
+        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
+        with translated(runtime.name, doing, ExecutionError):
+            for name in self._written:
+                runtime.take_back(self._tensors[name])
+            if runtime.timer is None:
+                for kernel, grid, group in self.calls:
+                    cl.enqueue_nd_range_kernel(runtime.queue, kernel, grid, group)
+            else:
+                for call, launch, result in zip(
+                    self.calls, self._program.launches, self._program.tasks, strict=True
+                ):
+                    runtime.call(*call, launch.name, result)
+            leaving = [t for t in map(self._tensors.__getitem__, self._written) if t.leaving]
+            for tensor in leaving:
+                runtime.send(tensor)
+            runtime.finish()
+            for tensor in leaving:
+                tensor.sent = True

@@ -1,0 +1,81 @@
+"""Memory for what lies between the launches of a program, shared as the best strategy says."""
+
+from itertools import accumulate
+from typing import Any
+
+import pyopencl as cl
+
+from coexec.engines.opencl.building import Build, Scratch
+from coexec.engines.opencl.tensors import Runtime
+from coexec.memory.records import Record
+from coexec.memory.strategies import smallest
+
+__all__ = ["ScratchMemory"]
+
+_ALIGNMENT = 256
+"""Bytes: what any device wants a vector or a part of a buffer to start at."""
+
+
+class ScratchMemory:
+    """One buffer for all tensors that have an offset in it, and images, which are whole."""
+
+    def __init__(self, build: Build, runtime: Runtime) -> None:
+        self._images: dict[str, Any] = {}
+        self.image_bytes = 0
+        by_extent: dict[tuple[int, int], list[Scratch]] = {}
+        for scratch in build.scratch:
+            if scratch.name in build.images:
+                by_extent.setdefault(build.images[scratch.name], []).append(scratch)
+        for (width, height), members in by_extent.items():
+            self._make_images(runtime, width, height, members)
+        buffers = [s for s in build.scratch if s.name not in build.images]
+        self._offsets, self.buffer_bytes = _plan(buffers)
+        flags = cl.mem_flags.READ_WRITE
+        size = self.buffer_bytes
+        self._arena = cl.Buffer(runtime.context, flags, size) if size else None
+
+    @property
+    def planned_bytes(self) -> int:
+        return self.buffer_bytes + self.image_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """As OpenCL itself tells of what was allocated."""
+        made = [*({id(i): i for i in self._images.values()}.values()), self._arena]
+        return sum(int(memory.size) for memory in made if memory is not None)
+
+    def of(self, name: str) -> tuple[Any, int | None]:
+        """The buffer of a tensor and its offset in bytes; or its image, and None."""
+        if name in self._images:
+            return self._images[name], None
+        return self._arena, self._offsets[name]
+
+    def _make_images(
+        self, runtime: Runtime, width: int, height: int, members: list[Scratch]
+    ) -> None:
+        """Images of one extent share: other extents would need a view that OpenCL 1.2 lacks."""
+        half = cl.channel_type.HALF_FLOAT if runtime.arch.half else cl.channel_type.FLOAT
+        form = cl.ImageFormat(cl.channel_order.RGBA, half)
+        _, plan = smallest([Record(s.size_bytes, s.first, s.last) for s in members], ("objects",))
+        flags = cl.mem_flags.READ_WRITE
+        made = [
+            cl.create_image(runtime.context, flags, form, shape=(width, height)) for _ in plan.sizes
+        ]
+        self._images |= {s.name: made[i] for s, i in zip(members, plan.object_of, strict=True)}
+        self.image_bytes += len(made) * width * height * (8 if runtime.arch.half else 16)
+
+
+def _plan(scratch: list[Scratch]) -> tuple[dict[str, int], int]:
+    """Offset in bytes of each tensor in the one buffer that holds them all, and its size."""
+    if not scratch:
+        return {}, 0
+    records = [
+        Record(-(-s.size_bytes // _ALIGNMENT) * _ALIGNMENT, s.first, s.last) for s in scratch
+    ]
+    _, plan = smallest(records)
+    starts = [0, *accumulate(plan.sizes)]  # objects lie one after the other
+    offsets = {
+        tensor.name: starts[number] + offset
+        for tensor, number, offset in zip(scratch, plan.object_of, plan.offsets, strict=True)
+    }
+    return offsets, plan.total_bytes

@@ -1,0 +1,93 @@
+"""How many work items form a group: by rule, or measured and remembered.
+
+The rules are those of TFLite's GPU delegate: a table for Adreno GPUs, where a wrong choice is
+several times slower, and a generic rule for all others.
+"""
+
+import re
+from collections.abc import Iterator
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.base import Grid, Launch, Window, ceil_div
+
+__all__ = ["candidates", "rounded", "rule"]
+
+_ADRENO: dict[int, tuple[Grid, Grid]] = {
+    630: ((4, 8, 4), (4, 4, 8)),
+    540: ((8, 2, 2), (8, 8, 2)),
+    510: ((8, 4, 4), (8, 4, 4)),
+    509: ((8, 4, 8), (8, 8, 2)),
+    508: ((8, 4, 8), (8, 4, 8)),
+    506: ((8, 4, 8), (8, 4, 8)),
+    505: ((8, 4, 8), (8, 4, 8)),
+    418: ((8, 4, 8), (8, 4, 8)),
+    405: ((8, 4, 8), (8, 4, 8)),
+}
+"""By model: the best group for convolutions, and for depthwise ones."""
+
+_ADRENO_630: dict[Window, Grid] = {
+    Window("convolution", 3, 2): (8, 4, 4),
+    Window("depthwise", 3, 2): (4, 4, 4),
+    Window("depthwise", 1, 1): (8, 4, 4),
+}
+"""Kernels (kind, edge, stride) for which that model has a better one."""
+
+_MOST = 256
+"""Work items of a group by rule: larger ones leave registers for fewer of them."""
+
+
+def rule(launch: Launch, arch: Architecture) -> Grid:
+    """The group of a launch that leaves the choice.
+
+    One thread runs a whole group on a CPU, so groups are long in x there.
+    """
+    if launch.group:
+        return launch.group
+    x, y, z = launch.grid
+    most = min(arch.max_group, _MOST)
+    if arch.family == "cpu":
+        return min(x, most), 1, 1
+    known = _adreno(launch, arch)
+    if known is not None:
+        return known
+    depth = next(d for d in (8, 4, 2, 1) if z % d == 0)
+    plane = most // depth
+    width = min(max(1, ceil_div(x, 2)), plane)
+    return width, max(1, min(plane // width, y)), depth
+
+
+def _adreno(launch: Launch, arch: Architecture) -> Grid | None:
+    """From the table; not for results of few channels or few pixels, where it does not hold."""
+    model = re.search(r"Adreno\D*(\d{3})", arch.model)
+    window = launch.window
+    if model is None or window is None or int(model.group(1)) not in _ADRENO:
+        return None
+    width, height, slices = launch.grid
+    if slices * arch.block < 32 or height <= 5 or width <= 5:
+        return None
+    number = int(model.group(1))
+    if number == 630 and window in _ADRENO_630:
+        return _ADRENO_630[window]
+    convolution, depthwise = _ADRENO[number]
+    return convolution if window.kind == "convolution" else depthwise
+
+
+def candidates(launch: Launch, arch: Architecture) -> Iterator[Grid]:
+    """Groups worth measuring: that of the rule, and all of 1, 2, 4, 8, ... an axis that fit."""
+    yield rule(launch, arch)
+    x, y, z = launch.grid
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    for width in sizes:
+        for height in sizes[:4]:
+            for depth in sizes[:4]:
+                items = width * height * depth
+                if 16 <= items <= arch.max_group and width <= 2 * x and height <= 2 * y and (
+                    depth <= 2 * z
+                ):  # fmt: skip
+                    yield width, height, depth
+
+
+def rounded(grid: Grid, group: Grid) -> Grid:
+    """The grid filled up to whole groups."""
+    x, y, z = (ceil_div(g, n) * n for g, n in zip(grid, group, strict=True))
+    return x, y, z

@@ -1,0 +1,63 @@
+"""The slow device that defines what is right: the ONNX project's own reference evaluator."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from coexec.engines.null import NullDevice
+from coexec.errors import ExecutionError
+from coexec.frontend.module import Array, Module
+
+__all__ = ["ReferenceDevice"]
+
+
+class ReferenceDevice(NullDevice):
+    """Runs each module in numpy, operator by operator, as the ONNX standard describes it."""
+
+    def compile(self, module: Module) -> Any:
+        return _ReferenceProgram(module, self.spec.name)
+
+
+class _ReferenceProgram:
+    def __init__(self, module: Module, device: str) -> None:
+        proto = onnx.load_model_from_string(module.proto)
+        for i, initializer in enumerate(proto.graph.initializer):
+            if initializer.name in module.weights:
+                value = onnx.numpy_helper.from_array(
+                    np.asarray(module.weights[initializer.name]), initializer.name
+                )
+                proto.graph.initializer[i].CopyFrom(value)
+        self._evaluator = ReferenceEvaluator(proto)
+        self._device = device
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_Bound":
+        return _Bound(self._evaluator, self._device, dict(inputs), dict(outputs))
+
+
+class _Bound:
+    def __init__(
+        self,
+        evaluator: ReferenceEvaluator,
+        device: str,
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+    ) -> None:
+        self._evaluator, self._device = evaluator, device
+        self._inputs, self._outputs = inputs, outputs
+
+    def set_input(self, name: str, tensor: Array) -> None:
+        self._inputs[name] = tensor
+
+    def set_output(self, name: str, tensor: Array) -> None:
+        self._outputs[name] = tensor
+
+    def run(self) -> None:
+        try:
+            results = self._evaluator.run(list(self._outputs), self._inputs)
+        except Exception as error:
+            raise ExecutionError(f"{self._device}: {error}") from error
+        for tensor, result in zip(self._outputs.values(), results, strict=True):
+            tensor[...] = result

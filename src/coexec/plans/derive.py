@@ -1,0 +1,235 @@
+"""Derive the schedule of a plan: dependencies between pieces, runs of pieces, transfers."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from coexec.errors import PlanError
+from coexec.ir.graph import Graph, Piece
+from coexec.ir.receptive import needed_inputs
+from coexec.ir.region import Region
+from coexec.plans.plan import Plan
+from coexec.plans.schedule import Part, Schedule, Segment, Transfer
+
+__all__ = ["derive", "stepwise"]
+
+
+def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
+    """Segments and transfers of a verified plan.
+
+    Without ``tensor_caching`` a tensor moves anew for each segment that reads it on another device.
+
+    Raises:
+        PlanError: the orders on the devices wait for each other in a circle.
+    """
+    wiring = _wire(plan, graph)
+    runs = _cut(plan, wiring, _topological(plan, wiring))
+    segments = tuple(_segments(plan, graph, wiring, runs))
+    return Schedule(
+        graph, segments, tuple(_transfers(plan, graph, wiring, segments, tensor_caching))
+    )
+
+
+def stepwise(graph: Graph, device_of: Mapping[str, str]) -> Schedule:
+    """Every task a segment of its own, one after the other: how tasks are measured in place."""
+    segments = []
+    for index, task in enumerate(graph.tasks):
+        piece = graph.whole_piece(task)
+        reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
+        writes = tuple((name, graph.tensors[name].whole) for name in task.outputs)
+        after = (index - 1,) if index else ()
+        segments.append(Segment(index, device_of[task.name], (piece,), reads, writes, after))
+    return Schedule(graph, tuple(segments), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """``target`` reads ``part``, which ``source`` makes (None: it is an input of the model)."""
+
+    source: Piece | None
+    target: Piece
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    incoming: Mapping[Piece, list[_Edge]] = field(default_factory=dict)
+    outgoing: Mapping[Piece, list[_Edge]] = field(default_factory=dict)
+
+    def sources(self, piece: Piece) -> list[Piece]:
+        return list({e.source: None for e in self.incoming[piece] if e.source is not None})
+
+    def targets(self, piece: Piece) -> list[Piece]:
+        return list({e.target: None for e in self.outgoing[piece]})
+
+
+def _wire(plan: Plan, graph: Graph) -> _Wiring:
+    """Edges are overlaps of what one piece computes with what another needs."""
+    pieces_of: dict[str, list[Piece]] = {}
+    for piece in plan.device_of:
+        pieces_of.setdefault(piece.task, []).append(piece)
+    wiring = _Wiring({p: [] for p in plan.device_of}, {p: [] for p in plan.device_of})
+    for piece in plan.device_of:
+        for name, region in needed_inputs(graph, graph.task[piece.task], piece.region).items():
+            if not region.size and graph.tensors[name].whole.size:
+                continue
+            producer = graph.producer.get(name)
+            if producer is None:
+                wiring.incoming[piece].append(_Edge(None, piece, (name, region)))
+                continue
+            for source in pieces_of[producer.name]:
+                # Only the main output is split; side outputs come whole from an unsplit piece.
+                main = name == producer.outputs[0]
+                common = region.overlap(source.region) if main else region
+                if common.size or not region.size:
+                    edge = _Edge(source, piece, (name, common))
+                    wiring.incoming[piece].append(edge)
+                    wiring.outgoing[source].append(edge)
+    return wiring
+
+
+def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
+    """Each device's order, in groups of pieces that the plan joins."""
+    groups: list[list[Piece]] = []
+    for order in plan.order.values():
+        for position, piece in enumerate(order):
+            if position and piece in plan.joined:
+                groups[-1].append(piece)
+            else:
+                groups.append([piece])
+    return [tuple(group) for group in groups]
+
+
+def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
+    """All joined groups of pieces, dependencies and device orders respected."""
+    groups = _launched(plan)
+    group_of = {piece: i for i, group in enumerate(groups) for piece in group}
+    place = {piece: at for group in groups for at, piece in enumerate(group)}
+    before: list[set[int]] = [set() for _ in groups]
+    for piece, group in group_of.items():
+        for source in wiring.sources(piece):
+            if group_of[source] != group or place[source] >= place[piece]:
+                before[group].add(group_of[source])
+    for order in plan.order.values():
+        for one, two in pairwise(order):
+            if group_of[one] != group_of[two]:
+                before[group_of[two]].add(group_of[one])
+    following: list[list[int]] = [[] for _ in groups]
+    for i, earlier in enumerate(before):
+        for other in earlier:
+            following[other].append(i)
+    waiting = [len(earlier) for earlier in before]
+    queue = deque(i for i, missing in enumerate(waiting) if missing == 0)
+    done: list[int] = []
+    while queue:
+        done.append(queue.popleft())
+        for follower in following[done[-1]]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                queue.append(follower)
+    if len(done) < len(groups):
+        stuck = [piece for i, group in enumerate(groups) if waiting[i] for piece in group]
+        raise PlanError(
+            f"the plan has a deadlock: {len(stuck)} of {len(group_of)} pieces can never start, "
+            f"{stuck[0]} on {plan.device_of[stuck[0]]} among them, because some device is to run a "
+            f"reader before what it reads, or has joined pieces with one elsewhere between them; "
+            f"make a new plan"
+        )
+    return [groups[i] for i in done]
+
+
+def _cut(plan: Plan, wiring: _Wiring, groups: Sequence[tuple[Piece, ...]]) -> list[list[Piece]]:
+    """Cut each device's order into runs, listed in an order in which they can run one by one.
+
+    A run ends behind a group with a piece that another device waits for, and before a group that
+    needs something of another device which had not certainly ended when the run started.
+    """
+    runs: list[list[Piece]] = []
+    run_of: dict[Piece, int] = {}
+    ended: list[int] = []  # per run, the runs that ended before its start, as bits
+    current: dict[str, int] = {}
+    closed: set[int] = set()
+    for group in groups:
+        device = plan.device_of[group[0]]
+        run = current.get(device)
+        sources = {s: None for piece in group for s in wiring.sources(piece)}
+        foreign = {run_of[s] for s in sources if plan.device_of[s] != device}
+        if run is None or run in closed or any(not ended[run] >> f & 1 for f in foreign):
+            ended.append(_union(ended, foreign if run is None else foreign | {run}))
+            runs.append([])
+            run = current[device] = len(runs) - 1
+        runs[run].extend(group)
+        run_of |= dict.fromkeys(group, run)
+        if any(plan.device_of[t] != device for piece in group for t in wiring.targets(piece)):
+            closed.add(run)
+    return runs
+
+
+def _union(ended: Sequence[int], runs: Iterable[int]) -> int:
+    bits = 0
+    for run in runs:
+        bits |= ended[run] | 1 << run
+    return bits
+
+
+def _segments(
+    plan: Plan, graph: Graph, wiring: _Wiring, runs: Sequence[Sequence[Piece]]
+) -> Iterable[Segment]:
+    run_of = {piece: i for i, run in enumerate(runs) for piece in run}
+    last: dict[str, int] = {}
+    for index, run in enumerate(runs):
+        device = plan.device_of[run[0]]
+        inside = set(run)
+        reads = {part: None for piece in run for part in _reads(piece, graph, wiring, inside)}
+        writes = {part: None for piece in run for part in _writes(piece, graph, wiring, inside)}
+        after = {last[device]: None} if device in last else {}
+        after |= {run_of[s]: None for p in run for s in wiring.sources(p) if s not in inside}
+        last[device] = index
+        yield Segment(index, device, tuple(run), tuple(reads), tuple(writes), tuple(after))
+
+
+def _reads(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
+    """What a piece takes from outside of its segment: one part a tensor, if all of it is there."""
+    by_tensor: dict[str, list[_Edge]] = {}
+    for edge in wiring.incoming[piece]:
+        by_tensor.setdefault(edge.part[0], []).append(edge)
+    for name, edges in by_tensor.items():
+        outside = [e.part[1] for e in edges if e.source not in inside]
+        if len(outside) == len(edges):
+            needed = outside[0]
+            for region in outside[1:]:
+                needed = needed.hull(region)
+            yield name, needed
+        else:
+            yield from ((name, region) for region in outside)
+
+
+def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
+    task = graph.task[piece.task]
+    read = {e.part[0] for e in wiring.outgoing[piece] if e.target not in inside}
+    for position, name in enumerate(task.outputs):
+        if name in read or name in graph.outputs:
+            yield name, piece.region if position == 0 else graph.tensors[name].whole
+
+
+def _transfers(
+    plan: Plan, graph: Graph, wiring: _Wiring, segments: Sequence[Segment], tensor_caching: bool
+) -> Iterable[Transfer]:
+    """Each part that crosses devices, once for each device that reads it, or for each segment."""
+    segment_of = {piece: s.index for s in segments for piece in s.pieces}
+    moved: dict[tuple[str, str], list[Region]] = {}
+    for segment in segments:
+        if not tensor_caching:
+            moved.clear()
+        for piece in segment.pieces:
+            for edge in wiring.incoming[piece]:
+                if edge.source is None or plan.device_of[edge.source] == segment.device:
+                    continue
+                name, region = edge.part
+                there = moved.setdefault((name, segment.device), [])
+                if not any(other.contains(region) for other in there):
+                    there.append(region)
+                    size_bytes = region.size * graph.tensors[name].item_bytes
+                    source = segment_of[edge.source]
+                    yield Transfer(name, region, size_bytes, source, segment.index)

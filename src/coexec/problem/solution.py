@@ -1,0 +1,53 @@
+"""A plan as planners see it, in numbers; what it takes, and how it is written."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan, Provenance
+from coexec.problem.problem import Problem
+from coexec.timing.simulate import simulate
+
+_NOBODYS = Provenance("")
+
+__all__ = ["Found", "alone", "simulated_s", "written"]
+
+
+class Found(NamedTuple):
+    """A plan of whole tasks."""
+
+    assignment: Sequence[int]
+    """By task, its device."""
+    sequence: Sequence[int]
+    """All tasks, none before its predecessors: so a plan without ``joined`` has no deadlock."""
+    joined: frozenset[int] = frozenset()
+    """Tasks that are launched with the one before them on their device; nothing elsewhere may have
+    to run between the two."""
+
+
+def alone(problem: Problem) -> list[Found]:
+    """The plans that use one device only, for each that runs all tasks.
+
+    Planners that search without looking ahead, or with a limit, should not return anything slower.
+    """
+    able = (d for d in problem.devices if all(row[d] < math.inf for row in problem.latency_s))
+    return [Found([device] * len(problem.tasks), problem.tasks) for device in able]
+
+
+def simulated_s(problem: Problem, found: Found) -> float:
+    """Seconds of one inference in the simulator."""
+    schedule = derive(written(problem, found), problem.graph)
+    return simulate(schedule, problem.cost, problem.system).makespan_s
+
+
+def written(problem: Problem, found: Found, provenance: Provenance = _NOBODYS) -> Plan:
+    """The plan that runs each task on its device, in the order of the sequence."""
+    graph = problem.graph
+    pieces = [graph.whole_piece(task) for task in graph.tasks]
+    order = {
+        name: tuple(pieces[task] for task in found.sequence if found.assignment[task] == device)
+        for device, name in enumerate(problem.system.names)
+    }
+    joined = frozenset(pieces[task] for task in found.joined)
+    return Plan(graph.fingerprint, order, provenance, joined)

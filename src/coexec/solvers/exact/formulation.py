@@ -1,0 +1,176 @@
+"""The planners' model of time as constraints: what an exact planner gives to its solver.
+
+The rules are those of `planners.base.Timeline`. With ``joined`` they are weaker, so that no plan
+takes less than they say in the simulator either: the tasks of a segment pay for one launch, what
+makes a new segment is left out, and what one task sends may leave in any order.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, permutations
+from typing import NamedTuple
+
+from coexec.problem.building import Problem, Timeline
+from coexec.solvers.exact.constraints import FALSE, TRUE, Constraints, Literal, Rule, Sum
+from coexec.solvers.exact.listing import in_turn
+from coexec.solvers.exact.moves import copied_by_target, queued, sent_by_source
+from coexec.solvers.exact.placement import Placement
+
+__all__ = ["Formulation", "Solution"]
+
+
+class Solution(NamedTuple):
+    """A value for each decision, a tick for each moment."""
+
+    flags: Sequence[bool]
+    moments: Sequence[float]
+
+
+class Formulation(Placement):
+    """All constraints but one: that a device runs one task at a time.
+
+    That is for the solver to say in its own words (then `keep_order` has to follow), or with
+    `one_at_a_time`.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        tasks: Sequence[int],
+        timeline: Timeline,
+        constraints: Constraints,
+        tails_s: Sequence[float],
+        joined: bool = False,
+    ) -> None:
+        """``tails_s``: by task, what follows its end before the moment to be minimised."""
+        super().__init__(problem, tasks, timeline, constraints, joined)
+        self.end_of_all = constraints.moment()
+        """The moment to be minimised."""
+        self.horizon = math.inf
+        """The tick at which everything is over."""
+        self._tails_s = tails_s
+        copied_by_target(self)
+        sent_by_source(self)
+        queued(self)
+        self._start_when_free()
+        self._wait_for_predecessors()
+        self._end_after_all()
+
+    def _start_when_free(self) -> None:
+        rule = self.constraints.rule
+        for task in self.tasks:
+            rule(self.computes(task), Sum(self.problem.chain.heads_s[task]))
+            for device in self.able(task):
+                ended = self.computes(task).plus(self.run_s[task][device])
+                rule(self.ends(task), ended, [self.on(task, device)])
+            for device in self.problem.devices:
+                free_s = self.timeline.free_s[device] + self.launch_s(task, device)
+                rule(self.begins(task), Sum(free_s), [self.on(task, device)])
+
+    def _wait_for_predecessors(self) -> None:
+        """And for the latency of the link, where they are on another device."""
+        rule = self.constraints.rule
+        for task in self.tasks:
+            for source in self.problem.predecessors[task]:
+                rule(self.begins(task), self.ends(source))
+                for a, b in permutations(self.problem.devices, 2):
+                    wait_s = self.problem.links[a][b].latency_s + self.launch_s(task, b)
+                    ready = self.ends(source).plus(wait_s)
+                    crosses = self.crosses(source, task, a, b)
+                    if wait_s and crosses != FALSE:
+                        rule(self.begins(task), ready, [crosses], otherwise_s=wait_s)
+
+    def _end_after_all(self) -> None:
+        """After each task, and after each device has done all of its own."""
+        over = Sum(moment=self.end_of_all)
+        for task in self.tasks:
+            self.constraints.rule(over, self.ends(task).plus(self._tails_s[task]))
+            if self.sends[task]:
+                self.constraints.rule(over, self.leaves(task))
+        for device in self.problem.devices:
+            able = [task for task in self.tasks if self.on(task, device) != FALSE]
+            busy = Sum(self.timeline.free_s[device])
+            for task in able:
+                occupied = self.occupies(task, device)
+                busy = busy.plus(flags=[(occupied.constant, self.on(task, device))])
+                busy = busy.plus(flags=occupied.flags)
+            if able:
+                self.constraints.rule(over, busy.plus(min(self._tails_s[t] for t in able)))
+
+    def one_at_a_time(self) -> None:
+        """A device runs one task at a time, said with an order for each two tasks."""
+        for one, two in combinations(self.tasks, 2):
+            shared = [self.crosses(one, two, d, d) for d in self.problem.devices]
+            if self.before(one, two) == TRUE and self.sends[one]:
+                for literal in shared:
+                    self.constraints.rule(self.begins(two), self.leaves(one), [literal])
+        self.keep_order()
+
+    def keep_order(self) -> None:
+        """What asking for the order of two tasks on one device has promised."""
+        clause, rule = self.constraints.clause, self.constraints.rule
+        for (one, two), first in self.order.items():
+            rule(self.begins(two), self.leaves(one), [first])
+            if one < two:
+                clause(-first, -self.order[two, one])
+                for device in self.problem.devices:
+                    here = (self.on(one, device), self.on(two, device))
+                    clause(first, self.order[two, one], -here[0], -here[1])
+
+    def within(self, horizon: float) -> None:
+        """Everything is over at tick ``horizon``; narrows the moments to what that leaves."""
+        self.horizon = horizon
+        ticks, moments = self.constraints.ticks, self.constraints.moments
+        for moment in range(len(moments)):
+            moments[moment] = (0, horizon)
+        for task, moment in self.start.items():
+            able = self.able(task)
+            first = min(ticks(self.timeline.free_s[d]) for d in able)
+            least = min(ticks(self.run_s[task][d]) for d in able) + ticks(self._tails_s[task])
+            moments[moment] = (first, max(first, horizon - least))
+            last = horizon - ticks(self._tails_s[task])
+            moments[self.end[task]] = (first, max(first, last))
+
+    def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Solution:
+        """The plan of `planners.base.build_plan`, as early as the constraints allow."""
+        at = {task: place for place, task in enumerate(sequence)}
+        chosen: dict[Literal, bool] = {}
+        for task in self.tasks:
+            for device in self.problem.devices:
+                if abs(self.on(task, device)) != TRUE:
+                    chosen[self.on(task, device)] = assignment[task] == device
+        for (one, two), first in self.order.items():
+            chosen[first] = assignment[one] == assignment[two] and at[one] < at[two]
+        flags = self.constraints.complete(chosen)
+        ticks = self.constraints.in_ticks
+        turns = [Rule(self.begins(two), ticks(self.leaves(one)))
+                 for one, two in _turns(assignment, sequence)]  # fmt: skip
+        moments = [m for task in sequence for m in (self.start[task], self.end[task])]
+        return Solution(flags, self.constraints.earliest(flags, moments, turns))
+
+    def read(self, solution: Solution) -> tuple[list[int], list[int]]:
+        """Assignment (by task of the graph) and sequence (of these tasks) of a solution."""
+        flags, moments = solution
+        assignment = self.timeline.device.copy()
+        keys = {}
+        for task in self.tasks:
+            for device in self.problem.devices:
+                literal = self.on(task, device)
+                if flags[abs(literal)] == (literal > 0):
+                    assignment[task] = device
+            # One of no length may share its start with a task that has to wait for it.
+            run = self.constraints.ticks(self.run_s[task][assignment[task]])
+            keys[task] = (moments[self.start[task]], moments[self.start[task]] + run, task)
+        return assignment, in_turn(self.problem, self.tasks, keys.__getitem__)
+
+
+def _turns(assignment: Sequence[int], sequence: Sequence[int]) -> list[tuple[int, int]]:
+    """Each two tasks that follow each other on a device."""
+    last: dict[int, int] = {}
+    found = []
+    for task in sequence:
+        device = assignment[task]
+        if device in last:
+            found.append((last[device], task))
+        last[device] = task
+    return found

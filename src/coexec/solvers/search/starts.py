@@ -1,0 +1,56 @@
+"""What searches begin with: plans of quick planners, so that no limit makes them worse than those.
+
+Beside the planners' own plans there are list schedules for links that seem slower than they are.
+List scheduling does not see the launches that a crossing makes at both ends, nor how often two
+devices will wait for each other.
+"""
+
+from dataclasses import replace
+
+from coexec.planners import dmdar, heft, hope_greedy, mosaic
+from coexec.plans.plan import Plan
+from coexec.problem.building import Problem, Timeline
+from coexec.problem.fusion import joined
+from coexec.problem.solution import Found, simulated_s
+from coexec.solvers.exact.listing import listed
+
+__all__ = ["starts"]
+
+_CAUTION = (1.0, 1.5, 2.0, 2.5)
+"""By how much links may seem to take longer."""
+
+
+def starts(problem: Problem) -> list[Found]:
+    """Plans to begin with, their launches joined, by rising makespan in the simulator."""
+    case = (problem.graph, problem.cost, problem.system)
+    heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
+    found = [_read(problem, heuristic.plan(*case)) for heuristic in heuristics]
+    for caution in _CAUTION:
+        system = replace(
+            problem.system,
+            links=tuple(replace(x, latency_s=caution * x.latency_s) for x in problem.system.links),
+        )
+        cautious = Problem(problem.graph, problem.cost, system)
+        ranks_s = cautious.upward_rank_s
+        timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
+        found += [Found(timeline.device, sequence), heft.found(cautious)]
+    return sorted(
+        (joined(problem, plan) for plan in found), key=lambda plan: simulated_s(problem, plan)
+    )
+
+
+def _read(problem: Problem, plan: Plan) -> Found:
+    """The tasks of a plan, and a sequence that keeps the order on each device."""
+    number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
+    queues = [[number[p.task] for p in plan.order[name]] for name in problem.system.names]
+    assignment = [0] * len(problem.tasks)
+    for device, queue in enumerate(queues):
+        for task in queue:
+            assignment[task] = device
+    sequence: dict[int, None] = {}
+    while any(queues):
+        for queue in queues:
+            while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
+                sequence[queue.pop(0)] = None
+    joined = frozenset(number[piece.task] for piece in plan.joined)
+    return Found(assignment, list(sequence), joined)

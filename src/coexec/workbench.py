@@ -1,0 +1,319 @@
+"""From a model and device names to a running plan, each step kept in the cache.
+
+Session and command line both go through here.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coexec.arguments import check_waiting
+from coexec.cache import Cache
+from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.costs.base import CostModel
+from coexec.costs.table import CostTable
+from coexec.engines.base import Device
+from coexec.engines.registry import default_names, gpu_options, open_devices
+from coexec.errors import InfeasibleError, ModelError, StoreError, UsageError
+from coexec.frontend.module import Array
+from coexec.ir.graph import Piece
+from coexec.plans.plan import Plan, Provenance, verify_plan
+from coexec.plans.schedule import Schedule
+from coexec.runtime.executor import Executor, Waiting
+from coexec.system.hardware import System
+
+if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    from coexec.compiling.compiler import Compiler
+    from coexec.frontend.model import Model
+    from coexec.ir.graph import Graph
+    from coexec.profiling.profiler import Effort, Progress
+
+__all__ = ["ZOO", "Workbench", "make_plan"]
+
+ZOO = "zoo:"
+_TRIES = 3
+"""Times that a model is read whose files change meanwhile."""
+_FORM = "3"
+"""Raised when simplification or the zoo changes: what was cached of a model is then made anew."""
+
+
+class Workbench:
+    """One model on one set of devices. Each property is computed when first asked for."""
+
+    def __init__(
+        self,
+        source: Any,
+        devices: Sequence[str] | None = None,
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        cache: Cache | Path | str | None = None,
+        fresh: bool = False,
+        effort: "Effort | None" = None,
+        progress: "Progress | None" = None,
+        gpu: Mapping[str, str] | None = None,
+        pins: Mapping[str, str] | None = None,
+        waiting: Waiting = "passive",
+    ) -> None:
+        """Open the devices; nothing else yet.
+
+        Args:
+            source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+            devices: names as in `coexec.engines.registry`; by default every CPU cluster.
+            shapes: fixed shapes of inputs that the model leaves dynamic.
+            cache: where to keep what takes long; by default the user's cache folder.
+            fresh: measure anew what the store already holds.
+            gpu: how GPU devices work, see `coexec.engines.base.Options`.
+            pins: the device of each task whose name matches a pattern.
+            waiting: how threads wait for each other during a run, see `Executor`.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            UsageError: ``waiting`` is neither "passive" nor "active".
+        """
+        check_waiting(waiting)
+        self.waiting = waiting
+        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self.gpu = dict(gpu or {})
+        self.pins = dict(pins or {})
+        options = gpu_options(self.gpu, self.cache.root)
+        self.devices: tuple[Device, ...] = open_devices(devices or default_names(), options)
+        self.source = source
+        self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+        self._fresh, self._effort, self._progress = fresh, effort, progress
+
+    @cached_property
+    def _described(self) -> System:
+        """The devices without measured links: what plans are checked against and cached by."""
+        return System(tuple(d.spec for d in self.devices))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(d.spec.name for d in self.devices)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells this model, with these shapes and this version of coexec, from all others."""
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            text = f"{self.source} {sorted(self.shapes.items())}"
+        else:
+            from coexec.frontend.digest import digest_of
+
+            text = digest_of(self.source, self.shapes, self.cache)
+        return hashlib.sha256(f"{text} {version('coexec')} {_FORM}".encode()).hexdigest()[:24]
+
+    @cached_property
+    def model(self) -> "Model":
+        """The simplified model, checked once against the given one."""
+        from coexec.frontend.load import restore, save
+
+        entry = self.cache.find("models", self.digest)
+        if entry is not None:
+            with suppress(StoreError):  # a weight is gone or damaged: the model is made again
+                return restore(entry, self.cache, self.digest, self._name())
+        for _ in range(_TRIES):
+            before = self.digest
+            model = self._load(check=True, digest=before)
+            if isinstance(self.source, str | os.PathLike):
+                del self.digest  # computed again: the files may have changed while they were read
+            if self.digest == before:
+                return save(model, self.cache)
+        raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
+                         f"it is written completely")  # fmt: skip
+
+    @cached_property
+    def published_graph(self) -> "Graph":
+        """The tasks of the model for engines that do not rewrite it as ours do.
+
+        That is for platforms whose engines are simulated from what was published about them.
+        """
+        return self._load(rewrites=False).graph
+
+    def _load(self, **how: Any) -> "Model":
+        from coexec.frontend.load import load
+
+        return load(self._resolved(), shapes=self.shapes, name=self._name(), **how)
+
+    def _name(self) -> str:
+        if isinstance(self.source, str | os.PathLike):
+            text = os.fspath(self.source)
+            return text.removeprefix(ZOO) if text.startswith(ZOO) else Path(text).stem
+        return ""
+
+    def _resolved(self) -> Any:
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            from coexec.zoo import build
+
+            return build(self.source.removeprefix(ZOO))
+        return self.source
+
+    def onnx_runtime(self, threads: int) -> Any:
+        """ONNX Runtime's own session of the model as it was given, to compare with."""
+        from coexec.frontend.check import plain_session
+        from coexec.frontend.read import read
+        from coexec.frontend.simplify import fix_shapes
+
+        model = read(self._resolved())
+        fix_shapes(model, self.shapes)
+        return plain_session(model, threads)
+
+    def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """What ONNX Runtime computes for the model as it was given."""
+        session = self.onnx_runtime(threads=1)
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    @cached_property
+    def compiler(self) -> "Compiler":
+        from coexec.compiling.compiler import Compiler
+
+        return Compiler(self.model, self.cache)
+
+    @cached_property
+    def measured(self) -> tuple[CostTable, System]:
+        """The profile: what each task costs on each device, and each link."""
+        from coexec.profiling.profiler import Profiler
+        from coexec.profiling.store import ProfileStore
+
+        with ProfileStore(self.cache.root) as store:
+            profiler = Profiler(
+                self.devices, store, fresh=self._fresh, effort=self._effort,
+                progress=self._progress, waiting=self.waiting,
+            )  # fmt: skip
+            return profiler.cost(self.compiler), profiler.system()
+
+    def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
+        """A verified plan. One device needs no profile."""
+        _check_planner(planner, options or {})
+        graph = self.model.graph
+        if len(self.devices) == 1 and not options and not self.pins:
+            self._refuse_partial(self.devices[0])
+            pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
+            return Plan(graph.fingerprint, {self.names[0]: pieces}, Provenance("single"))
+        cost, system = self.measured
+        return make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
+
+    def pinned(self, cost: CostModel, system: System) -> CostModel:
+        """``cost`` as planners see it: a pinned task runs nowhere else."""
+        from coexec.costs.pinned import Pinned
+
+        pinned = self.pinned_tasks(cost, system)
+        return Pinned(cost, pinned) if pinned else cost
+
+    def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, str]:
+        """By task, the device that the user has put it on."""
+        from coexec.costs.pinned import resolve
+
+        return resolve(self.pins, self.model.graph, cost, system)
+
+    def _refuse_partial(self, device: Device) -> None:
+        """Raise InfeasibleError unless ``device`` runs the whole model."""
+        graph = self.model.graph
+        reasons = {t.name: device.why_not(t, graph.tensors) for t in graph.tasks}
+        refused = {task: reason for task, reason in reasons.items() if reason is not None}
+        if refused:
+            task, reason = next(iter(refused.items()))
+            name = device.spec.name
+            raise InfeasibleError(
+                f"{name} does not run {len(refused)} of the {len(reasons)} tasks, such as "
+                f"{task!r}: {reason}; add a CPU device, for example --devices {name},cpu:0. "
+                f"coexec inspect MODEL --device {name} lists all"
+            )
+
+    def schedule(self, plan: Plan) -> Schedule:
+        """What follows from a plan, after making sure that it is one for this model."""
+        from coexec.plans.derive import derive
+
+        verify_plan(plan, self.model.graph, self._described)
+        return derive(plan, self.model.graph)
+
+    def compiled(self, plan: Plan) -> CompiledPlan:
+        """A plan ready to start."""
+        return self.compiler.compile(self.schedule(plan), self.devices)
+
+    def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
+        """The compiled plan of a planner, from the cache if it is there and sound."""
+        asked = repr((planner, sorted(options.items()), sorted(self.pins.items())))
+        return self._kept(asked, lambda: self.plan(planner, options), self._fresh)
+
+    def compiled_plan(self, plan: Plan) -> CompiledPlan:
+        """``plan`` ready to start, from the cache if it is there and sound."""
+        return self._kept(repr(plan.to_json()), lambda: plan, fresh=False)
+
+    def start(self, compiled: CompiledPlan) -> Executor:
+        """The executor of a compiled plan; to be closed by the caller."""
+        return Executor(compiled, self.devices, waiting=self.waiting)
+
+    def plan_of(self, compiled: CompiledPlan) -> Plan:
+        """The plan behind a compiled one; who made it is not known any more."""
+        order: dict[str, tuple[Piece, ...]] = {}
+        for segment in compiled.segments:
+            order[segment.device] = (*order.get(segment.device, ()), *segment.pieces)
+        joined = frozenset(piece for segment in compiled.segments for piece in segment.pieces[1:])
+        return Plan(self.model.graph.fingerprint, order, Provenance("unknown"), joined)
+
+    def _kept(self, asked: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
+        """What is cached of what was asked for; else what ``make`` makes, compiled and cached."""
+
+        def key() -> str:
+            text = repr((self.digest, self._described.fingerprint, asked))
+            return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+        entry = None if fresh else self.cache.find("plans", key())
+        if entry is not None:
+            with suppress(StoreError):  # a weight is gone or damaged: derived data is made again
+                return load_compiled(entry, self.cache.weights)[0]
+        plan = make()
+        compiled = self.compiled(plan)
+        if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
+            # Asked again: the digest is another if the model changed while it was loaded.
+            self.cache.add("plans", key(), save_compiled(compiled, {"plan": plan.to_json()}))
+        return compiled
+
+
+def make_plan(
+    planner: str, options: Mapping[str, Any], graph: Any, cost: CostModel, system: System
+) -> Plan:
+    """Run a planner by name.
+
+    Raises:
+        UsageError: no such planner, or an option that it does not have.
+    """
+    from coexec.planners import PLANNERS
+
+    _check_planner(planner, options)
+    plan = PLANNERS[planner](graph, cost, system, **options)
+    verify_plan(plan, graph, system)
+    return plan
+
+
+def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
+    import inspect
+
+    from coexec.planners import PLANNERS
+
+    if planner not in PLANNERS:
+        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
+    known = {
+        name: inspect.formatannotation(parameter.annotation)
+        for name, parameter in inspect.signature(PLANNERS[planner]).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    for name, value in options.items():
+        if name not in known:
+            raise UsageError(f"planner {planner} has no option {name!r}; it has "
+                             f"{', '.join(known) or 'none'}")  # fmt: skip
+        wanted = known[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = {
+            "int": isinstance(value, int) and number,
+            "float": number,
+            "str": isinstance(value, str),
+        }
+        if not any(ok for kind, ok in fits.items() if kind in wanted):
+            raise UsageError(f"option {name} of planner {planner} is {value!r}; it wants "
+                             f"{wanted.replace(' | None', '')}")  # fmt: skip

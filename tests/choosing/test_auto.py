@@ -1,0 +1,155 @@
+"""planner="auto": configurations, choice, memory; and reasons for what was chosen."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import branches
+
+from coexec import auto as auto_module
+from coexec.choosing.auto import Auto
+from coexec.choosing.configurations import configurations
+from coexec.cli import main
+from coexec.engines import detect
+from coexec.engines.detect import usable_cores
+from coexec.errors import CacheWarning, DeviceError, ModelError, UsageError
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.profiling.profiler import Effort
+from coexec.session import InferenceSession
+
+CORES = usable_cores()[:2]
+CPUS = [f"cpu:{core}" for core in CORES]
+two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
+QUICK = Effort(warm_up=1, least=2, most=2)
+
+
+@two_cores
+def test_configurations_of_named_devices() -> None:
+    first, second = CPUS
+    joined = f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (
+        f"cpu:{CORES[0]},{CORES[1]}")  # fmt: skip
+    assert configurations(CPUS) == [(first, second), (joined,), (first,), (second,)]
+    assert configurations([first]) == [(first,)]
+    with pytest.raises(DeviceError, match="unknown device 'tpu:0'"):
+        configurations(["tpu:0"])
+
+
+def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("coexec.choosing.configurations.default_names", lambda: ["cpu:0-3"])
+    monkeypatch.setattr("coexec.choosing.configurations._gpus", lambda: (["gpu:0"], "gpu:1"))
+    singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
+    assert configurations() == [
+        ("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles, ("gpu:0",), ("cpu:0-3", "gpu:0"),
+        ("cpu:0-1", "cpu:2-3", "gpu:0"), (*singles, "gpu:0"), ("cpu:0-2", "gpu:1@3"),
+    ]  # fmt: skip
+
+
+@two_cores
+def test_the_fastest_is_kept_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = branches()
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    choice = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    first = choice.candidates[0]
+    assert first.devices == choice.work.names and first.measured_s is not None
+    assert any(len(c.devices) == 1 and c.measured_s for c in choice.candidates)
+    assert any(len(c.devices) == 2 and c.measured_s for c in choice.candidates)
+
+    def again(*_: object) -> None:
+        raise AssertionError("it measured again")
+
+    monkeypatch.setattr(auto_module, "_run_in_turns", again)
+    same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    assert same.plan == choice.plan and same.candidates == choice.candidates
+    monkeypatch.undo()
+    (file,) = tmp_path.glob("choices/*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40])
+    with pytest.warns(CacheWarning, match="damaged"):
+        repaired = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    assert repaired.candidates and file.stat().st_size > 40
+    fewer = Auto(model, CPUS, {"finalists": 1}, cache=tmp_path, effort=QUICK).choose()
+    assert sum(c.measured_s is not None for c in fewer.candidates) < 4
+    assert len(list(tmp_path.glob("choices/*"))) == 2
+
+
+def entry(devices: int, planner: str = "heft") -> Any:
+    names = tuple(f"cpu:{i}" for i in range(devices))
+    return auto_module._Entry(auto_module.Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
+    single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
+    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
+    # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
+    fast = [0.5 * n for n in noise[1:]]
+    ranked = auto_module._ranked([single, pair], [noise[1:], fast])
+    assert [e.candidate.devices for e in ranked] == [("cpu:0", "cpu:1"), ("cpu:0",)]
+    assert ranked[0].candidate.measured_s == statistics.median(fast)
+    # Hardly faster: one device is simpler and steadier.
+    ranked = auto_module._ranked([pair, single], [[0.995 * n for n in noise], noise])
+    assert ranked[0].candidate.devices == ("cpu:0",)
+    # Faster in the median, but not in three of four rounds.
+    unsteady = [n * ratio for n, ratio in zip(noise, (0.9, 1.2, 0.9, 1.1, 0.9), strict=True)]
+    assert auto_module._ranked([pair, single], [unsteady, noise])[0].is_single
+    # One failed, one left the race early: it is compared in its own rounds.
+    ranked = auto_module._ranked([pair, single, other], [[], noise, [1.3, 2.9]])
+    assert [e.candidate.planner for e in ranked] == ["single", "hope_greedy", "heft"]
+    assert ranked[-1].candidate.measured_s is None
+    assert auto_module._ranked([pair, other], [[2.0], [1.0]])[0].candidate.planner == "hope_greedy"
+    assert auto_module._ranked([pair], [[]])[0].candidate.measured_s is None
+
+
+def test_who_is_clearly_beaten_runs_no_more() -> None:
+    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
+    times = [noise, [1.1 * n for n in noise], [1.01 * n for n in noise]]
+    assert auto_module._still_in(times, [0, 1, 2]) == [0, 2]
+    times[1] = [0.9, 4.0, 0.9, 12.0, 1.9]  # worse in the median, but not in most of the rounds
+    assert auto_module._still_in(times, [0, 1, 2]) == [0, 1, 2]
+
+
+@two_cores
+def test_sessions_choose_by_themselves(tmp_path: Path) -> None:
+    model = branches()
+    with InferenceSession(model, devices=CPUS, cache=tmp_path) as session:
+        feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+        found = session.run(None, feeds)
+    for a, b in zip(found, plain_session(model).run(None, feeds), strict=True):
+        assert worst_difference(a, b) < 1e-5
+
+
+def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(ModelError, match="is not an ONNX model") as caught:
+        Auto(str(path), CPUS, cache=tmp_path / "cache").choose()
+    assert str(caught.value).count("not an ONNX model") == 1
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, finalists"):
+        Auto("zoo:squeezenet", CPUS[:1], {"top_k": 3})
+
+
+@two_cores
+def test_explain_gives_a_reason_for_every_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnx
+
+    path = tmp_path / "m.onnx"
+    onnx.save(branches(), path)
+    arguments = [str(path), "--devices", ",".join(CPUS), "--planner", "heft",
+                 "--cache", str(tmp_path / "cache")]  # fmt: skip
+    assert main(["explain", *arguments, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tasks"]
+    assert len(rows) == len({r["task"] for r in rows}) > 5
+    assert all(r["why"] and r["device"] in CPUS and r["measured_s"] > 0 for r in rows)
+    assert main(["explain", *arguments, "--top", "3"]) == 0
+    assert "the 3 longest of" in capsys.readouterr().out
+    assert main(["explain", *arguments, "--top", "0"]) == 2

@@ -1,0 +1,63 @@
+"""A session that notices that a device has become slower, and plans anew."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_models import branches
+
+from coexec.choosing.replan import Replanner
+from coexec.engines.detect import usable_cores
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.profiling.profiler import Effort
+from coexec.session import InferenceSession
+from coexec.timing.trace import Trace
+from coexec.workbench import Workbench
+
+CORES = usable_cores()[:2]
+CPUS = [f"cpu:{core}" for core in CORES]
+pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
+
+
+def slowed(work: Workbench, replanner: Replanner, device: str, factor: float) -> Trace:
+    """A run as predicted, but for one device."""
+    from coexec.timing.simulate import simulate
+
+    schedule = work.schedule(replanner.plan)
+    trace = simulate(schedule, replanner.cost.base, replanner.system)
+    spans: Sequence = [  # type: ignore[type-arg]
+        replace(s, end_s=s.start_s + s.duration_s * (factor if s.device == device else 1.0))
+        for s in trace.spans
+    ]
+    return replace(trace, spans=tuple(spans))
+
+
+def test_a_lasting_drift_moves_work_away(tmp_path: Path) -> None:
+    work = Workbench(branches(4), CPUS, cache=tmp_path, effort=Effort(1, 2, 2))
+    plan = work.plan("heft")
+    compiled = work.compiled_plan(plan)
+    replanner = Replanner(work, compiled, "heft")
+    for _ in range(30):
+        assert replanner.observe(slowed(work, replanner, CPUS[0], 1.0), compiled) is None
+    new, seen = None, 0
+    while new is None and seen < 80:
+        new = replanner.observe(slowed(work, replanner, CPUS[0], 8.0), compiled)
+        seen += 1
+    assert new is not None
+    assert seen >= 8, "one disturbance is not a drift"
+    share = [sum(map(len, [p.order.get(CPUS[0], ())])) for p in (plan, work.plan_of(new))]
+    assert share[1] < share[0]
+
+
+def test_a_session_that_watches_computes_the_same(tmp_path: Path) -> None:
+    model = branches()
+    with InferenceSession(
+        model, devices=CPUS, planner="heft", cache=tmp_path, replan=1e-9
+    ) as session:
+        feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+        expected = plain_session(model).run(None, feeds)
+        for _ in range(40):  # plans change under way
+            for a, b in zip(session.run(None, feeds), expected, strict=True):
+                assert worst_difference(a, b) < 1e-5

@@ -1,0 +1,212 @@
+"""The command line from outside: every verb, and what bad input gets."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from small_models import branches, from_nodes, tensor_info
+
+from coexec.cli import main
+from coexec.engines.detect import usable_cores
+
+CORES = usable_cores()
+TWO = ",".join(f"cpu:{c}" for c in CORES[:2])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    onnx.save(branches(), str(folder / "model.onnx"))
+    return folder
+
+
+def call(folder: Path, *words: str) -> int:
+    return main([*words, "--cache", str(folder / "cache")])
+
+
+def test_every_verb(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, plan, trace = (str(folder / n) for n in ("model.onnx", "plan.json", "trace.json"))
+    assert main(["devices"]) == 0
+    assert call(folder, "inspect", model) == 0
+    assert "width" in capfd.readouterr().out
+    assert call(folder, "profile", model, "--devices", TWO) == 0
+    assert call(folder, "plan", model, "--devices", TWO, "--output", plan) == 0
+    assert "simulated" in capfd.readouterr().out
+    assert call(folder, "simulate", model, "--plan", plan, "--trace", trace) == 0
+    assert json.loads(Path(trace).read_text())["traceEvents"]
+    result = str(folder / "out.npz")
+    assert call(folder, "run", model, "--plan", plan, "--check", "--output", result) == 0
+    assert "equal to ONNX Runtime" in capfd.readouterr().out
+    assert np.load(result)["y"].shape == (1, 48)
+    assert call(folder, "bench", model, "--devices", TWO, "--repeats", "2", "--check") == 0
+    assert "alone" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["devices", "inspect", "profile", "plan", "simulate", "run"])
+def test_json_of_every_verb(verb: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if verb == "devices":
+        assert main([verb, "--json"]) == 0
+    else:
+        devices = [] if verb == "inspect" else ["--devices", TWO]
+        assert call(folder, verb, str(folder / "model.onnx"), "--json", *devices) == 0
+    assert isinstance(json.loads(capfd.readouterr().out), dict)
+
+
+def test_a_warning_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    turned = helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])
+    wrong = from_nodes([turned], [tensor_info("x", [2, 3])], [tensor_info("y", [2, 3])])
+    onnx.save(wrong, str(folder / "wrong.onnx"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call(folder, "inspect", str(folder / "wrong.onnx")) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("coexec: warning: the model 'wrong' declares 1 wrong shapes: 'y' as")
+
+
+def refuse(capfd: pytest.CaptureFixture[str], code: int, *parts: str) -> None:
+    captured = capfd.readouterr()
+    message = captured.err.strip()
+    assert code == 2
+    assert len(message.splitlines()) == 1 and message.startswith("coexec: ")
+    assert "Traceback" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_files_that_are_no_model(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = (folder / "model.onnx").read_bytes()
+    for name, content in {
+        "empty.onnx": b"",
+        "random.onnx": np.random.default_rng(0).bytes(4000),
+        "truncated.onnx": whole[: len(whole) // 2],
+        "text.onnx": b"this is not a model\n" * 10,
+    }.items():
+        (folder / name).write_bytes(content)
+        refuse(capfd, call(folder, "inspect", str(folder / name)), name, "bytes")
+    refuse(capfd, call(folder, "inspect", str(folder / "none.onnx")), "does not exist")
+    refuse(capfd, call(folder, "inspect", str(folder)), "cannot read the model")
+    refuse(capfd, call(folder, "inspect", "zoo:alexnet"), "squeezenet")
+
+
+def test_models_that_cannot_be_planned(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one, out = [tensor_info("x", [1, 4])], [tensor_info("y", [1, 4])]
+    cases = {
+        "operator": (from_nodes([onnx.helper.make_node("Frob", ["x"], ["y"])], one, out), "Frob"),
+        "domain": (
+            from_nodes([onnx.helper.make_node("Relu", ["x"], ["y"], domain="my.ops")], one, out),
+            "my.ops",
+        ),
+        "dynamic": (
+            from_nodes(
+                [onnx.helper.make_node("Relu", ["x"], ["y"])],
+                [tensor_info("x", ["n", 4])],
+                [tensor_info("y", ["n", 4])],
+            ),
+            "--shape x=1,4",
+        ),
+    }
+    for name, (proto, part) in cases.items():
+        onnx.save(proto, str(folder / f"{name}.onnx"))
+        refuse(capfd, call(folder, "inspect", str(folder / f"{name}.onnx")), part)
+    dynamic = str(folder / "dynamic.onnx")
+    assert call(folder, "inspect", dynamic, "--shape", "x=2,4") == 0
+    capfd.readouterr()
+    refuse(capfd, call(folder, "inspect", dynamic, "--shape", "z=2,4"), "'z'", "'x'")
+    refuse(capfd, call(folder, "inspect", dynamic, "--shape", "x=2,5"), "contradicts")
+    refuse(capfd, call(folder, "inspect", dynamic, "--shape", "nonsense"), "INPUT=1,3,224,224")
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link"])
+def test_external_data_stays_in_its_folder(
+    location: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(64))
+    (inside / "link").symlink_to(tmp_path / "secret")
+    proto = from_nodes(
+        [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
+        [tensor_info("x", [1, 4])],
+        [tensor_info("y", [1, 4])],
+        {"w": np.ones((1, 4), np.float32)},
+    )
+    weight = proto.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location)
+    (inside / "m.onnx").write_bytes(proto.SerializeToString())
+    refuse(capfd, call(tmp_path, "inspect", str(inside / "m.onnx")), location, "outside")
+
+
+def test_options_that_make_no_sense(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "model.onnx")
+    for words, part in [
+        (["--devices", "tpu:0"], "unknown device"),
+        (["--devices", "cpu:4000"], "wants core 4000"),
+        (["--devices", f"cpu:{CORES[0]},cpu:{CORES[0]}"], "named twice"),
+        (["--devices", ","], "--devices"),
+        (["--planner", "magic"], "hope_greedy"),
+        (["--option", "top_k"], "NAME=VALUE"),
+        (["--option", "depth=3"], "no option 'depth'"),
+        (["--planner", "anneal", "--option", "steps=many"], "is 'many'; it wants int"),
+        (["--planner", "anneal", "--option", "steps=0"], "steps is 0"),
+    ]:
+        words = words if "--devices" in words else [*words, "--devices", TWO]
+        refuse(capfd, call(folder, "plan", model, *words), part)
+    plan = folder / "broken.json"
+    for text, part in [("{", "not a plan"), ('{"format": 99}', "99"), ("[]", "not a plan")]:
+        plan.write_text(text)
+        refuse(capfd, call(folder, "run", model, "--plan", str(plan)), part)
+    other = folder / "other.json"
+    assert call(folder, "plan", "zoo:lstm", "--devices", TWO, "--output", str(other)) == 0
+    capfd.readouterr()
+    refuse(capfd, call(folder, "run", model, "--plan", str(other)), "another model")
+    inputs = folder / "in.npz"
+    np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))
+    refuse(capfd, call(folder, "run", model, "--inputs", str(inputs)), "[1, 3, 5, 5]")
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.filterwarnings("always::coexec.errors.CacheWarning")
+def test_a_damaged_store_and_a_cache_that_is_no_folder(
+    tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = str(folder / "model.onnx")
+    store = tmp_path / "cache" / "profiles-2.sqlite"
+    store.parent.mkdir()
+    store.write_bytes(b"not a database" * 100)
+    assert call(tmp_path, "plan", model, "--devices", TWO) == 0
+    assert "warning: " in (said := capfd.readouterr().err) and "sqlite was damaged" in said
+    (tmp_path / "file").write_text("")
+    for name in (str(tmp_path / "file"), "/proc/coexec-cli"):
+        assert main(["inspect", model, "--cache", name]) == 0
+        said = capfd.readouterr().err
+        assert "cannot be written" in said and "--cache" in said and said.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    words = [sys.executable, "-c", "import sys; from coexec.cli import main; sys.exit(main())"]
+    done = subprocess.run(
+        [*words, "inspect", "none.onnx", "--debug"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" in done.stderr and "does not exist" in done.stderr
+
+
+def test_inspect_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "model.onnx")
+    assert call(folder, "inspect", model, "--memory") == 0
+    table = capfd.readouterr().out
+    for word in ("min_cost_flow", "offsets_by_size", "bound", "KiB", "smallest"):
+        assert word in table
+    assert call(folder, "inspect", model, "--memory", "--json") == 0
+    memory = json.loads(capfd.readouterr().out)["memory"]
+    for row in memory["strategies"]:
+        bound = memory["bound_bytes"][row["family"]]
+        assert row["of_bound"] == row["total_bytes"] / bound >= 1
+    assert {r["family"] for r in memory["strategies"] if r["smallest"]} == {"objects", "offsets"}

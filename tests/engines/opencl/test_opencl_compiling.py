@@ -1,0 +1,230 @@
+"""Compiling for CPUs: how many kernels a network has, and their way through several processes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+pytest.importorskip("pyopencl")
+
+from gpu_networks import module_of, run_on
+from needs_opencl import pocl_name, pocl_number
+from small_models import from_nodes, tensor_info
+
+from coexec import zoo
+from coexec.engines.base import Options
+from coexec.engines.opencl import compiling
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.building import Build, build
+from coexec.engines.opencl.device import OpenClDevice
+from coexec.engines.opencl.kernels.base import Source
+from coexec.engines.opencl.platforms import devices
+from coexec.engines.opencl.program import OpenClProgram
+from coexec.engines.registry import describe
+from coexec.errors import DeviceError
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.frontend.load import load, random_inputs
+
+CPU = Architecture("cpu", 16, registers=32)
+
+
+def convolutions(
+    shapes: list[tuple[int, ...]], kernel: int = 1, pad: int = 0, stride: int = 1, group: int = 1
+) -> onnx.ModelProto:
+    """One convolution for each (channels in, channels out, height, width), side by side."""
+    rng = np.random.default_rng(0)
+    weights, nodes, inputs, outputs = {}, [], [], []
+    for i, (ins, outs, h, w) in enumerate(shapes):
+        scale = (ins * kernel**2) ** -0.5
+        weight = rng.standard_normal((outs, ins // group, kernel, kernel)) * scale
+        weights[f"w{i}"] = weight.astype(np.float32)
+        attributes = {"pads": [pad] * 4, "strides": [stride] * 2, "group": group}
+        nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], f"c{i}", **attributes))
+        inputs.append(tensor_info(f"x{i}", [1, ins, h, w]))
+        sizes = [(size + 2 * pad - kernel) // stride + 1 for size in (h, w)]
+        outputs.append(tensor_info(f"y{i}", [1, outs, *sizes]))
+    return from_nodes(nodes, inputs, outputs, weights)
+
+
+def opened(folder: Path | None, arch: Architecture | None = None) -> OpenClDevice:
+    options = Options(binaries=folder)
+    return OpenClDevice(
+        describe(pocl_name(), options), devices()[pocl_number()], options, arch
+    )  # fmt: skip
+
+
+def check(device: OpenClDevice, proto: onnx.ModelProto) -> None:
+    """Compare with ONNX Runtime."""
+    model = load(proto)
+    feeds = random_inputs(model.graph)
+    names = [o.name for o in proto.graph.output]
+    found = run_on(device, model, feeds)
+    for name, expected in zip(names, plain_session(proto).run(names, feeds), strict=True):
+        assert worst_difference(found[name], expected) < 1e-4, name
+
+
+def sources(proto: onnx.ModelProto, arch: Architecture = CPU) -> set[str]:
+    return {launch.source for launch in build(module_of(load(proto)), arch).launches}
+
+
+@pytest.mark.parametrize("width", [16, 8, 4])
+def test_layers_that_differ_in_sizes_share_a_kernel(width: int) -> None:
+    """Channels in whole blocks, any height, any row that is cut into tiles of equal length."""
+    arch = Architecture("cpu", width, registers=32)
+    b = width
+    shapes = [(b, b, 12, 12), (8 * b, b, 12, 20), (3 * b, b, 66, 40), (64 * b, b, 25, 40)]
+    assert len(sources(convolutions(shapes), arch)) == 1
+    rows = [(c, b, h, 24) for c, h in ((b, 20), (2 * b, 11), (5 * b, 40))]
+    assert len(sources(convolutions(rows, 5, 2), arch)) == 2  # and the copy with padding
+
+
+def test_gpus_keep_sizes_as_literals() -> None:
+    shapes = [(16, 16, 12, 12), (128, 16, 12, 20)]
+    assert len(sources(convolutions(shapes), Architecture("nvidia", 4, compute_units=16))) == 2
+
+
+def test_a_shared_kernel_is_compiled_once_and_computes_each_layer(tmp_path: Path) -> None:
+    device = opened(tmp_path, CPU)
+    check(device, convolutions([(16, 16, 12, 12), (128, 16, 12, 20), (640, 16, 26, 20)]))
+    assert device.binaries.compiled == 3  # and two that bring tensors in and out
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_winograd_with_any_number_of_tiles(m: int, tmp_path: Path) -> None:
+    """Products take six or five tiles, which 1 to 4, 7 to 9, 13, 14 and 19 are not made of."""
+    shapes = [(16, 16, m, m * tiles - tiles % 2) for tiles in range(1, 21)]
+    shapes += [(20, 40, 9, 11), (16, 16, 60, 57)]
+
+    def winograd(key: str, variants: Mapping[str, Any]) -> str:
+        return f"winograd {m}" if f"winograd {m}" in variants else next(iter(variants))
+
+    device = opened(tmp_path, CPU)
+    device._measuring = type("Chosen", (), {"variant": staticmethod(winograd)})()  # type: ignore[assignment]
+    device._tuning = "none"
+    proto = convolutions(shapes, 3, 1)
+    launches = build(module_of(load(proto)), CPU, winograd).launches
+    assert {launch.name for launch in launches} == {"conv_winograd"}
+    check(device, proto)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kernel"),
+    [
+        ([(16, 16, 5, w) for w in range(1, 27)], 1),
+        ([(c, 48, 7, 9) for c in (9, 15, 16, 17, 24, 31)], 3),
+        ([(512, 80, 9, 9), (512, 80, 33, 31)], 3),
+        ([(c, 24, 11, 13) for c in (1, 3, 4, 5, 8)], 5),
+    ],
+    ids=["rows", "channels", "chunks", "planes"],
+)
+def test_sizes_as_arguments_are_right(
+    shapes: list[tuple[int, ...]], kernel: int, tmp_path: Path
+) -> None:
+    check(opened(tmp_path, CPU), convolutions(shapes, kernel, kernel // 2))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1)])
+def test_depthwise_rows_of_any_length(kernel: int, stride: int, tmp_path: Path) -> None:
+    """Tiles of eight and of four pixels, overlapping, between borders of one or two."""
+    shapes = [(24, 24, 6, width) for width in range(kernel, 33)]
+    proto = convolutions(shapes, kernel, kernel // 2, stride, group=24)
+    assert len(sources(proto)) == 1
+    check(opened(tmp_path, CPU), proto)
+
+
+@pytest.mark.parametrize(("name", "most"), [("squeezenet", 11), ("mobilenet_v2", 15)])
+def test_networks_have_few_kernels(name: str, most: int) -> None:
+    """They had 32 and 37 with a kernel for each shape."""
+    launches = build(module_of(load(zoo.build(name))), CPU).launches
+    assert len({launch.source for launch in launches}) <= most
+
+
+def test_a_size_has_one_value() -> None:
+    source = Source("k", CPU, sized=True)
+    assert source.size("rows", 3) == "rows" and source.size("rows", 3) == "rows"
+    with pytest.raises(ValueError, match="k: rows is both 3 and 4"):
+        source.size("rows", 4)
+    assert Source("k", CPU).size("rows", 3) == "3"
+
+
+def test_shares() -> None:
+    """The longest first, all of them once, and no helper for less than its start takes."""
+    few = ["a" * 3000, "b" * 2000]
+    assert compiling.shares(few, 3) == [["a" * 3000, "b" * 2000]]
+    many = [f"{i:02}" * 10_000 for i in range(20)]
+    found = compiling.shares(many, 1)
+    assert len(found) == 2 and len(found[0]) > len(found[1]) > 5
+    assert sorted(found[0] + found[1]) == sorted(many)
+    assert compiling.shares([], 3) == [[]]
+
+
+def many_kernels() -> onnx.ModelProto:
+    """Convolutions that have a kernel each: another number of blocks, another row of tiles."""
+    shapes = [(16, 16 * blocks, 3, w) for blocks in (1, 2, 3, 4) for w in (1, 2, 3)]
+    return convolutions(shapes, 3, 1)
+
+
+def program(device: OpenClDevice, built: Build) -> OpenClProgram:
+    return OpenClProgram(built, device._runtime, device._group_of)
+
+
+@pytest.mark.parametrize("position", [0, 5, -1])
+def test_an_error_in_any_kernel_names_its_operator(
+    position: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = opened(tmp_path)
+    monkeypatch.setattr(compiling, "_START", 0)
+    built = build(module_of(load(many_kernels())), device.arch)
+    launches = list(built.launches)
+    broken = launches[position]
+    launches[position] = replace(broken, source=broken.source + "\nnonsense;")
+    task = built.tasks[position]
+    with pytest.raises(DeviceError, match=rf"compiling the kernel \w+ of '{task}' \(error: "):
+        program(device, replace(built, launches=tuple(launches)))
+
+
+def test_helpers_deliver_what_this_process_does_not_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = opened(tmp_path)
+    monkeypatch.setattr(compiling, "_helpers", lambda binaries, arch: 1)
+    monkeypatch.setattr(compiling, "_taken_over", lambda *_: {})
+    given: list[int] = []
+    start = compiling._started
+
+    def started(binaries: Any, sources: Any, options: str) -> Any:
+        given.append(len(sources))
+        return start(binaries, sources, options)
+
+    monkeypatch.setattr(compiling, "_started", started)
+    monkeypatch.setattr(compiling, "_START", 0)
+    own: list[str] = []
+    built_here = device.binaries._built
+    monkeypatch.setattr(device.binaries, "_built", lambda s, o: own.append(s) or built_here(s, o))
+    built = build(module_of(load(many_kernels())), device.arch)
+    program(device, built)
+    kernels = len({launch.source for launch in built.launches})
+    assert math.isclose(given[0], kernels / 2, abs_tol=1)
+    assert len(own) == kernels - given[0]
+    assert device.binaries.compiled == kernels
+
+
+@pytest.mark.parametrize("fault", ["none starts", "all end at once", "no folder"])
+def test_without_helpers_everything_is_compiled(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError("no more processes")
+
+    if fault == "none starts":
+        monkeypatch.setattr(compiling, "_started", refused)
+    elif fault == "all end at once":
+        monkeypatch.setattr("sys.executable", "/bin/false")
+    monkeypatch.setattr(compiling, "_START", 0)
+    check(opened(None if fault == "no folder" else tmp_path), many_kernels())

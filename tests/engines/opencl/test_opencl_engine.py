@@ -1,0 +1,340 @@
+"""The OpenCL engine around its kernels: architectures, storage, fusion, memory, caches, faults."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("pyopencl")
+
+from gpu_networks import mixed_network, run_on, small_network
+from needs_opencl import opencl_number
+from opencl_programs import on_cpu
+
+from coexec.engines.base import Options
+from coexec.engines.detect import usable_cores
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.building import build
+from coexec.engines.opencl.device import OpenClDevice
+from coexec.engines.opencl.kernels.base import Launch, Window
+from coexec.engines.opencl.platforms import devices
+from coexec.engines.opencl.tensors import Runtime
+from coexec.engines.opencl.tuner import candidates, rounded, rule
+from coexec.engines.registry import describe, gpu_options, open_devices
+from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.frontend.load import load, random_inputs
+from coexec.frontend.module import Module
+from coexec.session import InferenceSession
+from coexec.system import hardware
+
+ARCHITECTURES = {
+    "cpu16": Architecture("cpu", 16, registers=32),
+    "cpu8": Architecture("cpu", 8, registers=16),
+    "cpu4": Architecture("cpu", 4, registers=32),
+    "nvidia": Architecture("nvidia", 4, compute_units=132, max_group=1024, local_bytes=49152),
+    "mobile": Architecture("mobile", 4, compute_units=4),
+    "images": Architecture("mobile", 4, compute_units=4, image_edge=16384),
+}
+
+
+@pytest.fixture(scope="module")
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("kernels")
+
+
+def device_for(name: str, arch: Architecture, options: Options) -> OpenClDevice:
+    return OpenClDevice(describe(name, options), devices()[opencl_number()], options, arch)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_computes_the_same(
+    gpu: str, name: str, half: bool, binaries: Path
+) -> None:
+    from dataclasses import replace
+
+    proto = mixed_network()
+    options = Options("fp16" if half else "fp32", binaries=binaries)
+    device = device_for(gpu, replace(ARCHITECTURES[name], half=half), options)
+    model = load(proto)
+    feeds = random_inputs(model.graph)
+    names = [o.name for o in proto.graph.output]
+    expected = plain_session(proto).run(names, feeds)
+    found = run_on(device, model, feeds)
+    for output, reference in zip(names, expected, strict=True):
+        assert worst_difference(found[output], reference) < (1e-2 if half else 1e-4), output
+
+
+def test_images_are_used_where_they_may_be(gpu: str, binaries: Path) -> None:
+    device = device_for(gpu, ARCHITECTURES["images"], Options(binaries=binaries))
+    model = load(mixed_network())
+    program = run_on(device, model, random_inputs(model.graph), only_compile=True)
+    assert program.images and len(program.images) < len(program.launches)
+
+
+def test_activations_residuals_and_gates_join_the_kernel_before() -> None:
+    """One convolution with sigmoid, product and residual is one launch; Concat is none."""
+    launches = build(small_network("swish"), ARCHITECTURES["nvidia"]).launches
+    assert [launch.name for launch in launches] == ["conv_tiled"]
+    joined = build(small_network("concat"), ARCHITECTURES["nvidia"])
+    assert [launch.name for launch in joined.launches] == ["conv_tiled", "conv_tiled"]
+    assert {joined.places.of(n).root for n in ("left", "right")} == {"y"}
+
+
+def test_pads_are_merged() -> None:
+    assert len(build(small_network("pad"), ARCHITECTURES["nvidia"]).launches) == 1
+
+
+def test_memory_is_what_was_planned(gpu: str, binaries: Path) -> None:
+    (device,) = open_devices([gpu], Options(binaries=binaries))
+    model = load(mixed_network())
+    program = run_on(device, model, random_inputs(model.graph), only_compile=True)
+    assert program.planned_bytes == program.scratch_bytes > 0
+
+
+def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(
+    gpu: str, tmp_path: Path
+) -> None:
+    model = load(mixed_network())
+    feeds = random_inputs(model.graph)
+
+    def compiled() -> tuple[int, dict[str, Any]]:
+        (device,) = open_devices([gpu], Options(binaries=tmp_path))
+        found = run_on(device, model, feeds)
+        return device.binaries.compiled, found  # type: ignore[attr-defined]
+
+    first, expected = compiled()
+    assert first > 0
+    again, found = compiled()
+    assert again == 0
+    files = sorted(tmp_path.glob("kernels/*"))
+    files[0].write_bytes(files[0].read_bytes()[:-7])  # cut off
+    changed = bytearray(files[1].read_bytes())
+    changed[-1] ^= 1
+    files[1].write_bytes(bytes(changed))
+    files[2].write_bytes(b"")
+    with pytest.warns(CacheWarning, match="damaged"):
+        repaired, found = compiled()
+    assert repaired == 3
+    for name, array in expected.items():
+        assert np.array_equal(found[name], array)
+
+
+def test_exhaustive_tuning_measures_once(gpu: str, tmp_path: Path) -> None:
+    proto = small_network("swish", as_model=True)
+    model = load(proto)
+    feeds = random_inputs(model.graph)
+    expected = plain_session(proto).run(None, feeds)[0]
+    options = Options(tuning="exhaustive", binaries=tmp_path)
+    arch = Architecture("mobile", 4, max_group=64)
+    for _ in range(2):
+        found = run_on(device_for(gpu, arch, options), model, feeds)
+        assert worst_difference(found["y"], expected) < 1e-5
+        (file,) = tmp_path.glob("tuning/*")
+        known = file.read_bytes()
+        if _ == 0:
+            first = known
+    assert known == first
+    file.write_text("{damaged")
+    with pytest.warns(CacheWarning, match="damaged"):
+        found = run_on(device_for(gpu, arch, options), model, feeds)
+    assert worst_difference(found["y"], expected) < 1e-5
+
+
+def launch(grid: tuple[int, int, int], window: Window | None = None) -> Launch:
+    return Launch("k", "", (), frozenset(), grid, None, window)
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "grid", "group"),
+    [
+        ("QUALCOMM Adreno(TM) 630", Window("convolution", 3, 1), (56, 56, 16), (4, 8, 4)),
+        ("QUALCOMM Adreno(TM) 630", Window("convolution", 3, 2), (56, 56, 16), (8, 4, 4)),
+        ("QUALCOMM Adreno(TM) 630", Window("depthwise", 3, 2), (56, 56, 16), (4, 4, 4)),
+        ("QUALCOMM Adreno(TM) 630", Window("depthwise", 5, 1), (56, 56, 16), (4, 4, 8)),
+        ("QUALCOMM Adreno(TM) 540", Window("convolution", 1, 1), (56, 56, 16), (8, 2, 2)),
+        ("QUALCOMM Adreno(TM) 509", Window("depthwise", 3, 1), (56, 56, 16), (8, 8, 2)),
+        # few channels, few pixels, another GPU, another kernel: the generic rule
+        ("QUALCOMM Adreno(TM) 540", Window("convolution", 1, 1), (56, 56, 4), (28, 2, 4)),
+        ("QUALCOMM Adreno(TM) 540", Window("convolution", 1, 1), (5, 56, 8), (3, 10, 8)),
+        ("Mali-G72", Window("convolution", 3, 1), (56, 56, 6), (28, 4, 2)),
+        ("QUALCOMM Adreno(TM) 540", None, (7, 1, 1), (4, 1, 1)),
+    ],
+)
+def test_work_groups_by_rule(
+    model: str, window: Window | None, grid: tuple[int, int, int], group: tuple[int, int, int]
+) -> None:
+    arch = Architecture("mobile", 4, max_group=256, model=model)
+    asked = launch(grid, window)
+    assert rule(asked, arch) == group
+    filled = rounded(grid, group)
+    assert all(a >= b and a % g == 0 for a, b, g in zip(filled, grid, group, strict=True))
+    for candidate in candidates(asked, arch):
+        assert np.prod(candidate) <= 256
+
+
+def test_timings_tell_kernels_and_copies_apart(gpu: str, tmp_path: Path) -> None:
+    session = InferenceSession(
+        small_network("concat", as_model=True), devices=[gpu], planner="single", cache=tmp_path
+    )
+    feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+    for _ in range(2):
+        _, trace = session.run_with_trace(None, feeds)
+    kernels = [d for d in trace.details if d.kind == "kernel"]
+    assert {"x", "left", "right"} <= {d.result for d in kernels} | {"x"}
+    for d in trace.details:
+        assert d.queued_s <= d.submitted_s <= d.start_s <= d.end_s
+        assert -1e-3 < d.start_s < trace.makespan_s + 1e-3
+    assert json.loads(trace.to_chrome())["traceEvents"]
+    session.close()
+
+
+@pytest.mark.parametrize("waiting", ["passive", "active"])
+def test_both_ways_to_wait(gpu: str, waiting: str, tmp_path: Path) -> None:
+    proto = small_network("swish", as_model=True)
+    with InferenceSession(
+        proto, devices=[gpu], planner="single", cache=tmp_path, gpu={"waiting": waiting}
+    ) as session:
+        feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+        found = session.run(None, feeds)[0]
+    assert worst_difference(found, plain_session(proto).run(None, feeds)[0]) < 1e-5
+
+
+def test_a_failing_device_is_replaced_by_the_cpu(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyopencl as cl
+
+    proto = small_network("swish", as_model=True)
+    session = InferenceSession(proto, devices=[gpu], planner="single", cache=tmp_path)
+    feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+    expected = session.run(None, feeds)[0]
+    assert session.degraded is None
+
+    def gone(*_: object) -> None:
+        raise cl.RuntimeError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", gone)
+    with pytest.warns(DegradedWarning, match=r"running .c.*DEVICE_NOT_AVAIL.*on with cpu"):
+        found = session.run(None, feeds)[0]
+    assert worst_difference(found, expected) < 1e-5
+    assert "DEVICE_NOT_AVAILABLE" in str(session.degraded)
+    assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
+    session.close()
+
+
+def test_kernels_that_do_not_compile_leave_the_model_to_the_cpu(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coexec.engines.opencl.kernels import base
+
+    text = base.Source._text
+    monkeypatch.setattr(base.Source, "_text", lambda *a: text(*a) + "\nnonsense;")
+    proto = small_network("swish", as_model=True)
+    with pytest.warns(DegradedWarning, match=r"compiling the kernel conv_\w+ of 'c'.*error:"):
+        session = InferenceSession(proto, devices=[gpu], planner="single", cache=tmp_path)
+    feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+    expected = plain_session(proto).run(None, feeds)[0]
+    assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
+    session.close()
+
+
+def test_out_of_memory_names_the_amount(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl as cl
+
+    from coexec.ir.graph import Tensor
+
+    (device,) = open_devices([gpu])
+
+    def full(*_: object, **__: object) -> None:
+        raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")
+
+    monkeypatch.setattr(cl, "Buffer", full)
+    with pytest.raises(DeviceError, match="ran out of memory while taking 4096 bytes for 'big'"):
+        device.allocate(Tensor("big", (1024,), "float32"))
+
+
+def test_what_leaves_is_read_without_waiting_for_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = on_cpu(tmp_path)
+    model = load(small_network("swish", as_model=True))
+    graph = model.graph
+    x, y = graph.tensors[graph.inputs[0]], graph.tensors[graph.outputs[0]]
+    proto = ir.to_proto(model.source)
+    made = device.allocate(y, leaving=True)
+    feeds = [np.full(x.shape, value, np.float32) for value in (1.0, 2.0)]
+    bound = device.compile(Module(proto.SerializeToString(), {}, (x,), (y,))).bind(
+        {x.name: device.upload(feeds[0])}, {y.name: made}
+    )
+    found = []
+    for feed in feeds:
+        bound.set_input(x.name, device.upload(feed))
+        bound.run()
+        with monkeypatch.context() as patch:
+            patch.setattr(Runtime, "finish", lambda self: pytest.fail("it waits for the queue"))
+            found.append(device.download(made).copy())
+    for feed, result in zip(feeds, found, strict=True):
+        expected = plain_session(proto).run(None, {x.name: feed})[0]
+        assert worst_difference(result, expected) < 1e-5
+
+
+def test_answers_from_the_cpu_while_kernels_compile(gpu: str, tmp_path: Path) -> None:
+    proto = small_network("swish", as_model=True)
+    with InferenceSession(
+        proto, devices=[gpu], planner="single", cache=tmp_path, background=True
+    ) as session:
+        feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+        expected = plain_session(proto).run(None, feeds)[0]
+        assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
+        session.wait()
+        assert session.degraded is None and session.get_providers() == [gpu]
+        assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu:", "has no number"),
+        ("gpu:x", "has no number"),
+        ("gpu:99", "does not exist; this machine's OpenCL devices: gpu:0"),
+        ("gpu:0@0,0", "names a core twice"),
+        ("gpu:0@", "names no cores"),
+    ],
+)
+@pytest.mark.usefixtures("gpu")
+def test_wrong_names(name: str, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        describe(name)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(UsageError, match="have no option 'speed'; they have precision, waiting"):
+        gpu_options({"speed": "high"})
+    with pytest.raises(UsageError, match="precision='fp8': it is one of fp32, fp16"):
+        gpu_options({"precision": "fp8"})
+    assert gpu_options({"precision": "fp16"}).precision == "fp16"
+
+
+def test_it_and_a_cpu_cluster_share_no_core(gpu: str) -> None:
+    core = usable_cores()[-1]
+    with pytest.raises(DeviceError, match=f"share core {core}"):
+        hardware.System((describe(f"cpu:{core}"), describe(gpu)))
+
+
+def test_unknown_operators_are_reasons(gpu: str) -> None:
+    (device,) = open_devices([gpu])
+    node = onnx.helper.make_node("NonZero", ["x"], ["y"], "n")
+    assert node.op_type == "NonZero"
+    from coexec.ir.graph import Operator, Task, Tensor
+
+    op = Operator("NonZero", ("x",), ("y",), {}, {})
+    tensors = {"x": Tensor("x", (3,), "float32"), "y": Tensor("y", (1, 3), "int64")}
+    task = Task("n", (op,), ("x",), (), ("y",), "", 0)
+    assert device.why_not(task, tensors) == "there is no kernel for NonZero"

@@ -1,0 +1,50 @@
+"""What the tests of the cache share: a small model, its answers, and ways to harm a cache."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from small_models import branches
+
+import coexec
+from coexec.cache import Cache
+from coexec.engines.detect import usable_cores
+from coexec.frontend.check import worst_difference
+
+__all__ = ["DEVICES", "answer", "files", "flip", "same", "save_model"]
+
+DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
+FEEDS = {"x": np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)}
+
+
+def save_model(folder: Path) -> Path:
+    """A small model in a file."""
+    path = folder / "m.onnx"
+    onnx.save(branches(), str(path))
+    return path
+
+
+def answer(model: Any, cache: Path | Cache, planner: str = "heft", **words: Any) -> list[Any]:
+    with coexec.InferenceSession(
+        model, devices=DEVICES, planner=planner, cache=cache, **words
+    ) as session:
+        return session.run(None, FEEDS)
+
+
+def same(found: list[Any], expected: list[Any]) -> bool:
+    return all(worst_difference(a, b) < 1e-5 for a, b in zip(found, expected, strict=True))
+
+
+def files(cache: Path) -> list[Path]:
+    return sorted(p for p in cache.rglob("*") if p.is_file())
+
+
+def flip(file: Path, place: int) -> None:
+    """One bit, and the times of the file as before."""
+    stat = file.stat()
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1 << place % 8
+    file.write_bytes(bytes(content))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))

@@ -1,0 +1,200 @@
+"""Launches: joined by a plan, timed like the simulator does, annealed."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from graphs import (
+    BUSY,
+    Busy,
+    Case,
+    Placement,
+    cases,
+    layered,
+    make_graph,
+    make_plan,
+    make_system,
+    placements,
+    table,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.errors import PlanError, UsageError
+from coexec.planners import PLANNERS
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan
+from coexec.problem.fusion import Clock, Queues, found_in, join, joined, queues_of
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Found, simulated_s, written
+from coexec.solvers.search.annealing import annealed
+from coexec.solvers.search.starts import starts
+from coexec.timing.simulate import simulate
+
+examples = settings(max_examples=100, deadline=None, derandomize=True)
+every_link = pytest.mark.parametrize("busy", BUSY)
+
+
+@st.composite
+def launches(draw: st.DrawFn, case: Case, placement: Placement) -> Queues:
+    """The segments of a placement, some of them joined where that makes no circle."""
+    problem = Problem(*case)
+    queues = queues_of(problem, Found(*placement))
+    for device in range(len(queues)):
+        for at in reversed(range(len(queues[device]) - 1)):
+            tried = join(queues, device, at)
+            if draw(st.booleans()) and Clock(problem).makespan_s(tried) < float("inf"):
+                queues = tried
+    return queues
+
+
+def spread(case: Case) -> Found:
+    """The tasks of a case by turns on its devices."""
+    count = len(case.graph.tasks)
+    return Found([i % len(case.system.devices) for i in range(count)], range(count))
+
+
+# A fork: b on B reads a on A, which has c to do as well. Each launch costs 1.
+FORK = make_graph({"a": [], "b": ["a"], "c": [], "d": []})
+ROWS = {"A": (3.0, 9.0, 3.0, 9.0), "B": (9.0, 3.0, 9.0, 6.0)}
+CASE = Case(FORK, table(FORK, ROWS, A=1, B=1), make_system("AB"))
+
+
+def test_a_plan_can_join_what_others_wait_for() -> None:
+    plan = make_plan(FORK, A="ac", B="db")
+    assert [s.name for s in derive(plan, FORK).segments if s.device == "A"] == ["a", "c"]
+    together = replace(plan, joined=frozenset({FORK.whole_piece(FORK.task["c"])}))
+    schedule = derive(together, FORK)
+    assert [len(s.pieces) for s in schedule.segments if s.device == "A"] == [2]
+    trace = simulate(schedule, CASE.cost, CASE.system)
+    # a and c end at 5 instead of 3 and 6; d keeps B busy until 6 anyway.
+    assert trace.busy_s("A") == 5 and trace.makespan_s == 6 + 3
+    assert Plan.from_json(together.to_json()) == together
+
+
+def test_planners_join_where_there_is_time() -> None:
+    problem = Problem(*CASE)
+    late = joined(problem, Found([0, 1, 0, 1], [0, 3, 2, 1]))
+    assert late.joined == {2}
+    early = joined(problem, Found([0, 1, 0, 1], [0, 1, 2, 3]))  # b would start later
+    assert early.joined == {3}, "b and d alone, which delays nobody"
+
+
+def test_pieces_that_wait_for_each_other_cannot_be_joined() -> None:
+    graph = make_graph({"a": [], "b": ["a"], "c": ["b"]})
+    plan = make_plan(graph, A="ac", B="b")
+    derive(plan, graph)
+    circle = replace(plan, joined=frozenset({graph.whole_piece(graph.task["c"])}))
+    with pytest.raises(PlanError, match=r"deadlock: 3 of 3 pieces can never start, .* joined"):
+        derive(circle, graph)
+    backwards = make_plan(graph, A="bac")
+    with pytest.raises(PlanError, match="deadlock"):
+        derive(replace(backwards, joined=frozenset(backwards.order["A"])), graph)
+
+
+def test_what_is_joined_is_true_or_false() -> None:
+    text = make_plan(FORK, A="ac", B="db").to_json().replace('"a",', '"a", "joined": 1,')
+    with pytest.raises(PlanError, match="joined is 1, neither true nor false"):
+        Plan.from_json(text)
+
+
+@every_link
+@given(data=st.data())
+@examples
+def test_the_clock_is_the_simulators(busy: str, data: st.DataObject) -> None:
+    # With several targets the order in which one launch sends can differ.
+    devices = "ABC" if busy == "target" else "AB"
+    case = data.draw(cases(9, devices, busy, alone=False))
+    problem = Problem(*case)
+    queues = data.draw(launches(case, data.draw(placements(case))))
+    found = found_in(problem, queues)
+    schedule = derive(written(problem, found), case.graph)
+    pieces = {piece: s.index for s in schedule.segments for piece in s.pieces}
+    for launch in (launch for queue in queues for launch in queue):
+        tasks = [case.graph.whole_piece(case.graph.tasks[i]) for i in launch]
+        assert len({pieces[task] for task in tasks}) == 1
+    ours_s = Clock(problem).makespan_s(queues_of(problem, found))
+    assert ours_s == pytest.approx(simulated_s(problem, found))
+
+
+@given(data=st.data())
+@examples
+def test_joining_and_annealing_never_lose(data: st.DataObject) -> None:
+    case = data.draw(cases(8))
+    problem, found = Problem(*case), Found(*data.draw(placements(case)))
+    before_s = simulated_s(problem, found)
+    together = joined(problem, found)
+    assert list(together.assignment) == list(found.assignment)
+    assert simulated_s(problem, together) <= before_s + 1e-9
+    better = annealed(problem, together, steps=50, bound_s=problem.bound_s)
+    assert problem.bound_s - 1e-9 <= simulated_s(problem, better) <= before_s + 1e-9
+    assert better == annealed(problem, together, steps=50, bound_s=problem.bound_s)
+    assert sorted(better.sequence) == list(problem.tasks)
+
+
+@pytest.mark.parametrize("busy", ["source", "none"])
+def test_what_a_launch_made_first_leaves_first(busy: Busy) -> None:
+    # A launches a and b (1.5 s), then c. B reads b first (9 s), but a is sent before it (2 s each).
+    graph = make_graph({"a": [], "b": [], "u": ["b"], "c": [], "v": ["a", "c"]}, {"a": 2, "b": 2})
+    rows = {"A": (1.0, 1.0, 9.0, 1.0, 5.0), "B": (9.0, 9.0, 9.0, 9.0, 5.0)}
+    case = Case(
+        graph, table(graph, rows, A=0.5, B=0.5), make_system("AB", items_per_s=1, busy=busy)
+    )
+    problem, queues = Problem(*case), [[(0, 1), (3,)], [(2,), (4,)]]
+    took_s = 1.5 + 2 * 2.0 + 9.0 + 5.0
+    assert simulated_s(problem, found_in(problem, queues)) == took_s
+    assert Clock(problem).makespan_s(queues) == took_s
+
+
+@given(data=st.data())
+@settings(examples, max_examples=40)
+def test_no_search_is_longer_than_the_quick_planners(data: st.DataObject) -> None:
+    case = data.draw(cases(10, "AB", launch=True))
+    problem = Problem(*case)
+    seconds = [
+        simulate(derive(PLANNERS[name](*case), case.graph), case.cost, case.system).makespan_s
+        for name in ("dmdar", "heft", "hope_greedy", "mosaic")
+    ]
+    assert simulated_s(problem, starts(problem)[0]) <= min(seconds) + 1e-9
+    plan = PLANNERS["anneal"](*case, steps=1)
+    took_s = simulate(derive(plan, case.graph), case.cost, case.system).makespan_s
+    assert took_s <= min(seconds) + 1e-9
+
+
+def test_a_plan_that_cannot_run_is_left_as_it_is() -> None:
+    graph = make_graph({"a": [], "b": ["a"], "c": ["b"], "d": []})
+    rows = {"A": (1.0, 1.0, 1.0, 1.0), "B": (1.0, float("inf"), 1.0, 1.0)}
+    problem = Problem(graph, table(graph, rows, A=0.5, B=0.5), make_system("AB"))
+    impossible = Found([0, 1, 0, 1], [0, 1, 2, 3])
+    assert joined(problem, impossible) == impossible
+    assert annealed(problem, impossible, steps=10) == impossible
+
+
+def test_joined_launches_that_do_not_pay_come_apart_again() -> None:
+    case = layered(24, 4, seed=1)
+    problem, found = Problem(*case), spread(case)
+    better = annealed(problem, joined(problem, found), steps=3000)
+    assert simulated_s(problem, better) < 0.8 * simulated_s(problem, found)
+
+
+def test_a_circle_takes_forever() -> None:
+    problem = Problem(*CASE._replace(graph=make_graph({"a": [], "b": ["a"], "c": ["b"], "d": []})))
+    assert Clock(problem).makespan_s([[(0, 2), (3,)], [(1,)]]) == float("inf")
+
+
+def test_starts_come_with_the_best_first() -> None:
+    case = layered(15, 3, seed=2)
+    problem = Problem(*case)
+    seconds = [simulated_s(problem, start) for start in starts(problem)]
+    assert all(a <= b for a, b in pairwise(seconds)) and seconds[0] < seconds[-1]
+
+
+def test_anneal_is_no_worse_than_where_it_begins() -> None:
+    case = layered(18, 3, seed=3)
+    plans = {name: PLANNERS[name](*case) for name in ("dmdar", "heft", "hope_greedy", "mosaic")}
+    seconds = {n: simulate(derive(p, case.graph), *case[1:]).makespan_s for n, p in plans.items()}
+    plan = PLANNERS["anneal"](*case, steps=2000)
+    took_s = simulate(derive(plan, case.graph), *case[1:]).makespan_s
+    assert took_s <= min(seconds.values())
+    with pytest.raises(UsageError, match="steps is 0, but planner anneal needs at least 1"):
+        PLANNERS["anneal"](*case, steps=0)

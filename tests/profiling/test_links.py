@@ -1,0 +1,72 @@
+"""What starting and crossing takes, measured on devices that take their time where told."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coexec.engines.null import NullDevice
+from coexec.profiling.links import crossing, launch, wake_up
+from coexec.system.hardware import Device
+
+BYTE_S = 5e-9
+HERE = NullDevice(Device("null:0", "null"))
+
+
+class Starting(NullDevice):
+    """Takes a millisecond for every program, whatever is in it."""
+
+    def run(self) -> None:
+        time.sleep(1e-3)
+
+
+class Far(NullDevice):
+    """Copies what it receives, and lays it out anew in the program that reads it: both take time
+    for each byte."""
+
+    def upload(self, array: Any, into: Any = None) -> Any:
+        time.sleep(0.5e-3 + array.nbytes * BYTE_S)
+        return np.copy(array)
+
+    def compile(self, module: Any) -> Any:
+        return _Rearranging()
+
+
+class _Rearranging:
+    def bind(self, inputs: Any, outputs: Any) -> "_Rearranging":
+        return self
+
+    read_bytes = 0
+
+    def set_input(self, name: str, tensor: Any) -> None:
+        """Called in each run for what comes from elsewhere, and only for that."""
+        self.read_bytes = tensor.nbytes
+
+    def run(self) -> None:
+        time.sleep(self.read_bytes * BYTE_S)
+
+
+def far() -> Far:
+    return Far(Device("null:1", "null", memory="far away"))
+
+
+def test_a_launch_is_what_joining_saves() -> None:
+    assert launch(Starting(Device("null:0", "null"))).seconds == pytest.approx(1e-3, rel=0.3)
+    assert launch(HERE).seconds < 1e-4
+
+
+def test_a_crossing_counts_the_copy_and_the_change_of_layout() -> None:
+    latency, byte = crossing(HERE, far(), "passive")
+    assert byte.seconds == pytest.approx(2 * BYTE_S, rel=0.3)
+    assert 0.4e-3 < latency.seconds < 3e-3
+
+
+def test_a_way_that_costs_nothing_is_free_for_each_byte() -> None:
+    _, byte = crossing(far(), HERE, "passive")
+    assert byte.seconds < BYTE_S / 5
+
+
+def test_waking_up_takes_time() -> None:
+    found = wake_up(HERE, NullDevice(Device("null:1", "null")), "passive")
+    assert 0.0 < found.seconds < 0.1 and found.samples == 390

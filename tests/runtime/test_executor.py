@@ -1,0 +1,320 @@
+"""The executor: clocks, failures, threads, buffers."""
+
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import branches
+
+from coexec.cache import Cache
+from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.compiling.compiler import Compiler
+from coexec.costs.table import CostTable
+from coexec.engines.null import NullDevice
+from coexec.engines.reference import ReferenceDevice
+from coexec.engines.registry import open_devices
+from coexec.errors import DeviceError, ExecutionError, PlanError, StoreError
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.frontend.load import load, random_inputs
+from coexec.frontend.model import Model
+from coexec.planners import PLANNERS
+from coexec.plans.derive import derive
+from coexec.plans.schedule import Schedule
+from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.recorder import RealRecorder, VirtualRecorder
+from coexec.system.hardware import Device, Link, System
+from coexec.timing.simulate import VirtualClock, simulate
+
+MODEL = load(branches(width=4))
+waits = pytest.mark.parametrize("waiting", ["passive", "active"])
+
+
+def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
+    rng = np.random.default_rng(seed)
+    names = ["null:0", "null:1"]
+    tasks = {n: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in MODEL.graph.tasks} for n in names}
+    cost = CostTable(tasks, {n: float(rng.uniform(0, 1e-4)) for n in names})
+    links = tuple(
+        Link(a, b, float(rng.uniform(0, 1e-3)), float(rng.uniform(1e6, 1e9)),
+             str(rng.choice(["source", "target", "none"])))  # type: ignore[arg-type]
+        for a, b in (names, names[::-1])
+    )  # fmt: skip
+    system = System(tuple(Device(n, "null") for n in names), links)
+    plan = PLANNERS["hope_greedy" if seed % 2 else "heft"](MODEL.graph, cost, system)
+    return derive(plan, MODEL.graph), cost, system
+
+
+def null_plan(schedule: Schedule, cache: Cache) -> tuple[CompiledPlan, list[NullDevice]]:
+    devices = [NullDevice(Device(n, "null")) for n in ("null:0", "null:1")]
+    return Compiler(MODEL, cache).compile(schedule, devices), devices
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_simulator_and_executor_agree_to_the_last_digit(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    schedule, cost, system = random_case(seed)
+    compiled, devices = null_plan(schedule, Cache(tmp_path_factory.getbasetemp() / "null"))
+    recorder = VirtualRecorder(VirtualClock(schedule, cost, system))
+    with Executor(compiled, devices) as executor:
+        executor.run(random_inputs(MODEL.graph), recorder)
+    assert recorder.trace() == simulate(schedule, cost, system)
+
+
+class Elsewhere(ReferenceDevice):
+    """A device with a memory of its own, whose tensors are not arrays."""
+
+    def __init__(self, spec: Device) -> None:
+        super().__init__(spec)
+        self.leaving: set[str] = set()
+
+    def allocate(self, tensor: Any, leaving: bool = False) -> Any:
+        if leaving:
+            self.leaving.add(tensor.name)
+        return {"data": super().allocate(tensor)}
+
+    def upload(self, array: Any, into: Any = None) -> Any:
+        if into is None:
+            return {"data": array.copy()}
+        into["data"][...] = array
+        return into
+
+    def download(self, tensor: Any) -> Any:
+        return tensor["data"].copy()
+
+    def compile(self, module: Any) -> Any:
+        program = super().compile(module)
+
+        class Unwrapping:
+            def bind(self, inputs: Any, outputs: Any) -> Any:
+                bound = program.bind(
+                    {n: t["data"] for n, t in inputs.items()},
+                    {n: t["data"] for n, t in outputs.items()},
+                )
+                set_input, set_output = bound.set_input, bound.set_output
+                bound.set_input = lambda name, tensor: set_input(name, tensor["data"])
+                bound.set_output = lambda name, tensor: set_output(name, tensor["data"])
+                return bound
+
+        return Unwrapping()
+
+
+def split(model: Model, names: list[str]) -> Schedule:
+    from test_devices import alternating
+
+    return derive(alternating(model.graph, names), model.graph)
+
+
+def test_devices_with_a_memory_of_their_own(cache: Cache) -> None:
+    devices = [
+        ReferenceDevice(Device("reference:0", "reference")),
+        Elsewhere(Device("reference:1", "reference", memory="elsewhere")),
+    ]
+    schedule = split(MODEL, ["reference:0", "reference:1"])
+    feeds = random_inputs(MODEL.graph)
+    with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
+        found = executor.run(feeds)
+    expected = plain_session(branches(width=4)).run(["y"], feeds)[0]
+    assert worst_difference(found["y"], expected) < 1e-5
+
+
+def test_a_device_knows_what_of_its_tensors_leaves(cache: Cache) -> None:
+    near = ReferenceDevice(Device("reference:0", "reference"))
+    schedule = split(MODEL, ["reference:0", "reference:1"])
+    crossing = {
+        t.tensor for t in schedule.transfers if schedule.segments[t.source].device == "reference:1"
+    }
+    returned = {
+        name
+        for segment in schedule.segments
+        for name, _ in segment.writes
+        if segment.device == "reference:1" and name in MODEL.graph.outputs
+    }
+    for caching, expected in ((True, crossing | returned), (False, returned)):
+        far = Elsewhere(Device("reference:1", "reference", memory="elsewhere"))
+        compiled = Compiler(MODEL, cache).compile(schedule, [near, far])
+        Executor(compiled, [near, far], tensor_caching=caching).close()
+        assert crossing and far.leaving == expected
+
+
+class Failing(ReferenceDevice):
+    """Fails at its second program, once."""
+
+    fail = True
+
+    def compile(self, module: Any) -> Any:
+        program, device = super().compile(module), self
+        outputs = [t.name for t in module.outputs]
+
+        class Program:
+            def bind(self, inputs: Any, results: Any) -> Any:
+                bound = program.bind(inputs, results)
+                run = bound.run
+
+                def once() -> None:
+                    if "b1.out" in outputs and device.fail:
+                        device.fail = False
+                        raise DeviceError("out of magic")
+                    run()
+
+                bound.run = once
+                return bound
+
+        return Program()
+
+
+@waits
+def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(
+    waiting: Waiting, cache: Cache
+) -> None:
+    devices = [Failing(Device(f"reference:{i}", "reference")) for i in range(2)]
+    devices[0].fail = devices[1].fail = True
+    schedule = split(MODEL, ["reference:0", "reference:1"])
+    feeds = random_inputs(MODEL.graph)
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    with Executor(compiled, devices, waiting=waiting) as executor:
+        with pytest.raises(ExecutionError, match=r"reference:\d failed .*b1\.b.*out of magic"):
+            executor.run(feeds)
+        found = executor.run(feeds)
+    expected = plain_session(branches(width=4)).run(["y"], feeds)[0]
+    assert worst_difference(found["y"], expected) < 1e-5
+
+
+@waits
+def test_many_threads_share_one_executor(waiting: Waiting, cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    schedule = split(MODEL, [d.spec.name for d in devices])
+    session = plain_session(branches(width=4))
+    wrong: list[float] = []
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    with Executor(compiled, devices, waiting=waiting) as executor:
+
+        def work(seed: int) -> None:
+            feeds = random_inputs(MODEL.graph, seed)
+            expected = session.run(["y"], feeds)[0]
+            for _ in range(5):
+                wrong.append(worst_difference(executor.run(feeds)["y"], expected))
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(wrong) == 20 and max(wrong) < 1e-5
+
+
+def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    schedule = split(MODEL, [d.spec.name for d in devices])
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    recorder = RealRecorder(compiled, [d.spec.name for d in devices])
+    with Executor(compiled, devices) as executor:
+        executor.run(random_inputs(MODEL.graph), recorder)
+    spans = {s.segment: s for s in recorder.trace().spans}
+    ran = [task for span in spans.values() for task in span.tasks]
+    assert sorted(ran) == sorted(t.name for t in MODEL.graph.tasks)
+    for segment in schedule.segments:
+        for before in segment.after:
+            assert spans[before].end_s <= spans[segment.index].start_s
+
+
+def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    compiled = Compiler(MODEL, cache).compile(split(MODEL, [d.spec.name for d in devices]), devices)
+    entry = save_compiled(compiled, {"note": 1})
+    again, extra = load_compiled(entry, cache.weights)
+    assert extra == {"note": 1} and again.segments == compiled.segments
+    feeds = random_inputs(MODEL.graph)
+    with Executor(compiled, devices) as a, Executor(again, devices) as b:
+        assert np.array_equal(a.run(feeds)["y"], b.run(feeds)["y"])
+    damaged = replace(entry, files={**entry.files, "modules.bin": b""})
+    with pytest.raises(StoreError, match="damaged"):
+        load_compiled(damaged, cache.weights)
+
+
+def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
+    from test_devices import names_of
+
+    devices = open_devices(names_of("cpu"))
+    before = threading.active_count()
+    schedule = split(MODEL, [d.spec.name for d in devices])
+    executor = Executor(Compiler(MODEL, cache).compile(schedule, devices), devices)
+    executor.run(random_inputs(MODEL.graph))
+    executor.close()
+    executor.close()
+    assert threading.active_count() == before
+    with pytest.raises(ExecutionError, match="closed"):
+        executor.run(random_inputs(MODEL.graph))
+
+
+@pytest.mark.parametrize("kind", ["null", "cpu", "reference"])
+def test_what_a_plan_joins_is_launched_as_one(kind: str, cache: Cache) -> None:
+    from test_devices import alternating, names_of
+
+    devices = open_devices(names_of(kind))
+    graph = MODEL.graph
+    plan = alternating(graph, [d.spec.name for d in devices])
+    for piece in plan.device_of:
+        tried = replace(plan, joined=plan.joined | {piece})
+        with suppress(PlanError):
+            derive(tried, graph)
+            plan = tried
+    schedule = derive(plan, graph)
+    unjoined = derive(replace(plan, joined=frozenset()), graph)
+    assert len(schedule.segments) < len(unjoined.segments)
+    compiled = Compiler(MODEL, cache).compile(schedule, devices)
+    feeds = random_inputs(graph)
+    with Executor(compiled, devices) as executor:
+        found = executor.run(feeds)
+    if kind != "null":
+        expected = plain_session(branches(width=4)).run(["y", "joined"], feeds)
+        for name, array in zip(["y", "joined"], expected, strict=True):
+            assert worst_difference(found[name], array) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["cpu", "reference"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> None:
+    from test_devices import names_of
+
+    from coexec.ir.graph import Piece
+    from coexec.ir.receptive import splittable_axes
+    from coexec.plans.plan import Plan, Provenance, verify_plan
+
+    devices = open_devices(names_of(kind))
+    names = [d.spec.name for d in devices]
+    graph = MODEL.graph
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        whole = graph.output_of(task).whole
+        if axis in splittable_axes(graph, task) and whole.shape[axis] > 4:
+            middle = whole.shape[axis] // 2 - 1
+            halves = [whole.with_axis(axis, 0, middle)]
+            halves.append(whole.with_axis(axis, middle, whole.stop[axis]))
+            for name, half in zip(names, halves, strict=False):
+                order[name].append(Piece(task.name, half))
+        else:
+            order[names[0]].append(Piece(task.name, whole))
+    assert sum(map(len, order.values())) > len(graph.tasks) + 5
+    plan = Plan(graph.fingerprint, {n: tuple(p) for n, p in order.items()}, Provenance("test"))
+    verify_plan(plan, graph, System(tuple(d.spec for d in devices)))
+    feeds = random_inputs(graph)
+    compiled = Compiler(MODEL, cache).compile(derive(plan, graph), devices)
+    expected = plain_session(branches(width=4)).run(["y", "joined"], feeds)
+    with Executor(compiled, devices) as executor:
+        for _ in range(2):
+            found = executor.run(feeds)
+            for name, array in zip(["y", "joined"], expected, strict=True):
+                assert worst_difference(found[name], array) < 1e-5

@@ -1,0 +1,351 @@
+"""Whatever leaves `run` early: later answers are right, or the session says that it is closed."""
+
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import branches
+
+from coexec.engines.detect import usable_cores
+from coexec.errors import ClosedError, ExecutionError
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.planners import PLANNERS
+from coexec.session import InferenceSession
+
+CORES = usable_cores()[:2]
+pytestmark = [
+    pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+SESSIONS: dict[str, dict[str, Any]] = {
+    "one": {"devices": [f"cpu:{CORES[0]}"], "planner": "single"},
+    "wide": {"devices": ["cpu:" + ",".join(map(str, CORES))], "planner": "single"},
+    "two": {"devices": [f"cpu:{c}" for c in CORES], "planner": "hope_greedy"},
+    "active": {
+        "devices": [f"cpu:{c}" for c in CORES], "planner": "hope_greedy", "waiting": "active",
+    },
+}  # fmt: skip
+FEEDS = [
+    {"x": np.random.default_rng(seed).standard_normal((1, 3, 20, 20)).astype(np.float32)}
+    for seed in range(2)
+]
+
+
+class TimeOut(Exception):
+    """What a user's own signal handler raises."""
+
+
+class Watched:
+    """A session and what it has to answer."""
+
+    def __init__(self, kind: str, cache: Path) -> None:
+        self.open: Callable[[], InferenceSession] = lambda: InferenceSession(
+            branches(4), cache=cache, **SESSIONS[kind]
+        )
+        self.session = self.open()
+        rival = plain_session(branches(4))
+        self.expected = [rival.run(None, feeds) for feeds in FEEDS]
+        self.affinity = os.sched_getaffinity(0)
+        self.number = 0
+
+    def run(self) -> list[Any]:
+        """With other feeds each time, so that an answer of an earlier run is a wrong one."""
+        self.number += 1
+        return self.session.run(None, FEEDS[self.number % 2])
+
+    def is_right(self, found: list[Any]) -> bool:
+        expected = self.expected[self.number % 2]
+        return max(map(worst_difference, found, expected)) < 1e-5
+
+    def check(self) -> None:
+        assert self.is_right(self.run())
+        assert os.sched_getaffinity(0) == self.affinity
+
+
+@pytest.fixture(scope="module")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interrupts")
+
+
+@pytest.fixture(params=SESSIONS)
+def watched(request: pytest.FixtureRequest, cache_folder: Path) -> Iterator[Watched]:
+    found = Watched(request.param, cache_folder)
+    found.check()
+    yield found
+    found.session.close()
+
+
+def handled(number: int, handler: Callable[..., object]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(number, before)
+
+
+@pytest.fixture
+def time_outs() -> Iterator[None]:
+    def handler(*_: object) -> None:
+        raise TimeOut
+
+    yield from handled(signal.SIGALRM, handler)
+
+
+def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None) -> None:
+    rng, hit = random.Random(0), 0
+    for _ in range(150):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
+            assert watched.is_right(watched.run())
+            time.sleep(0.003)  # a late one comes here
+        except TimeOut:
+            hit += 1
+        watched.check()
+    assert hit > 100  # Python itself swallows what a handler raises in a destructor
+
+
+class Injected:
+    """Raises in the calling thread at the n-th bytecode that it executes inside of the runtime."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.seen = at, 0
+
+    def __enter__(self) -> "Injected":
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _enter(self, frame: FrameType, event: str, _: object) -> Any:
+        if f"{os.sep}runtime{os.sep}" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        return self._each
+
+    def _each(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "opcode":
+            self.seen += 1
+            if self.seen == self.at:
+                sys.settrace(None)
+                raise TimeOut
+        return self._each
+
+
+def bytecodes(watched: Watched) -> int:
+    with Injected(-1) as counting:
+        watched.run()
+    return counting.seen
+
+
+def test_an_exception_at_any_bytecode(watched: Watched) -> None:
+    count = bytecodes(watched)
+    assert count > 100
+    every = max(1, count // int(os.environ.get("COEXEC_BYTECODES", "120")))
+    for at in range(1, count, every):
+        try:
+            with Injected(at):
+                found = watched.run()
+        except TimeOut:
+            pass
+        else:
+            assert watched.is_right(found)  # the threads took other turns, and it was not reached
+        watched.check()
+
+
+def test_ctrl_c_reaches_the_caller_at_once(watched: Watched) -> None:
+    for _ in range(50):
+        timer = threading.Timer(random.uniform(0, 0.001), os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            while True:
+                watched.run()
+        timer.join()
+        watched.check()
+
+
+def test_planners_leave_ctrl_c_as_it_is() -> None:
+    """In a process of its own, because a planner that does not would end this one."""
+    program = """
+import os, signal, sys
+from graphs import layered
+from coexec.planners import PLANNERS
+for name in sys.argv[1:]:
+    PLANNERS[name](*layered(40, 5), **({"limit": 0.2} if name == "cpsat" else {}))
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        print(name)
+"""
+    names = sorted(set(PLANNERS) - {"exhaustive"})  # that one is for tiny graphs
+    tests = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(tests / "helpers")])}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *names],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+    )
+    assert done.stdout.split() == names, done.stderr
+
+
+def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:
+    for _ in range(5):
+        for thread in threading.enumerate():
+            if thread.name.startswith("coexec cpu") and thread.ident is not None:
+                kill = ctypes.pythonapi.PyThreadState_SetAsyncExc
+                kill(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        for _ in range(3):
+            try:
+                assert watched.is_right(watched.run())
+            except ExecutionError as error:
+                assert "thread of cpu" in str(error)
+        watched.check()
+
+
+def test_a_handler_that_closes_the_session_stops_the_run(watched: Watched) -> None:
+    for delay_s in (1e-5, 2e-4, 5e-4, 1e-3):
+        watched.session = watched.open()
+        watched.check()
+        for _ in handled(signal.SIGALRM, lambda *_: watched.session.close()):
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
+            with pytest.raises(ClosedError, match="closed"):
+                while True:
+                    assert watched.is_right(watched.run())
+            with pytest.raises(ClosedError, match="the session is closed; make a new one"):
+                watched.run()
+    assert os.sched_getaffinity(0) == watched.affinity
+
+
+def test_a_handler_cannot_run_the_session_that_it_interrupts(watched: Watched) -> None:
+    said: list[str] = []
+
+    def handler(*_: object) -> None:
+        try:
+            watched.session.run(None, FEEDS[0])
+        except ExecutionError as error:
+            said.append(str(error))
+
+    for _ in handled(signal.SIGALRM, handler):
+        while not said:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-3))
+            assert watched.is_right(watched.run())
+    assert "called by a signal handler" in said[0]
+    watched.check()
+
+
+def test_another_thread_that_closes_lets_the_run_end(watched: Watched) -> None:
+    def close() -> None:
+        time.sleep(0.01)
+        watched.session.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    with pytest.raises(ClosedError, match="make a new one"):
+        while True:
+            assert watched.is_right(watched.run())
+    closing.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_answers(watched: Watched) -> None:
+    stop = threading.Event()
+    wrong: list[int] = []
+
+    def keep_running() -> None:
+        while not stop.is_set():
+            found = watched.session.run(None, FEEDS[0])
+            wrong.extend(1 for a, b in zip(found, watched.expected[0], strict=True)
+                         if worst_difference(a, b) > 1e-5)  # fmt: skip
+
+    thread = threading.Thread(target=keep_running)
+    thread.start()
+    try:
+        codes = [forked(watched) for _ in range(8)]
+    finally:
+        stop.set()
+        thread.join()
+    assert codes == [0] * 8 and not wrong
+    watched.check()
+
+
+def forked(watched: Watched) -> int:
+    """The exit code of a child that runs the session: 0 if it answers rightly, each time."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # nothing waits for a child that hangs
+        code = 1
+        try:
+            if all(watched.is_right(watched.run()) for _ in range(3)):
+                code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_fork_by_a_handler_in_the_middle_of_a_run(watched: Watched) -> None:
+    codes: list[int] = []
+
+    def handler(*_: object) -> None:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            return
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    mother = os.getpid()
+    for _ in handled(signal.SIGALRM, handler):
+        for delay_s in (1e-4, 3e-4, 6e-4):
+            code = 0
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay_s)
+                for _ in range(20):
+                    try:
+                        code = code if watched.is_right(watched.run()) else 2
+                    except ClosedError:
+                        code = code if os.getpid() != mother else 3
+            finally:
+                if os.getpid() != mother:
+                    os._exit(code)
+            assert code == 0
+    assert codes == [0] * 3
+
+
+def test_many_threads_replan(tmp_path: Path) -> None:
+    words: dict[str, Any] = {**SESSIONS["two"], "planner": "heft", "replan": 1e-9}
+    expected = plain_session(branches(4)).run(None, FEEDS[0])
+    with InferenceSession(branches(4), cache=tmp_path, **words) as session:
+
+        def work(_: int) -> bool:
+            return all(
+                max(map(worst_difference, session.run(None, FEEDS[0]), expected)) < 1e-5
+                for _ in range(60)
+            )
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(8)))
+
+
+def test_forgotten_sessions_leave_no_thread(cache_folder: Path) -> None:
+    before = threading.active_count()
+    for kind in SESSIONS:
+        Watched(kind, cache_folder).check()
+    end_s = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert threading.active_count() == before

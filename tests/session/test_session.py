@@ -1,0 +1,168 @@
+"""`InferenceSession` in place of ONNX Runtime's."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from conftest import EXPORTS
+from small_models import branches
+
+import coexec
+from coexec.engines.detect import usable_cores
+from coexec.errors import CacheWarning, InputError, UsageError
+from coexec.frontend.check import worst_difference
+
+DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> coexec.InferenceSession:
+    cache = tmp_path_factory.mktemp("session")
+    return coexec.InferenceSession(branches(), devices=DEVICES, cache=cache)
+
+
+def test_changing_one_import_is_enough(session: coexec.InferenceSession) -> None:
+    rival = onnxruntime.InferenceSession(
+        branches().SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    for ours, theirs in (
+        (session.get_inputs(), rival.get_inputs()),
+        (session.get_outputs(), rival.get_outputs()),
+    ):
+        assert [(a.name, a.shape, a.type) for a in ours] == [
+            (b.name, b.shape, b.type) for b in theirs
+        ]
+    x = np.random.default_rng(1).standard_normal((1, 3, 20, 20)).astype(np.float32)
+    for names in (None, ["joined"], ["y", "joined"]):
+        for a, b in zip(session.run(names, {"x": x}), rival.run(names, {"x": x}), strict=True):
+            assert worst_difference(a, b) < 1e-5
+
+
+def test_outputs_belong_to_the_caller(session: coexec.InferenceSession) -> None:
+    rng = np.random.default_rng(2)
+    xs = [rng.standard_normal((1, 3, 20, 20)).astype(np.float32) for _ in range(2)]
+    first = session.run(["y"], {"x": xs[0]})[0]
+    kept = first.copy()
+    session.run(["y"], {"x": xs[1]})
+    assert np.array_equal(first, kept)
+
+
+def test_inputs_of_any_stride(session: coexec.InferenceSession) -> None:
+    x = np.random.default_rng(3).standard_normal((1, 20, 20, 3)).astype(np.float32)
+    turned = x.transpose(0, 3, 1, 2)
+    a = session.run(["y"], {"x": turned})[0]
+    assert np.array_equal(a, session.run(["y"], {"x": turned.copy()})[0])
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "'x' is missing"),
+        ({"x": np.zeros((1, 3, 20, 20), np.float32), "z": 1}, "no input 'z'"),
+        ({"x": np.zeros((1, 3, 21, 20), np.float32)}, r"\[1, 3, 21, 20\].*\[1, 3, 20, 20\]"),
+        ({"x": np.zeros((1, 3, 20, 20))}, "float64.*float32"),
+    ],
+)
+def test_wrong_feeds(session: coexec.InferenceSession, feeds: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        session.run(None, feeds)
+
+
+def test_wrong_names(session: coexec.InferenceSession) -> None:
+    with pytest.raises(InputError, match=r"no output 'z'.*'y'"):
+        session.run(["z"], {"x": np.zeros((1, 3, 20, 20), np.float32)})
+    with pytest.raises(UsageError, match="CPUExecutionProvider"):
+        coexec.InferenceSession(branches(), providers=["CUDAExecutionProvider"])
+
+
+def test_second_start_needs_no_onnx(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    onnx.save(branches(), str(tmp_path / "m.onnx"))
+    program = (
+        "import sys, coexec; s = coexec.InferenceSession(sys.argv[1], devices=sys.argv[2],"
+        " cache=sys.argv[3]); print('onnx' in sys.modules, 'onnx_ir' in sys.modules)"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "m.onnx"), ",".join(DEVICES)]
+    said = [
+        subprocess.run([*words, str(tmp_path / "c")], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert said[0].stdout.split() == ["True", "True"]
+    assert said[1].stdout.split() == ["False", "False"]
+
+
+@pytest.mark.skipif(not EXPORTS.is_dir(), reason=f"{EXPORTS} with the real exports is absent")
+@pytest.mark.parametrize("name", ["squeezenet", "mobilenet_v3", "lstm", "style_transfer"])
+def test_real_exports(name: str, tmp_path: Path) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("fill", EXPORTS / "fill.py")
+    assert spec and spec.loader
+    fill = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fill)
+    proto = fill.fill(str(EXPORTS / f"{name}.onnx"))
+    with coexec.InferenceSession(proto, devices=DEVICES, cache=tmp_path) as session:
+        rng = np.random.default_rng(0)
+        feeds = {
+            i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()
+        }
+        rival = onnxruntime.InferenceSession(
+            proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        for a, b in zip(session.run(None, feeds), rival.run(None, feeds), strict=True):
+            assert worst_difference(a, b) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"path_or_bytes": None}, "the model is a NoneType"),
+        ({"path_or_bytes": "zoo:lstm", "devices": []}, "names no devices"),
+        ({"path_or_bytes": "zoo:lstm", "devices": [1]}, "names no devices"),
+        ({"path_or_bytes": "zoo:lstm", "devices": DEVICES[0], "planner": "nope"}, "no planner"),
+        ({"path_or_bytes": "zoo:lstm", "waiting": "bored"}, "waiting is 'bored'; it is 'passive'"),
+    ],
+)
+def test_wrong_arguments(words: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        coexec.InferenceSession(**words, cache=tmp_path)
+
+
+def test_feeds_that_are_no_arrays(session: coexec.InferenceSession) -> None:
+    for feeds, message in (
+        (None, "give a dict"),
+        ({"x": [[1], [1, 2]]}, "is not an array"),
+    ):
+        with pytest.raises(InputError, match=message):
+            session.run(None, feeds)
+    with pytest.raises(InputError, match="give a list"):
+        session.run("y", {"x": np.zeros((1, 3, 20, 20), np.float32)})
+
+
+@pytest.mark.parametrize("kind", ["models/*", "lowered/*", "weights/*/*", "plans/*", "choices/*"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "gone", "random"])
+def test_damaged_caches_never_give_wrong_results(kind: str, damage: str, tmp_path: Path) -> None:
+    feeds = {"x": np.ones((1, 3, 20, 20), np.float32)}
+    words = {"devices": DEVICES, "cache": tmp_path}
+    with coexec.InferenceSession(branches(), **words) as session:
+        expected = session.run(None, feeds)
+    for file in tmp_path.glob(kind):
+        content = file.read_bytes()
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes({"empty": b"", "cut": content[:-20], "random": b"\x07" * 50}[damage])
+    if not kind.startswith("plans"):
+        for file in tmp_path.glob("plans/*"):
+            file.unlink()
+    quiet = damage == "gone"
+    with nullcontext() if quiet else pytest.warns(CacheWarning, match="was damaged"):
+        session = coexec.InferenceSession(branches(), **words)
+    with session:
+        for a, b in zip(session.run(None, feeds), expected, strict=True):
+            assert np.array_equal(a, b)
