@@ -29,6 +29,8 @@ pytestmark = [
     pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
     pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    # Python swallows what a signal handler raises inside of a destructor or a collector's callback.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 SESSIONS: dict[str, dict[str, Any]] = {
     "one": {"devices": [f"cpu:{CORES[0]}"], "planner": "single"},
@@ -113,7 +115,7 @@ def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None)
         except TimeOut:
             hit += 1
         watched.check()
-    assert hit > 100  # Python itself swallows what a handler raises in a destructor
+    assert hit > 100  # not 150, see above
 
 
 class Injected:
