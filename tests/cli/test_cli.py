@@ -190,6 +190,14 @@ def test_a_damaged_store_and_a_cache_that_is_no_folder(
         assert "cannot be written" in said and "--cache" in said and said.count("\n") == 1
 
 
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "coexec", "inspect", "none.onnx"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "none.onnx" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_debug_shows_the_traceback(folder: Path) -> None:
     words = [sys.executable, "-c", "import sys; from coexec.cli import main; sys.exit(main())"]
     done = subprocess.run(

@@ -26,7 +26,7 @@ from coexec.plans.derive import derive
 from coexec.plans.plan import Plan
 from coexec.problem.fusion import Clock, Queues, found_in, join, joined, queues_of
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Found, simulated_s, written
+from coexec.problem.solution import Solution, simulated_s, written
 from coexec.solvers.search.annealing import annealed
 from coexec.solvers.search.starts import starts
 from coexec.timing.simulate import simulate
@@ -39,7 +39,7 @@ every_link = pytest.mark.parametrize("busy", BUSY)
 def launches(draw: st.DrawFn, case: Case, placement: Placement) -> Queues:
     """The segments of a placement, some of them joined where that makes no circle."""
     problem = Problem(*case)
-    queues = queues_of(problem, Found(*placement))
+    queues = queues_of(problem, Solution(*placement))
     for device in range(len(queues)):
         for at in reversed(range(len(queues[device]) - 1)):
             tried = join(queues, device, at)
@@ -48,10 +48,10 @@ def launches(draw: st.DrawFn, case: Case, placement: Placement) -> Queues:
     return queues
 
 
-def spread(case: Case) -> Found:
+def spread(case: Case) -> Solution:
     """The tasks of a case by turns on its devices."""
     count = len(case.graph.tasks)
-    return Found([i % len(case.system.devices) for i in range(count)], range(count))
+    return Solution([i % len(case.system.devices) for i in range(count)], range(count))
 
 
 # A fork: b on B reads a on A, which has c to do as well. Each launch costs 1.
@@ -74,9 +74,9 @@ def test_a_plan_can_join_what_others_wait_for() -> None:
 
 def test_planners_join_where_there_is_time() -> None:
     problem = Problem(*CASE)
-    late = joined(problem, Found([0, 1, 0, 1], [0, 3, 2, 1]))
+    late = joined(problem, Solution([0, 1, 0, 1], [0, 3, 2, 1]))
     assert late.joined == {2}
-    early = joined(problem, Found([0, 1, 0, 1], [0, 1, 2, 3]))  # b would start later
+    early = joined(problem, Solution([0, 1, 0, 1], [0, 1, 2, 3]))  # b would start later
     assert early.joined == {3}, "b and d alone, which delays nobody"
 
 
@@ -121,7 +121,7 @@ def test_the_clock_is_the_simulators(busy: str, data: st.DataObject) -> None:
 @examples
 def test_joining_and_annealing_never_lose(data: st.DataObject) -> None:
     case = data.draw(cases(8))
-    problem, found = Problem(*case), Found(*data.draw(placements(case)))
+    problem, found = Problem(*case), Solution(*data.draw(placements(case)))
     before_s = simulated_s(problem, found)
     together = joined(problem, found)
     assert list(together.assignment) == list(found.assignment)
@@ -165,7 +165,7 @@ def test_a_plan_that_cannot_run_is_left_as_it_is() -> None:
     graph = make_graph({"a": [], "b": ["a"], "c": ["b"], "d": []})
     rows = {"A": (1.0, 1.0, 1.0, 1.0), "B": (1.0, float("inf"), 1.0, 1.0)}
     problem = Problem(graph, table(graph, rows, A=0.5, B=0.5), make_system("AB"))
-    impossible = Found([0, 1, 0, 1], [0, 1, 2, 3])
+    impossible = Solution([0, 1, 0, 1], [0, 1, 2, 3])
     assert joined(problem, impossible) == impossible
     assert annealed(problem, impossible, steps=10) == impossible
 

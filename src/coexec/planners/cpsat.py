@@ -7,11 +7,11 @@ from coexec.costs.base import CostModel
 from coexec.errors import UsageError
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, Timeline, build_plan, makespan_s
+from coexec.problem.building import Problem, Solution, Timeline, build_plan, makespan_s
 from coexec.problem.fusion import joined
 from coexec.problem.solution import simulated_s
 from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
-from coexec.solvers.exact.formulation import Formulation, Solution
+from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.search.annealing import annealed
 from coexec.solvers.search.starts import starts
 from coexec.system.hardware import System
@@ -104,7 +104,7 @@ def plan(
     )  # fmt: skip
 
 
-def _formulate(problem: Problem, start: Found) -> Formulation:
+def _formulate(problem: Problem, start: Solution) -> Formulation:
     """The problem in whole ticks, to be solved in no more of them than ``start`` takes."""
     tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start[:2])) / _TICKS))
     formulation = Formulation(
@@ -131,14 +131,14 @@ class _Model:
         self._rules()
         self._model.minimize(self._moments[formulation.end_of_all])
 
-    def start_from(self, known: Solution) -> None:
+    def start_from(self, known: Valuation) -> None:
         """Let the search begin with this solution."""
         for flag, value in zip(self._flags[1:], known.flags[1:], strict=True):
             self._model.add_hint(flag, value)
         for moment, tick in zip(self._moments, known.moments, strict=True):
             self._model.add_hint(moment, tick)
 
-    def solve(self, solver: Any) -> tuple[list[Found], float]:
+    def solve(self, solver: Any) -> tuple[list[Solution], float]:
         """The best solution, if there is one, and a bound in seconds that rounding leaves valid."""
         status = solver.solve(self._model)
         if status == self._cp_model.UNKNOWN:
@@ -146,9 +146,9 @@ class _Model:
         if status not in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE):
             raise RuntimeError(f"CP-SAT refuses what it was given a solution of: {status}")
         flags = [bool(solver.value(flag)) for flag in self._flags]
-        solution = Solution(flags, [solver.value(moment) for moment in self._moments])
+        solution = Valuation(flags, [solver.value(moment) for moment in self._moments])
         ticks = solver.best_objective_bound - self._constraints.rounding()
-        return [Found(*self._formulation.read(solution))], ticks * self._constraints.tick_s
+        return [Solution(*self._formulation.read(solution))], ticks * self._constraints.tick_s
 
     def _one_task_at_a_time(self) -> None:
         formulation = self._formulation

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from coexec.costs.base import CostModel
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, build_plan
+from coexec.problem.building import Problem, Solution, build_plan
 from coexec.system.hardware import System
 
 __all__ = ["plan"]
@@ -32,7 +32,7 @@ def plan(
     problem = Problem(graph, cost, system)
     run = _Run(problem, alpha, beta)
     run.all()
-    found = Found(run.assignment, run.sequence)
+    found = Solution(run.assignment, run.sequence)
     return build_plan(problem, found, "dmdar", {"alpha": alpha, "beta": beta})
 
 

@@ -8,7 +8,7 @@ from coexec.costs.base import CostModel
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, Timeline, build_plan, makespan_s
+from coexec.problem.building import Problem, Solution, Timeline, build_plan, makespan_s
 from coexec.system.hardware import System
 
 __all__ = ["plan"]
@@ -51,7 +51,7 @@ def plan(graph: Graph, cost: CostModel, system: System, *, max_tasks: int = 10) 
     options = {"max_tasks": max_tasks}
     return build_plan(
         problem,
-        Found(assignment, sequence),
+        Solution(assignment, sequence),
         "exhaustive",
         options,
         status="optimal",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from coexec.costs.base import CostModel
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, build_plan
+from coexec.problem.building import Problem, Solution, build_plan
 from coexec.system.hardware import System
 
 __all__ = ["Slot", "found", "plan", "schedule"]
@@ -28,13 +28,13 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     return build_plan(problem, found(problem), "heft", {})
 
 
-def found(problem: Problem) -> Found:
+def found(problem: Problem) -> Solution:
     """What is planned, without a plan's promises."""
     slots = schedule(problem)
     assignment = [slot.device for slot in slots]
     # A task of no length may share its start with a successor; the index keeps it in front.
     sequence = sorted(problem.tasks, key=lambda i: (slots[i].start_s, slots[i].end_s, i))
-    return Found(assignment, sequence)
+    return Solution(assignment, sequence)
 
 
 class Slot(NamedTuple):

@@ -8,7 +8,7 @@ from coexec.costs.base import CostModel
 from coexec.errors import UsageError
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, Timeline, alone, build_plan, simulated_s
+from coexec.problem.building import Problem, Solution, Timeline, alone, build_plan, simulated_s
 from coexec.system.hardware import System
 
 __all__ = ["default_merge_below_s", "default_top_k", "merge", "plan"]
@@ -66,7 +66,7 @@ def plan(
         found = [(k, *_search(problem, groups, k)) for k in ks]
         k, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
         options.append({"top_k": k, "merge_below_s": below})
-        plans.append(Found(timeline.device, sequence))
+        plans.append(Solution(timeline.device, sequence))
     for single in alone(problem):
         options.append(options[0])
         plans.append(single)

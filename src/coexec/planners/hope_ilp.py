@@ -12,8 +12,8 @@ from coexec.errors import UsageError
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
 from coexec.problem.building import (
-    Found,
     Problem,
+    Solution,
     Timeline,
     alone,
     build_plan,
@@ -21,7 +21,7 @@ from coexec.problem.building import (
     simulated_s,
 )
 from coexec.solvers.exact.constraints import Constraints
-from coexec.solvers.exact.formulation import Formulation, Solution
+from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.exact.listing import listed
 from coexec.solvers.exact.rows import Rows
 from coexec.system.hardware import System
@@ -96,7 +96,7 @@ def plan(
     if not best.proven:
         ranks_s = problem.upward_rank_s
         timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
-        plans = [best.found, Found(timeline.device, sequence), *alone(problem)]
+        plans = [best.found, Solution(timeline.device, sequence), *alone(problem)]
         best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
@@ -129,7 +129,7 @@ def _check(
 class _Solved(NamedTuple):
     """What the solver found, and how."""
 
-    found: Found
+    found: Solution
     look_ahead: float | None
     proven: bool = False
 
@@ -185,7 +185,7 @@ def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Solve
     formulation.within(known.moments[formulation.end_of_all])
     solution, proven = solver.solve(formulation, known, 0.0, max_nodes)
     assignment, sequence = formulation.read(solution)
-    return _Solved(Found(assignment, sequence), None, proven)
+    return _Solved(Solution(assignment, sequence), None, proven)
 
 
 def _shares(problem: Problem) -> list[float]:
@@ -201,7 +201,7 @@ def _in_parts(
     for part in parts:
         timeline, ordered = _part(problem, part, timeline, follows_s, max_nodes, solver)
         sequence += ordered
-    return _Solved(Found(timeline.device, sequence), share)
+    return _Solved(Solution(timeline.device, sequence), share)
 
 
 def _follows_s(problem: Problem) -> list[float]:
@@ -267,10 +267,10 @@ class _Solver:
     def solve(
         self,
         formulation: Formulation,
-        known: Solution,
+        known: Valuation,
         weight: float,
         max_nodes: int | None,
-    ) -> tuple[Solution, bool]:
+    ) -> tuple[Valuation, bool]:
         """The best solution found, at worst ``known``; whether it is the best of all.
 
         The objective is the end of all and, times ``weight``, the sum of the ends of tasks.
@@ -293,7 +293,7 @@ class _Solver:
             return known, False
         flags = formulation.constraints.flags
         proven = highs.getModelStatus() == self._highspy.HighsModelStatus.kOptimal
-        return Solution([False, *(x > 0.5 for x in values[:flags])], values[flags:]), proven
+        return Valuation([False, *(x > 0.5 for x in values[:flags])], values[flags:]), proven
 
     def _program(self, formulation: Formulation, weight: float) -> Any:
         constraints = formulation.constraints

@@ -5,7 +5,7 @@ import math
 from coexec.costs.base import CostModel
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, build_plan
+from coexec.problem.building import Problem, Solution, build_plan
 from coexec.system.hardware import System
 
 __all__ = ["line", "plan"]
@@ -25,7 +25,7 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     """
     problem = Problem(graph, cost, system)
     assignment, _ = line(problem)
-    return build_plan(problem, Found(assignment, problem.tasks), "mosaic", {})
+    return build_plan(problem, Solution(assignment, problem.tasks), "mosaic", {})
 
 
 def line(problem: Problem) -> tuple[list[int], float]:

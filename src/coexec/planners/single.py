@@ -6,7 +6,7 @@ from coexec.costs.base import CostModel
 from coexec.errors import DeviceError, InfeasibleError
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
-from coexec.problem.building import Found, Problem, build_plan
+from coexec.problem.building import Problem, Solution, build_plan
 from coexec.system.hardware import System
 from coexec.timing.simulate import launched_s
 
@@ -40,7 +40,7 @@ def plan(graph: Graph, cost: CostModel, system: System, *, device: str | None = 
         )
     best = min(able, key=lambda name: _segment_s(problem, name))
     assignment = [system.names.index(best)] * len(problem.tasks)
-    return build_plan(problem, Found(assignment, problem.tasks), "single", {"device": best})
+    return build_plan(problem, Solution(assignment, problem.tasks), "single", {"device": best})
 
 
 def _refused(problem: Problem, name: str) -> str | None:

@@ -7,9 +7,9 @@ from typing import Any, Self
 from coexec.plans.plan import Plan, Provenance
 from coexec.problem.fusion import joined
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Found, alone, simulated_s, written
+from coexec.problem.solution import Solution, alone, simulated_s, written
 
-__all__ = ["Found", "Problem", "Timeline", "alone", "build_plan", "makespan_s", "simulated_s"]
+__all__ = ["Problem", "Solution", "Timeline", "alone", "build_plan", "makespan_s", "simulated_s"]
 
 
 class Timeline:
@@ -128,7 +128,7 @@ def makespan_s(problem: Problem, assignment: Sequence[int], sequence: Iterable[i
 
 def build_plan(
     problem: Problem,
-    found: Found,
+    found: Solution,
     planner: str,
     options: Mapping[str, Any],
     *,

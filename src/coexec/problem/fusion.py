@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from coexec.plans.derive import derive
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Found, written
+from coexec.problem.solution import Solution, written
 from coexec.timing.simulate import launched_s
 
 __all__ = ["Clock", "Launch", "Queues", "found_in", "join", "joined", "queues_of"]
@@ -25,7 +25,7 @@ _FACTS = 10_000
 """Launches whose facts are remembered: several times as many as a search has at hand."""
 
 
-def queues_of(problem: Problem, found: Found) -> Queues:
+def queues_of(problem: Problem, found: Solution) -> Queues:
     """The launches of a plan: its segments."""
     number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
     schedule = derive(written(problem, found), problem.graph)
@@ -38,14 +38,14 @@ def queues_of(problem: Problem, found: Found) -> Queues:
     ]
 
 
-def found_in(problem: Problem, queues: Queues) -> Found:
+def found_in(problem: Problem, queues: Queues) -> Solution:
     """The plan that launches what the queues say. They must not wait for each other in a circle."""
     run = _Run(Clock(problem), queues)
     joined = (task for queue in queues for launch in queue for task in launch[1:])
-    return Found(run.device, [t for launch in run.done for t in launch], frozenset(joined))
+    return Solution(run.device, [t for launch in run.done for t in launch], frozenset(joined))
 
 
-def joined(problem: Problem, found: Found) -> Found:
+def joined(problem: Problem, found: Solution) -> Solution:
     """The same plan with launches joined as long as that makes it no longer. O(tries |V|).
 
     Only where nothing is copied between devices. Elsewhere launches are short beside the rest, and

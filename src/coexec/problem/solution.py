@@ -11,10 +11,10 @@ from coexec.timing.simulate import simulate
 
 _NOBODYS = Provenance("")
 
-__all__ = ["Found", "alone", "simulated_s", "written"]
+__all__ = ["Solution", "alone", "simulated_s", "written"]
 
 
-class Found(NamedTuple):
+class Solution(NamedTuple):
     """A plan of whole tasks."""
 
     assignment: Sequence[int]
@@ -26,22 +26,22 @@ class Found(NamedTuple):
     to run between the two."""
 
 
-def alone(problem: Problem) -> list[Found]:
+def alone(problem: Problem) -> list[Solution]:
     """The plans that use one device only, for each that runs all tasks.
 
     Planners that search without looking ahead, or with a limit, should not return anything slower.
     """
     able = (d for d in problem.devices if all(row[d] < math.inf for row in problem.latency_s))
-    return [Found([device] * len(problem.tasks), problem.tasks) for device in able]
+    return [Solution([device] * len(problem.tasks), problem.tasks) for device in able]
 
 
-def simulated_s(problem: Problem, found: Found) -> float:
+def simulated_s(problem: Problem, found: Solution) -> float:
     """Seconds of one inference in the simulator."""
     schedule = derive(written(problem, found), problem.graph)
     return simulate(schedule, problem.cost, problem.system).makespan_s
 
 
-def written(problem: Problem, found: Found, provenance: Provenance = _NOBODYS) -> Plan:
+def written(problem: Problem, found: Solution, provenance: Provenance = _NOBODYS) -> Plan:
     """The plan that runs each task on its device, in the order of the sequence."""
     graph = problem.graph
     pieces = [graph.whole_piece(task) for task in graph.tasks]

@@ -16,10 +16,10 @@ from coexec.solvers.exact.listing import in_turn
 from coexec.solvers.exact.moves import copied_by_target, queued, sent_by_source
 from coexec.solvers.exact.placement import Placement
 
-__all__ = ["Formulation", "Solution"]
+__all__ = ["Formulation", "Valuation"]
 
 
-class Solution(NamedTuple):
+class Valuation(NamedTuple):
     """A value for each decision, a tick for each moment."""
 
     flags: Sequence[bool]
@@ -131,7 +131,7 @@ class Formulation(Placement):
             last = horizon - ticks(self._tails_s[task])
             moments[self.end[task]] = (first, max(first, last))
 
-    def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Solution:
+    def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Valuation:
         """The plan of `planners.base.build_plan`, as early as the constraints allow."""
         at = {task: place for place, task in enumerate(sequence)}
         chosen: dict[Literal, bool] = {}
@@ -146,9 +146,9 @@ class Formulation(Placement):
         turns = [Rule(self.begins(two), ticks(self.leaves(one)))
                  for one, two in _turns(assignment, sequence)]  # fmt: skip
         moments = [m for task in sequence for m in (self.start[task], self.end[task])]
-        return Solution(flags, self.constraints.earliest(flags, moments, turns))
+        return Valuation(flags, self.constraints.earliest(flags, moments, turns))
 
-    def read(self, solution: Solution) -> tuple[list[int], list[int]]:
+    def read(self, solution: Valuation) -> tuple[list[int], list[int]]:
         """Assignment (by task of the graph) and sequence (of these tasks) of a solution."""
         flags, moments = solution
         assignment = self.timeline.device.copy()

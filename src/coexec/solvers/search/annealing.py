@@ -8,7 +8,7 @@ from math import inf
 
 from coexec.problem.fusion import Clock, Launch, Queues, found_in, join, queues_of
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Found, simulated_s
+from coexec.problem.solution import Solution, simulated_s
 
 __all__ = ["annealed"]
 
@@ -29,8 +29,8 @@ _ALONE = 0.3
 
 
 def annealed(
-    problem: Problem, start: Found, steps: int, *, seed: int = 0, bound_s: float = 0.0
-) -> Found:
+    problem: Problem, start: Solution, steps: int, *, seed: int = 0, bound_s: float = 0.0
+) -> Solution:
     """The best of ``steps`` plans, each a small change of the one before it.
 
     A change joins two launches, splits one, swaps two, or moves tasks to another place on any

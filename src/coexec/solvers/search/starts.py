@@ -11,7 +11,7 @@ from coexec.planners import dmdar, heft, hope_greedy, mosaic
 from coexec.plans.plan import Plan
 from coexec.problem.building import Problem, Timeline
 from coexec.problem.fusion import joined
-from coexec.problem.solution import Found, simulated_s
+from coexec.problem.solution import Solution, simulated_s
 from coexec.solvers.exact.listing import listed
 
 __all__ = ["starts"]
@@ -20,7 +20,7 @@ _CAUTION = (1.0, 1.5, 2.0, 2.5)
 """By how much links may seem to take longer."""
 
 
-def starts(problem: Problem) -> list[Found]:
+def starts(problem: Problem) -> list[Solution]:
     """Plans to begin with, their launches joined, by rising makespan in the simulator."""
     case = (problem.graph, problem.cost, problem.system)
     heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
@@ -33,13 +33,13 @@ def starts(problem: Problem) -> list[Found]:
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
         timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        found += [Found(timeline.device, sequence), heft.found(cautious)]
+        found += [Solution(timeline.device, sequence), heft.found(cautious)]
     return sorted(
         (joined(problem, plan) for plan in found), key=lambda plan: simulated_s(problem, plan)
     )
 
 
-def _read(problem: Problem, plan: Plan) -> Found:
+def _read(problem: Problem, plan: Plan) -> Solution:
     """The tasks of a plan, and a sequence that keeps the order on each device."""
     number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
     queues = [[number[p.task] for p in plan.order[name]] for name in problem.system.names]
@@ -53,4 +53,4 @@ def _read(problem: Problem, plan: Plan) -> Found:
             while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
                 sequence[queue.pop(0)] = None
     joined = frozenset(number[piece.task] for piece in plan.joined)
-    return Found(assignment, list(sequence), joined)
+    return Solution(assignment, list(sequence), joined)
