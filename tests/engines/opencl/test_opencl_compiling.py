@@ -14,7 +14,7 @@ from onnx import helper
 pytest.importorskip("pyopencl")
 
 from gpu_networks import module_of, run_on
-from needs_opencl import pocl_name, pocl_number
+from needs_opencl import opencl_name, opencl_number
 from small_models import from_nodes, tensor_info
 
 from coexec import zoo
@@ -55,7 +55,7 @@ def convolutions(
 def opened(folder: Path | None, arch: Architecture | None = None) -> OpenClDevice:
     options = Options(binaries=folder)
     return OpenClDevice(
-        describe(pocl_name(), options), devices()[pocl_number()], options, arch
+        describe(opencl_name(), options), devices()[opencl_number()], options, arch
     )  # fmt: skip
 
 
