@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_models import branches
 
-from coexec import auto as auto_module
+from coexec.choosing import auto as auto_module
 from coexec.choosing.auto import Auto
 from coexec.choosing.configurations import configurations
 from coexec.cli import main
