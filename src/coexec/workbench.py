@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,14 +96,14 @@ class Workbench:
 
     @cached_property
     def digest(self) -> str:
-        """Tells this model, with these shapes and this version of coexec, from all others."""
+        """Tells this model with these shapes from all others. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
             text = f"{self.source} {sorted(self.shapes.items())}"
         else:
             from coexec.frontend.digest import digest_of
 
             text = digest_of(self.source, self.shapes, self.cache)
-        return hashlib.sha256(f"{text} {version('coexec')} {_FORM}".encode()).hexdigest()[:24]
+        return hashlib.sha256(f"{text} {_FORM}".encode()).hexdigest()[:24]
 
     @cached_property
     def model(self) -> "Model":

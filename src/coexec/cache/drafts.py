@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import time
-import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -128,7 +127,7 @@ def _claim(parent: Path) -> tuple[Path, int]:
         OSError: it cannot be made.
     """
     while True:
-        own = parent / f"{_host()}-{uuid.uuid4().hex}"
+        own = parent / f"{_host()}-{os.urandom(16).hex()}"
         lock = own.with_name(own.name + _LOCK)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:

@@ -16,7 +16,6 @@ import xxhash
 
 from coexec.cache.drafts import Drafts
 from coexec.cache.entries import Entry, decode, encode
-from coexec.cache.limit import size_of, trim
 from coexec.cache.scratch import in_scratch
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
@@ -147,6 +146,8 @@ class Cache:
 
     def _keep_limit(self, added_bytes: int) -> None:
         """Sizes are read from the disk once in a process, and when the limit is reached."""
+        from coexec.cache.limit import size_of, trim  # a start from the cache does without
+
         if self._total_bytes is None:
             self._total_bytes = size_of(self.root, KINDS)
         else:
