@@ -285,9 +285,7 @@ def make_plan(
     from coexec.planners import PLANNERS
 
     _check_planner(planner, options)
-    plan = PLANNERS[planner](graph, cost, system, **options)
-    verify_plan(plan, graph, system)
-    return plan
+    return PLANNERS[planner](graph, cost, system, **options)
 
 
 def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
@@ -299,8 +297,7 @@ def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
         raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
     known = {
         name: inspect.formatannotation(parameter.annotation)
-        for name, parameter in inspect.signature(PLANNERS[planner]).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
+        for name, parameter in PLANNERS[planner].options.items()
     }
     for name, value in options.items():
         if name not in known:

@@ -3,13 +3,15 @@
     from coexec.planners import PLANNERS
     plan = PLANNERS["hope_greedy"](graph, cost, system, top_k=4)
 
-To add a planner: one file whose name is the planner's, with a function ``plan``, and one row here.
+To add a planner: one file whose name is the planner's, with a function ``solve``, and one row here.
 Options are keyword-only, have defaults and carry their unit in the name.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Concatenate, TypeAlias
+from typing import Any
 
 from coexec.costs.base import CostModel
 from coexec.ir.graph import Graph
@@ -24,25 +26,58 @@ from coexec.planners import (
     mosaic,
     single,
 )
-from coexec.plans.plan import Plan
+from coexec.plans.plan import Plan, verify_plan
+from coexec.problem.building import build_plan
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
 from coexec.system.hardware import System
 
 __all__ = ["PLANNERS", "Planner"]
 
-Planner: TypeAlias = Callable[Concatenate[Graph, CostModel, System, ...], Plan]
-"""``plan(graph, cost, system, *, option=default, ...) -> Plan``; raises InfeasibleError."""
+
+@dataclass(frozen=True)
+class Planner:
+    """A planner by its name. A call returns a verified plan that says which options made it."""
+
+    name: str
+    solve: Callable[..., Solution]
+    """``solve(problem, *, option=default, ...)``."""
+
+    def __call__(self, graph: Graph, cost: CostModel, system: System, **options: Any) -> Plan:
+        """Plan ``graph`` for the devices of ``system``.
+
+        Raises:
+            InfeasibleError: some task runs on no device, or no memory can hold the plan.
+            UsageError, DeviceError, PlanError: an option has no meaning for this planner or case.
+        """
+        problem = Problem(graph, cost, system)
+        solution = self.solve(problem, **options)
+        defaults = {name: option.default for name, option in self.options.items()}
+        made_with = {**defaults, **options, **solution.options}
+        plan = build_plan(problem, solution, self.name, made_with)
+        verify_plan(plan, graph, system)
+        return plan
+
+    @property
+    def options(self) -> Mapping[str, inspect.Parameter]:
+        """The options by name, each with its default and type."""
+        parameters = inspect.signature(self.solve).parameters
+        return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+_SOLVE: Mapping[str, Callable[..., Solution]] = {
+    "anneal": anneal.solve,
+    "cpsat": cpsat.solve,
+    "dmdar": dmdar.solve,
+    "exhaustive": exhaustive.solve,
+    "heft": heft.solve,
+    "hope_greedy": hope_greedy.solve,
+    "hope_ilp": hope_ilp.solve,
+    "mosaic": mosaic.solve,
+    "single": single.solve,
+}
 
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
-    {
-        "anneal": anneal.plan,
-        "cpsat": cpsat.plan,
-        "dmdar": dmdar.plan,
-        "exhaustive": exhaustive.plan,
-        "heft": heft.plan,
-        "hope_greedy": hope_greedy.plan,
-        "hope_ilp": hope_ilp.plan,
-        "mosaic": mosaic.plan,
-        "single": single.plan,
-    }
+    {name: Planner(name, solve) for name, solve in _SOLVE.items()}
 )
 """Name -> planner, sorted by name."""

@@ -1,26 +1,20 @@
 """The best of the quick planners, annealed."""
 
-from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, build_plan
+from coexec.problem.building import Problem, Solution
 from coexec.solvers.search.annealing import annealed
 from coexec.solvers.search.starts import starts
-from coexec.system.hardware import System
 
-__all__ = ["plan"]
+__all__ = ["solve"]
 
 
-def plan(
-    graph: Graph, cost: CostModel, system: System, *, steps: int = 30_000, seed: int = 0
-) -> Plan:
+def solve(problem: Problem, *, steps: int = 30_000, seed: int = 0) -> Solution:
     """Improve the best plan of the quick planners by small changes that the simulator judges.
 
     Promises that no other quick planner's plan (hope_greedy, heft, dmdar, mosaic, single) is
     shorter in the simulator. It pays where tasks are so short that launching them counts, as it
     sees what a launch more or less does. O(steps |V|); some seconds for hundreds of tasks. See
-    `planners.search.annealing` for the method.
+    `solvers.search.annealing` for the method.
 
     Args:
         steps: changes that are tried.
@@ -31,6 +25,4 @@ def plan(
     """
     if steps < 1:
         raise UsageError(f"steps is {steps}, but planner anneal needs at least 1")
-    problem = Problem(graph, cost, system)
-    found = annealed(problem, starts(problem)[0], steps, seed=seed, bound_s=problem.bound_s)
-    return build_plan(problem, found, "anneal", {"steps": steps, "seed": seed})
+    return annealed(problem, starts(problem)[0], steps, seed=seed, bound_s=problem.bound_s)

@@ -3,20 +3,16 @@
 import math
 from typing import Any
 
-from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, Timeline, build_plan, makespan_s
+from coexec.problem.building import Problem, Solution, Timeline, makespan_s
 from coexec.problem.fusion import joined
 from coexec.problem.solution import simulated_s
 from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
 from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.search.annealing import annealed
 from coexec.solvers.search.starts import starts
-from coexec.system.hardware import System
 
-__all__ = ["plan"]
+__all__ = ["solve"]
 
 _TICKS = 1e8
 """CP-SAT counts in whole numbers; the longest plan has about so many, at most ten times."""
@@ -25,17 +21,15 @@ _STEPS = (1_000, 60_000_000_000)
 as steps take longer in larger graphs."""
 
 
-def plan(
-    graph: Graph,
-    cost: CostModel,
-    system: System,
+def solve(
+    problem: Problem,
     *,
     limit: float = 12.0,
     time_limit_s: float = 30.0,
     steps: int | None = None,
     workers: int = 2,
     seed: int = 0,
-) -> Plan:
+) -> Solution:
     """Search for the best plan of the whole graph, and prove how good it is.
 
     The model: a decision for each task and device, an optional interval for each, no overlap on a
@@ -70,13 +64,12 @@ def plan(
     """
     cp_model = _ortools()
     if steps is None:
-        count = max(1, len(graph.tasks))
+        count = max(1, len(problem.tasks))
         steps = max(1, min(_STEPS[0] * count, _STEPS[1] // count**2))
     options = {"limit": limit, "time_limit_s": time_limit_s, "steps": steps, "workers": workers}
     for name, value in options.items():
         if not value > 0:
             raise UsageError(f"{name} is {value}, but planner cpsat needs more than 0")
-    problem = Problem(graph, cost, system)
     begun = starts(problem)
     formulation = _formulate(problem, begun[0])
     model = _Model(cp_model, formulation)
@@ -98,10 +91,8 @@ def plan(
     status = "time limit" if solver.wall_time >= time_limit_s else "feasible"
     if simulated_s(problem, best) <= enough_s:
         status = "optimal"
-    return build_plan(
-        problem, best, "cpsat", options | {"seed": seed},
-        status=status, bound_s=max(problem.bound_s, bound_s),
-    )  # fmt: skip
+    bound_s = max(problem.bound_s, bound_s)
+    return best._replace(status=status, bound_s=bound_s, options={"steps": steps})
 
 
 def _formulate(problem: Problem, start: Solution) -> Formulation:

@@ -3,18 +3,12 @@
 import heapq
 from dataclasses import dataclass, field
 
-from coexec.costs.base import CostModel
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, build_plan
-from coexec.system.hardware import System
+from coexec.problem.building import Problem, Solution
 
-__all__ = ["plan"]
+__all__ = ["solve"]
 
 
-def plan(
-    graph: Graph, cost: CostModel, system: System, *, alpha: float = 1.0, beta: float = 1.0
-) -> Plan:
+def solve(problem: Problem, *, alpha: float = 1.0, beta: float = 1.0) -> Solution:
     """Deque model, data aware, ready: each task is pushed to a queue as soon as it is ready.
 
     The queue is the one with the least ``alpha (expected end - best end) + beta transfer``; of a
@@ -29,11 +23,9 @@ def plan(
         alpha: weight of time.
         beta: weight of moving data.
     """
-    problem = Problem(graph, cost, system)
     run = _Run(problem, alpha, beta)
     run.all()
-    found = Solution(run.assignment, run.sequence)
-    return build_plan(problem, found, "dmdar", {"alpha": alpha, "beta": beta})
+    return Solution(run.assignment, run.sequence)
 
 
 @dataclass(eq=False)

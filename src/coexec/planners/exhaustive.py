@@ -4,23 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coexec.costs.base import CostModel
 from coexec.errors import PlanError
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, Timeline, build_plan, makespan_s
-from coexec.system.hardware import System
+from coexec.problem.building import Problem, Solution, Timeline, makespan_s
 
-__all__ = ["plan"]
+__all__ = ["solve"]
 
 
-def plan(graph: Graph, cost: CostModel, system: System, *, max_tasks: int = 10) -> Plan:
+def solve(problem: Problem, *, max_tasks: int = 10) -> Solution:
     """The optimum over all assignments of tasks to devices and all orders on them.
 
-    Promises the least makespan in the planners' model of time (`planners.base.Timeline`). That is
-    the simulator's for segments of one task each: waits start at the end of a predecessor, copies
-    keep source, target or nobody busy. What only segments of several tasks do is not in it: they
-    save launches, and they wait for all they need before they start; so the simulated makespan
+    Promises the least makespan in the planners' model of time (`problem.building.Timeline`). That
+    is the simulator's for segments of one task each: waits start at the end of a predecessor,
+    copies keep source, target or nobody busy. What only segments of several tasks do is not in it:
+    they save launches, and they wait for all they need before they start; so the simulated makespan
     can be on either side of it.
 
     O(|D|^|V| |V|!) at worst. Assignments are taken by rising lower bound until that reaches the
@@ -33,13 +29,13 @@ def plan(graph: Graph, cost: CostModel, system: System, *, max_tasks: int = 10) 
     Raises:
         PlanError: the graph has more tasks than ``max_tasks``.
     """
+    graph = problem.graph
     count = len(graph.tasks)
     if count > max_tasks:
         raise PlanError(
             f"{graph.name!r} has {count} tasks, exhaustive takes at most {max_tasks}; use another "
             f"planner, such as hope_greedy, or raise max_tasks"
         )
-    problem = Problem(graph, cost, system)
     best_s, assignment, sequence = _first(problem)
     for partial in sorted(_assignments(problem, best_s)):
         if partial.bound_s >= best_s:
@@ -48,15 +44,7 @@ def plan(graph: Graph, cost: CostModel, system: System, *, max_tasks: int = 10) 
         orders.search(Timeline(problem, partial.assignment), ())
         if orders.sequence is not None:
             best_s, assignment, sequence = orders.best_s, partial.assignment, orders.sequence
-    options = {"max_tasks": max_tasks}
-    return build_plan(
-        problem,
-        Solution(assignment, sequence),
-        "exhaustive",
-        options,
-        status="optimal",
-        bound_s=best_s,
-    )
+    return Solution(assignment, sequence, status="optimal", bound_s=best_s)
 
 
 def _first(problem: Problem) -> tuple[float, tuple[int, ...], tuple[int, ...]]:

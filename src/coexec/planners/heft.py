@@ -2,16 +2,12 @@
 
 from typing import NamedTuple
 
-from coexec.costs.base import CostModel
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, build_plan
-from coexec.system.hardware import System
+from coexec.problem.building import Problem, Solution
 
-__all__ = ["Slot", "found", "plan", "schedule"]
+__all__ = ["Slot", "schedule", "solve"]
 
 
-def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
+def solve(problem: Problem) -> Solution:
     """Heterogeneous Earliest Finish Time: urgent tasks first, each where it ends first.
 
     Tasks are taken by falling upward rank, with costs averaged over devices and links. Each goes
@@ -24,12 +20,6 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     Paper: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 13(3), 2002.
     """
-    problem = Problem(graph, cost, system)
-    return build_plan(problem, found(problem), "heft", {})
-
-
-def found(problem: Problem) -> Solution:
-    """What is planned, without a plan's promises."""
     slots = schedule(problem)
     assignment = [slot.device for slot in slots]
     # A task of no length may share its start with a successor; the index keeps it in front.

@@ -4,24 +4,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, Timeline, alone, build_plan, simulated_s
-from coexec.system.hardware import System
+from coexec.problem.building import Problem, Solution, Timeline, alone, simulated_s
 
-__all__ = ["default_merge_below_s", "default_top_k", "merge", "plan"]
+__all__ = ["default_merge_below_s", "default_top_k", "merge", "solve"]
 
 
-def plan(
-    graph: Graph,
-    cost: CostModel,
-    system: System,
+def solve(
+    problem: Problem,
     *,
     top_k: int | None = None,
     merge_below_s: float | None = None,
-) -> Plan:
+) -> Solution:
     """Place the few tasks that can start first in the best of all ways; repeat.
 
     The ready tasks are sorted by earliest start; the first K of them are tried on all |D|^K
@@ -53,7 +47,6 @@ def plan(
     Raises:
         UsageError: ``top_k`` is less than 1.
     """
-    problem = Problem(graph, cost, system)
     if top_k is not None and top_k < 1:
         raise UsageError(f"top_k is {top_k}, but at least 1 task is to be placed at a time")
     below_s = [default_merge_below_s(problem), default_merge_below_s(problem, copies=True)]
@@ -72,7 +65,7 @@ def plan(
         plans.append(single)
     spans_s = [simulated_s(problem, plan) for plan in plans]
     best = spans_s.index(min(spans_s))
-    return build_plan(problem, plans[best], "hope_greedy", options[best])
+    return plans[best]._replace(options=options[best])
 
 
 def _distinct(

@@ -7,16 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coexec.costs.base import CostModel
 from coexec.errors import UsageError
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
 from coexec.problem.building import (
     Problem,
     Solution,
     Timeline,
     alone,
-    build_plan,
     makespan_s,
     simulated_s,
 )
@@ -24,9 +20,8 @@ from coexec.solvers.exact.constraints import Constraints
 from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.exact.listing import listed
 from coexec.solvers.exact.rows import Rows
-from coexec.system.hardware import System
 
-__all__ = ["partition", "plan"]
+__all__ = ["partition", "solve"]
 
 _FEW_TASKS = 400
 """Up to here the solver is also asked without looking ahead, which takes it ten times longer."""
@@ -38,23 +33,21 @@ _SUM_OF_ENDS = 1e-3
 as the next part begins where they end."""
 
 
-def plan(
-    graph: Graph,
-    cost: CostModel,
-    system: System,
+def solve(
+    problem: Problem,
     *,
     part_tasks: int = 12,
     eps: float = 0.2,
     look_ahead: float | None = None,
     max_nodes: int | None = None,
     time_limit_s: float = 60.0,
-) -> Plan:
+) -> Solution:
     """Cut the graph into small parts and plan one after the other, each with an integer program.
 
     Parts follow each other without a barrier: a part begins on each device when that is free, and
     knows where the tensors are that it reads. The objective of a part is the latest end of its
     tasks, each with a share of the longest way from there to the end of the graph. Promises the
-    optimum in the planners' model of time (`planners.base.Timeline`) if there is one part only,
+    optimum in the planners' model of time (`problem.building.Timeline`) if there is one part only,
     as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else only that
     the simulated plan is not slower than the best single device, nor than plain list scheduling,
     from which each part is solved and against which it is judged. Exponential in ``part_tasks``,
@@ -84,7 +77,6 @@ def plan(
     """
     solver = _Solver(_highs(), time_limit_s)
     _check(part_tasks, eps, look_ahead, max_nodes, time_limit_s)
-    problem = Problem(graph, cost, system)
     parts = partition(problem, part_tasks, eps) if part_tasks else [list(problem.tasks)]
     if len(parts) == 1:
         solved = [_whole(problem, max_nodes, solver)]
@@ -99,9 +91,8 @@ def plan(
         plans = [best.found, Solution(timeline.device, sequence), *alone(problem)]
         best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
-    options = {"part_tasks": part_tasks, "eps": eps, "look_ahead": best.look_ahead,
-               "max_nodes": max_nodes, "time_limit_s": time_limit_s}  # fmt: skip
-    return build_plan(problem, best.found, "hope_ilp", options, status=status)
+    chosen = {"look_ahead": best.look_ahead, "max_nodes": max_nodes}
+    return best.found._replace(status=status, options=chosen)
 
 
 def _check(

@@ -2,16 +2,12 @@
 
 import math
 
-from coexec.costs.base import CostModel
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, build_plan
-from coexec.system.hardware import System
+from coexec.problem.building import Problem, Solution
 
-__all__ = ["line", "plan"]
+__all__ = ["line", "solve"]
 
 
-def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
+def solve(problem: Problem) -> Solution:
     """The best cut of the topological order into runs on one device each; a baseline of HOPE.
 
     Dynamic programming over (layer, device): a layer pays its own time, and, where the device
@@ -23,9 +19,8 @@ def plan(graph: Graph, cost: CostModel, system: System) -> Plan:
     Paper: Han et al., "MOSAIC: Heterogeneity-, Communication-, and Constraint-Aware Model Slicing
     and Execution for Accurate and Efficient Inference", PACT 2019; rebuilt after HOPE's summary.
     """
-    problem = Problem(graph, cost, system)
     assignment, _ = line(problem)
-    return build_plan(problem, Solution(assignment, problem.tasks), "mosaic", {})
+    return Solution(assignment, problem.tasks)
 
 
 def line(problem: Problem) -> tuple[list[int], float]:

@@ -2,18 +2,14 @@
 
 import math
 
-from coexec.costs.base import CostModel
 from coexec.errors import DeviceError, InfeasibleError
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Solution, build_plan
-from coexec.system.hardware import System
+from coexec.problem.building import Problem, Solution
 from coexec.timing.simulate import launched_s
 
-__all__ = ["plan"]
+__all__ = ["solve"]
 
 
-def plan(graph: Graph, cost: CostModel, system: System, *, device: str | None = None) -> Plan:
+def solve(problem: Problem, *, device: str | None = None) -> Solution:
     """Run the whole model on one device: what co-execution has to beat.
 
     Promises the fastest single device, as the whole model is one segment there that is launched
@@ -26,7 +22,7 @@ def plan(graph: Graph, cost: CostModel, system: System, *, device: str | None = 
         DeviceError: the system has no such device.
         InfeasibleError: the device, or each of them, cannot run some task.
     """
-    problem = Problem(graph, cost, system)
+    system = problem.system
     if device is not None and device not in system.device:
         raise DeviceError(f"the system has no device {device!r}, only {', '.join(system.names)}")
     candidates = system.names if device is None else (device,)
@@ -35,12 +31,12 @@ def plan(graph: Graph, cost: CostModel, system: System, *, device: str | None = 
     if not able:
         reasons = "; ".join(f"{name} does not run {task}" for name, task in refused.items())
         raise InfeasibleError(
-            f"no single device runs all of {graph.name!r}: {reasons}; use a planner that "
+            f"no single device runs all of {problem.graph.name!r}: {reasons}; use a planner that "
             f"combines devices, such as hope_greedy"
         )
     best = min(able, key=lambda name: _segment_s(problem, name))
     assignment = [system.names.index(best)] * len(problem.tasks)
-    return build_plan(problem, Solution(assignment, problem.tasks), "single", {"device": best})
+    return Solution(assignment, problem.tasks, options={"device": best})
 
 
 def _refused(problem: Problem, name: str) -> str | None:

@@ -127,20 +127,14 @@ def makespan_s(problem: Problem, assignment: Sequence[int], sequence: Iterable[i
 
 
 def build_plan(
-    problem: Problem,
-    found: Solution,
-    planner: str,
-    options: Mapping[str, Any],
-    *,
-    status: str = "feasible",
-    bound_s: float | None = None,
+    problem: Problem, solution: Solution, planner: str, options: Mapping[str, Any]
 ) -> Plan:
-    """The plan that was found, with tasks joined as `planners.launches.joined` does it.
+    """The plan of a solution, with tasks joined as `problem.fusion.joined` does it.
 
-    ``bound_s`` is that of the problem unless the planner knows better. What the plan promises is in
+    The bound is that of the problem unless the planner knows better. What the plan promises is in
     the planners' model of time, where every task is a launch.
     """
-    predicted_s = makespan_s(problem, found.assignment, found.sequence)
-    bound_s = problem.bound_s if bound_s is None else bound_s
-    provenance = Provenance(planner, dict(options), status, predicted_s, bound_s)
-    return written(problem, joined(problem, found), provenance)
+    predicted_s = makespan_s(problem, solution.assignment, solution.sequence)
+    bound_s = problem.bound_s if solution.bound_s is None else solution.bound_s
+    provenance = Provenance(planner, dict(options), solution.status, predicted_s, bound_s)
+    return written(problem, joined(problem, solution), provenance)

@@ -1,8 +1,9 @@
 """A plan as planners see it, in numbers; what it takes, and how it is written."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
@@ -15,7 +16,7 @@ __all__ = ["Solution", "alone", "simulated_s", "written"]
 
 
 class Solution(NamedTuple):
-    """A plan of whole tasks."""
+    """A planner's answer: a plan of whole tasks, and what the planner says of it."""
 
     assignment: Sequence[int]
     """By task, its device."""
@@ -24,6 +25,12 @@ class Solution(NamedTuple):
     joined: frozenset[int] = frozenset()
     """Tasks that are launched with the one before them on their device; nothing elsewhere may have
     to run between the two."""
+    status: str = "feasible"
+    """"optimal", "feasible" or "time limit"."""
+    bound_s: float | None = None
+    """A lower bound of the makespan, if the planner knows a better one than the problem's."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Options that the planner has chosen itself, where none were given."""
 
 
 def alone(problem: Problem) -> list[Solution]:

@@ -8,7 +8,6 @@ devices will wait for each other.
 from dataclasses import replace
 
 from coexec.planners import dmdar, heft, hope_greedy, mosaic
-from coexec.plans.plan import Plan
 from coexec.problem.building import Problem, Timeline
 from coexec.problem.fusion import joined
 from coexec.problem.solution import Solution, simulated_s
@@ -22,9 +21,8 @@ _CAUTION = (1.0, 1.5, 2.0, 2.5)
 
 def starts(problem: Problem) -> list[Solution]:
     """Plans to begin with, their launches joined, by rising makespan in the simulator."""
-    case = (problem.graph, problem.cost, problem.system)
     heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
-    found = [_read(problem, heuristic.plan(*case)) for heuristic in heuristics]
+    found = [heuristic.solve(problem) for heuristic in heuristics]
     for caution in _CAUTION:
         system = replace(
             problem.system,
@@ -33,24 +31,8 @@ def starts(problem: Problem) -> list[Solution]:
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
         timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        found += [Solution(timeline.device, sequence), heft.found(cautious)]
+        found += [Solution(timeline.device, sequence), heft.solve(cautious)]
+    plain = (Solution(one.assignment, one.sequence) for one in found)
     return sorted(
-        (joined(problem, plan) for plan in found), key=lambda plan: simulated_s(problem, plan)
+        (joined(problem, one) for one in plain), key=lambda one: simulated_s(problem, one)
     )
-
-
-def _read(problem: Problem, plan: Plan) -> Solution:
-    """The tasks of a plan, and a sequence that keeps the order on each device."""
-    number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
-    queues = [[number[p.task] for p in plan.order[name]] for name in problem.system.names]
-    assignment = [0] * len(problem.tasks)
-    for device, queue in enumerate(queues):
-        for task in queue:
-            assignment[task] = device
-    sequence: dict[int, None] = {}
-    while any(queues):
-        for queue in queues:
-            while queue and all(p in sequence for p in problem.predecessors[queue[0]]):
-                sequence[queue.pop(0)] = None
-    joined = frozenset(number[piece.task] for piece in plan.joined)
-    return Solution(assignment, list(sequence), joined)
