@@ -1,6 +1,6 @@
 """The planners' model of time as constraints: what an exact planner gives to its solver.
 
-The rules are those of `planners.base.Timeline`. With ``joined`` they are weaker, so that no plan
+The rules are those of `problem.building.Timeline`. With ``joined`` they are weaker, so that no plan
 takes less than they say in the simulator either: the tasks of a segment pay for one launch, what
 makes a new segment is left out, and what one task sends may leave in any order.
 """
@@ -132,7 +132,7 @@ class Formulation(Placement):
             moments[self.end[task]] = (first, max(first, last))
 
     def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Valuation:
-        """The plan of `planners.base.build_plan`, as early as the constraints allow."""
+        """The plan of `problem.building.build_plan`, as early as the constraints allow."""
         at = {task: place for place, task in enumerate(sequence)}
         chosen: dict[Literal, bool] = {}
         for task in self.tasks:
