@@ -19,11 +19,11 @@ REST_S = 0.03
 """Before each run: the threads of a rival that spins for work leave the cores to the next."""
 
 
-def arguments(about: str, models: Sequence[str]) -> argparse.Namespace:
+def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.Namespace:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(models), help="files or zoo names")
-    parser.add_argument("--rounds", type=int, default=30, help="turns of each rival")
+    parser.add_argument("--rounds", type=int, default=rounds, help="turns of each rival")
     parser.add_argument("--cache", default=None, help="folder for profiles and plans")
     parser.add_argument("--fresh", action="store_true", help="profile and plan anew")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
