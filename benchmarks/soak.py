@@ -2,8 +2,8 @@
 
 After each, the session has to answer rightly, or to say at once that it is closed. Counts what
 happened; ends with 1 if an answer was wrong, something hung (nothing may take a minute), or an
-exception did not come. ``--rounds`` says how many time-outs and Ctrl-C there are; of forks and closes
-there is a tenth.
+exception did not come. ``--rounds`` says how many time-outs and Ctrl-C there are. Of forks and
+closes there is a tenth.
 """
 
 import faulthandler
