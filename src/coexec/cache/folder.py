@@ -89,6 +89,10 @@ class Cache:
             os.utime(path)  # when it was last used
         return entry
 
+    def has(self, kind: str, key: str) -> bool:
+        """Whether something is stored under ``key``. Only `find` tells whether it is whole."""
+        return self._place(kind, key)[0].is_file()
+
     def add(self, kind: str, key: str, entry: Entry, quiet: bool = False) -> bool:
         """Store ``entry`` under ``key``, in place of what was there; whether that was possible.
 

@@ -34,9 +34,8 @@ class Binaries:
         """How many kernels were compiled and not read."""
 
     def has(self, source: str, options: str) -> bool:
-        """Whether a source is compiled and kept."""
-        key = self._key(source, options)
-        return self._cache is not None and self._cache.find("kernels", key) is not None
+        """Whether a source is compiled and kept, as far as can be told without reading it."""
+        return self._cache is not None and self._cache.has("kernels", self._key(source, options))
 
     def program(self, source: str, options: str) -> Any:
         """The built program of a source.

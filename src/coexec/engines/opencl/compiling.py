@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coexec.engines import detect
+from coexec.engines.opencl import child
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.platforms import devices
@@ -77,8 +78,7 @@ def shares(sources: Sequence[str], helpers: int) -> list[list[str]]:
 
 def _helpers(binaries: Binaries, arch: Architecture) -> int:
     """How many helpers may run beside this process. A GPU's driver would take it for each."""
-    frozen = getattr(sys, "frozen", False) or not sys.executable
-    if binaries.folder is None or frozen or arch.family != "cpu":
+    if binaries.folder is None or not child.possible() or arch.family != "cpu":
         return 0
     return min(_MOST_HELPERS, len(detect.usable_cores()) - 1)
 
@@ -116,14 +116,9 @@ def _helped(binaries: Binaries, lists: Sequence[Sequence[str]], options: str) ->
 def _started(binaries: Binaries, sources: Sequence[str], options: str) -> "subprocess.Popen[bytes]":
     """A helper that finds the same modules as this process."""
     found = binaries.found
-    # -P: a file in the current folder must not take the place of a module.
-    command = [sys.executable, "-P", "-m", "coexec.engines.opencl.compiling",
-               found.name, found.driver, str(binaries.folder), options]  # fmt: skip
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
-        "POCL_MAX_PTHREAD_COUNT": "1",
-        "POCL_KERNEL_CACHE": "0",  # the folder keeps what is compiled
-    }
+    words = (found.name, found.driver, str(binaries.folder), options)
+    command = child.command("coexec.engines.opencl.compiling", *words)
+    env = child.variables(POCL_MAX_PTHREAD_COUNT="1")
     with tempfile.TemporaryFile() as given:  # a pipe would have to wait until the helper reads
         given.write(json.dumps(sources).encode())
         given.seek(0)

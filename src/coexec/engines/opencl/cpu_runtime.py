@@ -21,11 +21,11 @@ from weakref import WeakSet
 from coexec.engines import detect
 from coexec.errors import DeviceError
 
-__all__ = ["CpuRuntime", "Place", "bind", "calling_from", "environment", "thread_ids"]
+__all__ = ["CoreBinding", "CpuRuntime", "bind", "calling_from", "environment", "thread_ids"]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class CoreBinding:
     """The cores that an open device computes on. They are its own as long as this object lives."""
 
     handle: Any
@@ -46,7 +46,7 @@ class CpuRuntime:
     def __init__(self, title: str) -> None:
         self.title = title
         self._lock = threading.Lock()
-        self._places: WeakSet[Place] = WeakSet()
+        self._places: WeakSet[CoreBinding] = WeakSet()
 
     def variables(self, threads: int) -> Mapping[str, str]:
         """Environment variables for the first use of OpenCL in this process."""
@@ -66,7 +66,7 @@ class CpuRuntime:
         None if it was told nothing."""
         return None
 
-    def occupy(self, handle: Any, cores: tuple[int, ...]) -> Place:
+    def occupy(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         """Bind a device to ``cores``.
 
         Raises:
@@ -77,11 +77,11 @@ class CpuRuntime:
             self._places.add(place)
             return place
 
-    def _placed(self, handle: Any, cores: tuple[int, ...]) -> Place:
+    def _placed(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if cores != detect.usable_cores():
             raise DeviceError(f"coexec cannot bind the threads of {self.title}; leave the cores "
                               f"away, it then computes on all of them")  # fmt: skip
-        return Place(handle, cores, cores)
+        return CoreBinding(handle, cores, cores)
 
     def _elsewhere(self, cores: tuple[int, ...]) -> list[int]:
         """Cores of open devices, unless all of these are on ``cores``."""

@@ -9,7 +9,7 @@ from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.choices import Choices
-from coexec.engines.opencl.cpu_runtime import Place
+from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.kernels import why_not
 from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, Launch
@@ -46,7 +46,7 @@ class OpenClDevice:
         with translated(spec.name, f"opening {found.name}"):
             found, place = found.on(spec.cores)
             context = found.context()
-        self._place: Place | None = place
+        self._place: CoreBinding | None = place
         self.thread_cores: Collection[int] = place.thread_cores
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         self.binaries = Binaries(found, context, options.binaries)

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from coexec.engines.opencl.cpu_runtime import (
+    CoreBinding,
     CpuRuntime,
-    Place,
     bind,
     calling_from,
     environment,
@@ -74,7 +74,7 @@ class Intel(CpuRuntime):
                 if len(self._workers) >= self._threads - 1:
                     break
 
-    def _placed(self, handle: Any, cores: tuple[int, ...]) -> Place:
+    def _placed(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         self.want(cores)
         self.start(handle)
         if len(cores) != self._threads:
@@ -92,15 +92,15 @@ class Intel(CpuRuntime):
                 f"give each device one core, or use another process"
             )
         bind(self._workers, [{core} for core in cores[1:]])
-        return Place(handle, cores, cores[:1])
+        return CoreBinding(handle, cores, cores[:1])
 
-    def _on_one(self, handle: Any, cores: tuple[int, ...]) -> Place:
+    def _on_one(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         (core,) = cores
         if core not in self._parts:
             self._parts[core] = self._part(handle, core)
         shared: Collection[int] = {core, *self._elsewhere(cores)}
         bind(self._workers, [shared] * len(self._workers))
-        return Place(self._parts[core], cores, cores)
+        return CoreBinding(self._parts[core], cores, cores)
 
     def _part(self, handle: Any, core: int) -> Any:
         """A part of the device that no other core has; all of it where it cannot be divided."""

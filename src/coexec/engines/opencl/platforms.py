@@ -14,7 +14,7 @@ from typing import Any
 from coexec.engines import detect
 from coexec.engines.opencl import vendors
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.cpu_runtime import CpuRuntime, Place, environment, thread_ids
+from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, environment, thread_ids
 from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
@@ -50,7 +50,7 @@ class Found:
         """Whether it computes on chosen cores."""
         return self.runtime is not None and self.runtime.binds
 
-    def on(self, cores: tuple[int, ...]) -> "tuple[Found, Place]":
+    def on(self, cores: tuple[int, ...]) -> "tuple[Found, CoreBinding]":
         """The device on ``cores``, which are its own as long as the place lives.
 
         Args:
@@ -60,7 +60,7 @@ class Found:
             DeviceError: it cannot compute there, beside the devices that are open.
         """
         if self.runtime is None:
-            return self, Place(self.handle, (), ())
+            return self, CoreBinding(self.handle, (), ())
         place = self.runtime.occupy(self.handle, cores or detect.usable_cores())
         return replace(self, handle=place.handle), place
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coexec.engines.opencl.cpu_runtime import CpuRuntime, Place, bind
+from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
 from coexec.engines.opencl.pocl_cpu import tell_cpu
 from coexec.errors import DeviceError
 
@@ -44,7 +44,7 @@ class Pocl(CpuRuntime):
         os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
         return tell_cpu(handle)
 
-    def _placed(self, handle: Any, cores: tuple[int, ...]) -> Place:
+    def _placed(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if len(cores) != self._threads:
             raise DeviceError(
                 f"PoCL has {self._threads} threads in this process, so it cannot compute on "
@@ -58,4 +58,4 @@ class Pocl(CpuRuntime):
                 f"(pip install 'coexec[intel-opencl]'), which has a device for each core"
             )
         bind(self._workers, [{core} for core in cores])
-        return Place(handle, cores, cores)
+        return CoreBinding(handle, cores, cores)

@@ -24,6 +24,7 @@ import numpy as np
 import platformdirs
 
 from coexec.engines import detect
+from coexec.engines.opencl import child
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.platforms import Found, devices, start
 
@@ -132,8 +133,8 @@ def _write(path: Path, facts: dict[str, object], failure: str) -> None:
 
 def _tried(found: Found) -> str:
     """Try a device in a process of its own: what is wrong as "the kernel ...", "" if nothing is."""
-    if getattr(sys, "frozen", False) or not sys.executable:
-        return _compute(found)  # no Python to start: sys.executable is the user's program
+    if not child.possible():
+        return _compute(found)
     try:
         return _judged(*_run(_command(found)))
     except subprocess.TimeoutExpired:
@@ -144,22 +145,17 @@ def _tried(found: Found) -> str:
 
 def _run(command: list[str]) -> tuple[int, str]:
     """Exit code and output of a process that finds the same modules as this one."""
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
-        "POCL_KERNEL_CACHE": "0",  # compile, and leave nothing behind
-    }
     with tempfile.TemporaryFile() as output:  # a pipe may be held open by what the driver starts
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env,
-            timeout=_LIMIT_S, check=False,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env=child.variables(), timeout=_LIMIT_S, check=False,
         )  # fmt: skip
         output.seek(0)
         return done.returncode, output.read().decode(errors="replace")
 
 
 def _command(found: Found) -> list[str]:
-    # -P: a file in the current folder must not take the place of a module.
-    return [sys.executable, "-P", "-m", "coexec.engines.opencl.trial", found.name, found.driver]
+    return child.command("coexec.engines.opencl.trial", found.name, found.driver)
 
 
 def _judged(code: int, output: str) -> str:

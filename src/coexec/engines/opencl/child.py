@@ -1,0 +1,28 @@
+"""Processes of our own beside the user's: for work in which a driver may lock, hang or crash.
+
+They are started by ``subprocess`` and not by ``multiprocessing``, which would run the user's script
+again if it has no ``__name__`` guard.
+"""
+
+import os
+import sys
+
+__all__ = ["command", "possible", "variables"]
+
+
+def possible() -> bool:
+    """Whether Python can be started: in a frozen program sys.executable is the user's program."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def command(module: str, *words: str) -> list[str]:
+    """The words that run ``module`` as a program."""
+    # -P: a file in the current folder must not take the place of a module.
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def variables(**more: str) -> dict[str, str]:
+    """This process's variables, and ``more``, for a child that finds the same modules."""
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+    # PoCL's own cache would keep what ours keeps, or what is not to be kept.
+    return os.environ | {"PYTHONPATH": path, "POCL_KERNEL_CACHE": "0"} | more
