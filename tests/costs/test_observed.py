@@ -1,7 +1,7 @@
 """Re-estimation: costs that follow observations."""
 
 import pytest
-from graphs import make_graph, table
+from graphs import at, make_graph, table
 
 from coexec.costs.observed import Observation, Observed
 
@@ -11,12 +11,12 @@ TABLE = table(GRAPH, {"A": [1.0, 2.0, 3.0], "B": [2.0, 4.0, 6.0]})
 
 def seconds(cost: Observed, task: str, device: str) -> float:
     whole = GRAPH.output_of(GRAPH.task[task]).whole
-    return cost.piece_s(GRAPH, GRAPH.task[task], whole, device)
+    return cost.piece_s(GRAPH, GRAPH.task[task], whole, at(device))
 
 
 def test_costs_approach_what_is_measured() -> None:
     cost = Observed(TABLE)
-    slow = [Observation("A", ("a", "b"), predicted_s=3.0, measured_s=6.0)]
+    slow = [Observation(at("A"), ("a", "b"), predicted_s=3.0, measured_s=6.0)]
     before = seconds(cost, "a", "A")
     for _ in range(60):
         cost = cost.after(slow)
@@ -30,13 +30,13 @@ def test_costs_approach_what_is_measured() -> None:
 
 
 def test_one_disturbance_is_smoothed() -> None:
-    cost = Observed(TABLE).after([Observation("A", ("a",), 1.0, 3.0)])
+    cost = Observed(TABLE).after([Observation(at("A"), ("a",), 1.0, 3.0)])
     assert seconds(cost, "a", "A") == pytest.approx(1.2)
     for _ in range(40):
-        cost = cost.after([Observation("A", ("a",), 1.0, 1.0)])
+        cost = cost.after([Observation(at("A"), ("a",), 1.0, 1.0)])
     assert seconds(cost, "a", "A") == pytest.approx(1.0, rel=0.01)
 
 
 def test_meaningless_observations_change_nothing() -> None:
-    cost = Observed(TABLE).after([Observation("A", ("a",), 0.0, 1.0)])
+    cost = Observed(TABLE).after([Observation(at("A"), ("a",), 0.0, 1.0)])
     assert seconds(cost, "a", "A") == 1.0

@@ -1,7 +1,7 @@
 """Pins: every planner keeps pinned tasks where the user has put them."""
 
 import pytest
-from graphs import layered
+from graphs import at, layered
 
 from coexec.costs.pinned import Pinned, resolve
 from coexec.errors import InfeasibleError, UsageError
@@ -28,7 +28,14 @@ def test_patterns_and_their_order() -> None:
     graph, cost, system = CASE.graph, CASE.cost, CASE.system
     last = graph.tasks[-1].name
     found = resolve({"*": "A", last: "B"}, graph, cost, system)
-    assert found == {t.name: "B" if t.name == last else "A" for t in graph.tasks}
+    assert found == {t.name: {at("B" if t.name == last else "A")} for t in graph.tasks}
+
+
+def test_a_pin_may_name_an_engine() -> None:
+    graph, cost, system = CASE.graph, CASE.cost, CASE.system
+    assert resolve({"*": "A/null"}, graph, cost, system) == resolve({"*": "A"}, graph, cost, system)
+    with pytest.raises(UsageError, match="no device 'A/opencl' in this plan"):
+        resolve({"*": "A/opencl"}, graph, cost, system)
 
 
 def test_pins_that_cannot_hold() -> None:
@@ -38,6 +45,6 @@ def test_pins_that_cannot_hold() -> None:
     with pytest.raises(UsageError, match="no device 'C' in this plan, only A, B"):
         resolve({"*": "C"}, graph, cost, system)
     name = graph.tasks[0].name
-    impossible = Pinned(cost, {name: "A"})
+    impossible = Pinned(cost, {name: frozenset({at("A")})})
     with pytest.raises(InfeasibleError, match=f"B does not run task '{name}'"):
         resolve({name: "B"}, graph, impossible, system)

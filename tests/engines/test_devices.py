@@ -1,6 +1,7 @@
 """One contract for every kind of device in the registry."""
 
 import os
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
@@ -11,14 +12,9 @@ from small_models import branches
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import clusters, usable_cores
-from coexec.engines.registry import (
-    KINDS,
-    cpu_name,
-    default_names,
-    describe,
-    open_devices,
-    split_names,
-)
+from coexec.engines.names import cpu_name, default_names, split_names
+from coexec.engines.opened import OpenDevice
+from coexec.engines.registry import describe, open_devices, processors
 from coexec.errors import DeviceError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
@@ -26,36 +22,46 @@ from coexec.ir.graph import Graph, Tensor
 from coexec.plans.derive import derive, stepwise
 from coexec.plans.plan import Plan, Provenance
 from coexec.runtime.executor import Executor
+from coexec.system.hardware import MAIN, Memory, Place
 
+KINDS = ("onnxruntime", "opencl", "null", "reference")
 COMPUTING = [kind for kind in KINDS if kind != "null"]
 
 
 def names_of(kind: str) -> list[str]:
-    if kind == "cpu":
+    """Devices with this engine, as many as there may be at once: one or two."""
+    if kind == "onnxruntime":
         return [f"cpu:{core}" for core in usable_cores()[:2]]
-    if kind == "gpu":
+    if kind == "opencl":
         return [opencl_name()]
     return [f"{kind}:0", f"{kind}:1"]
 
 
-def alternating(graph: Graph, names: list[str]) -> Plan:
-    """Every other task on the other device: the most borders that a plan can have."""
-    order: dict[str, list[object]] = {name: [] for name in names}
-    for i, task in enumerate(graph.tasks):
-        order[names[i % len(names)]].append(graph.whole_piece(task))
-    return Plan(graph.fingerprint, {n: tuple(p) for n, p in order.items()}, Provenance("test"))  # type: ignore[arg-type]
+def alternating(graph: Graph, places: Sequence[Place]) -> Plan:
+    """Every task at the next place in turn: the most borders that a plan can have."""
+    pieces = [graph.whole_piece(task) for task in graph.tasks]
+    place_of = {piece: places[i % len(places)] for i, piece in enumerate(pieces)}
+    order = {d: tuple(p for p in pieces if place_of[p].device == d)
+             for d in dict.fromkeys(place.device for place in places)}  # fmt: skip
+    engine_of = {piece: place.engine for piece, place in place_of.items()}
+    return Plan(graph.fingerprint, order, engine_of, Provenance("test"))
+
+
+def places_of(devices: Iterable[OpenDevice]) -> list[Place]:
+    """All engines of all devices."""
+    return [place for device in devices for place in device.spec.places]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_go_up_and_come_down(kind: str) -> None:
     for device in open_devices(names_of(kind)):
+        engine = device.first
         array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-        assert np.array_equal(device.download(device.upload(array)), array)
-        tensor = device.allocate(Tensor("t", (2, 3), "float32"))
-        assert device.download(tensor).shape == (2, 3)
-        if device.spec.memory == "host":
-            assert isinstance(tensor, np.ndarray)
-        assert set(device.thread_cores) <= set(device.spec.cores)
+        assert np.array_equal(engine.download(engine.upload(array)), array)
+        tensor = engine.allocate(Tensor("t", (2, 3), "float32"))
+        assert engine.download(tensor).shape == (2, 3)
+        assert (engine.memory.name == MAIN) == isinstance(tensor, np.ndarray)
+        assert set(engine.thread_cores) <= set(device.spec.cores)
         device.close()
 
 
@@ -66,7 +72,7 @@ def test_same_outputs_as_onnx_runtime(kind: str, cache: Cache) -> None:
     feeds = random_inputs(model.graph)
     expected = plain_session(proto).run(["y", "joined"], feeds)
     devices = open_devices(names_of(kind))
-    schedule = derive(alternating(model.graph, [d.spec.name for d in devices]), model.graph)
+    schedule = derive(alternating(model.graph, places_of(devices)), model.graph)
     compiled = Compiler(model, cache).compile(schedule, devices)
     with Executor(compiled, devices) as executor:
         for _ in range(3):  # buffers are used again
@@ -81,7 +87,7 @@ def test_a_segment_for_each_task(kind: str, cache: Cache) -> None:
     model = load(proto)
     feeds = random_inputs(model.graph)
     devices = open_devices(names_of(kind)[:1])
-    schedule = stepwise(model.graph, dict.fromkeys(model.graph.task, devices[0].spec.name))
+    schedule = stepwise(model.graph, dict.fromkeys(model.graph.task, devices[0].first.place))
     with Executor(Compiler(model, cache).compile(schedule, devices), devices) as executor:
         found = executor.run(feeds)
     expected = plain_session(proto).run(["y"], feeds)[0]
@@ -92,8 +98,8 @@ def test_engines_mix_in_one_plan(cache: Cache) -> None:
     proto = branches()
     model = load(proto)
     feeds = random_inputs(model.graph)
-    devices = open_devices([names_of("cpu")[0], "reference:0"])
-    schedule = derive(alternating(model.graph, [d.spec.name for d in devices]), model.graph)
+    devices = open_devices([names_of("onnxruntime")[0], "reference:0"])
+    schedule = derive(alternating(model.graph, places_of(devices)), model.graph)
     with Executor(Compiler(model, cache).compile(schedule, devices), devices) as executor:
         found = executor.run(feeds)
     for name, array in zip(["y", "joined"], plain_session(proto).run(None, feeds), strict=True):
@@ -103,11 +109,11 @@ def test_engines_mix_in_one_plan(cache: Cache) -> None:
 def test_what_cannot_be_compiled_is_a_device_error() -> None:
     from coexec.frontend.module import Module
 
-    (device,) = open_devices(names_of("cpu")[:1])
+    (device,) = open_devices(names_of("onnxruntime")[:1])
     broken = onnx.ModelProto(ir_version=8)
     module = Module(broken.SerializeToString(), {}, (), (Tensor("y", (1,), "float32"),))
     with pytest.raises(DeviceError, match="cannot compile what makes y"):
-        device.compile(module)
+        device.first.compile(module)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +126,40 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
         ("cpu:0,0", "names a core twice"),
         ("cpu:0-99999999", "not a range"),
         ("cpu:4000", "wants core 4000, but this process may use only"),
+        ("cpu", "is no device; write for example"),
+        ("cpu:0/", "does not name its engines"),
+        ("cpu:0/onnxruntime+onnxruntime", "each once"),
+        ("cpu:0/nothing", "there is no engine 'nothing' here, only .*onnxruntime"),
+        ("cpu:0/null", "engine 'null' does not drive 'cpu:0', but null"),
+        ("null:x", "has no number; write for example null:0"),
+        ("null:999", "'null:999' does not exist"),
+        ("gpu:0@1", "in the way of an earlier version; it is called cpu:1/opencl now"),
     ],
 )
 def test_wrong_names(name: str, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         describe(name)
+
+
+def test_a_device_has_the_engines_that_are_named() -> None:
+    core = usable_cores()[0]
+    (only,) = describe(f"cpu:{core}").engines
+    assert only.name == "onnxruntime"
+    device = describe(f"cpu:{core}/opencl") if "opencl" in usable_on_cpu() else None
+    if device is not None:
+        assert [engine.name for engine in device.engines] == ["opencl"]
+        both = describe(f"cpu:{core}/opencl+onnxruntime")
+        assert [str(p) for p in both.places] == [f"cpu:{core}/opencl", f"cpu:{core}/onnxruntime"]
+        assert both.memory("opencl") != both.memory("onnxruntime") == only_memory()
+
+
+def usable_on_cpu() -> tuple[str, ...]:
+    (cpu,) = processors("cpu")
+    return cpu.usable
+
+
+def only_memory() -> Memory:
+    return Memory("localhost", MAIN)
 
 
 def test_devices_of_one_plan_share_no_core() -> None:
@@ -134,7 +169,7 @@ def test_devices_of_one_plan_share_no_core() -> None:
 
 
 def test_names_are_split_at_devices_not_at_cores() -> None:
-    assert split_names("cpu:0-1,3, cpu:2,gpu:0@1") == ["cpu:0-1,3", "cpu:2", "gpu:0@1"]
+    assert split_names("cpu:0-1,3, cpu:2/a,gpu:0") == ["cpu:0-1,3", "cpu:2/a", "gpu:0"]
     assert all(describe(name).cores for name in default_names())
 
 
@@ -155,5 +190,5 @@ def test_a_caller_stays_off_the_cores_of_the_other_threads() -> None:
         pytest.skip("needs two cores, and an operating system that binds threads")
     before = os.sched_getaffinity(0)
     (device,) = open_devices([cpu_name(cores[:2])])
-    assert set(device.thread_cores) == {cores[0]}
+    assert set(device.first.thread_cores) == {cores[0]}
     assert os.sched_getaffinity(0) == before

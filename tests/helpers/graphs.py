@@ -207,7 +207,7 @@ def placed(case: Case, placement: Placement) -> Plan:
         )
         for number, device in enumerate(case.system.names)
     }
-    return Plan(case.graph.fingerprint, order, Provenance("by hand"))
+    return hand_made(case.graph, order)
 
 
 def task_schedule(case: Case, placement: Placement) -> Schedule:
@@ -221,7 +221,7 @@ def task_schedule(case: Case, placement: Placement) -> Schedule:
         after = {place[before.name] for before in graph.predecessors[task.name]}
         after |= set([s.index for s in segments if s.device == here][-1:])
         piece = graph.whole_piece(task)
-        segments.append(Segment(index, here, (piece,), (), (), tuple(sorted(after))))
+        segments.append(Segment(index, *at(here), (piece,), (), (), tuple(sorted(after))))
     moves = {
         (name, where[task.name]): None
         for task in graph.tasks

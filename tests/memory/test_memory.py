@@ -13,7 +13,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Lifetime], list[Segment]]:
     segments = []
     for i in range(count):
         after = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
-        segments.append(Segment(i, "d", (), (), (), tuple(sorted(after))))
+        segments.append(Segment(i, "d", "null", (), (), (), tuple(sorted(after))))
     lives = []
     for writer in range(count):
         later = [s.index for s in segments if writer in s.after]
@@ -41,6 +41,6 @@ def test_sharing_is_safe_under_the_partial_order(
 
 
 def test_a_chain_needs_two_buffers() -> None:
-    segments = [Segment(i, "d", (), (), (), (i - 1,) if i else ()) for i in range(6)]
+    segments = [Segment(i, "d", "null", (), (), (), (i - 1,) if i else ()) for i in range(6)]
     lives = [Lifetime(10, i, (i + 1,)) for i in range(5)]
     assert sum(share(lives, ended_before(segments))[1]) == 20

@@ -51,10 +51,11 @@ def simulated_s(plan: Plan, case: Case) -> float:
 def without_cost(case: Case, free: frozenset[int]) -> Case:
     """The tasks in ``free`` take no time where they run."""
     rows = {
-        device: [0.0 if i in free and s < math.inf else s for i, s in enumerate(tasks_s.values())]
-        for device, tasks_s in case.cost.tasks_s.items()
+        p.device: [0.0 if i in free and s < math.inf else s for i, s in enumerate(tasks_s.values())]
+        for p, tasks_s in case.cost.tasks_s.items()
     }
-    return case._replace(cost=table(case.graph, rows, **case.cost.launches_s))
+    launches_s = {place.device: seconds for place, seconds in case.cost.launches_s.items()}
+    return case._replace(cost=table(case.graph, rows, **launches_s))
 
 
 some_tasks = st.frozensets(st.integers(0, 5), max_size=2)

@@ -30,7 +30,7 @@ from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.problem.building import Problem, Timeline, makespan_s
-from coexec.system.hardware import System
+from coexec.system.hardware import EngineInfo, System
 from coexec.timing.simulate import simulate
 
 EPSILON_S = 1e-9
@@ -83,7 +83,8 @@ def test_a_task_that_runs_nowhere_is_named(name: str) -> None:
 def with_memory(system: System, **memory_bytes: int) -> System:
     """Each device with a memory of its own."""
     devices = (
-        replace(d, memory=f"{d.name}'s", memory_bytes=memory_bytes[d.name]) for d in system.devices
+        replace(d, engines=(EngineInfo("null", "", f"{d.name}'s", memory_bytes[d.name]),))
+        for d in system.devices
     )
     return System(tuple(devices), system.links)
 
@@ -93,7 +94,7 @@ def test_memory_that_is_too_small_for_a_task(name: str) -> None:
     graph = make_graph({"a": [], "b": ["a"]}, {"b": 100})  # b reads 4 bytes and makes 400
     cost = table(graph, {"A": (1, 1), "B": (1, 9)})
     with pytest.raises(
-        InfeasibleError, match=r"'b' \(Sum\) needs 404 B .* A has 403 B, B has 8.00 B"
+        InfeasibleError, match=r"'b' \(Sum\) needs 404 B .* A/null has 403 B, B/null has 8.00 B"
     ):
         PLANNERS[name](graph, cost, with_memory(make_system("AB"), A=403, B=8))
     plan = PLANNERS[name](graph, cost, with_memory(make_system("AB"), A=403, B=404))
@@ -111,7 +112,8 @@ def test_memory_that_is_too_small_for_the_weights_of_a_plan() -> None:
     verify_plan(idle, graph, with_memory(make_system("A"), A=408))
     with pytest.raises(InfeasibleError, match=r"408 B into the memory of A, which has 407 B.*'a'"):
         verify_plan(plan, graph, with_memory(make_system("A"), A=407))
-    together = replace(make_system("AB").devices[0], memory_bytes=300)
+    small = EngineInfo("null", memory_bytes=300)
+    together = replace(make_system("AB").devices[0], engines=(small,))
     apart = with_memory(make_system("AB"), A=300, B=300)
     verify_plan(make_plan(graph, A="a", B="b"), graph, apart)
     shared = System((together, replace(together, name="B")))

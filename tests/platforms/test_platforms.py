@@ -29,7 +29,7 @@ from coexec.platforms.calibration import (
 )
 from coexec.platforms.files import fitted_rates, read
 from coexec.problem.building import Problem
-from coexec.system.hardware import System
+from coexec.system.hardware import Place, System
 from coexec.timing.simulate import simulate
 from coexec.zoo import build
 
@@ -140,7 +140,9 @@ def zoo_graph(model: str) -> Graph:
 
 def alone_s(graph: Graph, cost: PlatformCosts, device: str) -> float:
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
-    return math.fsum(cost.piece_s(graph, task, whole, device) for task, whole in wholes)
+    return math.fsum(
+        cost.piece_s(graph, task, whole, Place(device, "simulated")) for task, whole in wholes
+    )
 
 
 @every_platform
@@ -175,10 +177,10 @@ def test_costs_grow_with_the_work(name: str) -> None:
 def test_pieces_and_transfers(name: str) -> None:
     phone = load(name)
     graph = zoo_graph("squeezenet")
-    for task, device in product(graph.tasks, phone.system.names):
+    for task, place in product(graph.tasks, phone.system.places):
         whole = graph.output_of(task).whole
         part = Region(whole.start, tuple(max(1, n // 2) for n in whole.stop))
-        part_s, whole_s = (phone.cost.piece_s(graph, task, r, device) for r in (part, whole))
+        part_s, whole_s = (phone.cost.piece_s(graph, task, r, place) for r in (part, whole))
         assert 0 < part_s <= whole_s
     for link in phone.system.links:
         times_s = [phone.cost.transfer_s(n, link) for n in (0, 4, 4000, 4_000_000)]

@@ -63,7 +63,7 @@ CASE = Case(FORK, table(FORK, ROWS, A=1, B=1), make_system("AB"))
 def test_a_plan_can_join_what_others_wait_for() -> None:
     plan = make_plan(FORK, A="ac", B="db")
     assert [s.name for s in derive(plan, FORK).segments if s.device == "A"] == ["a", "c"]
-    together = replace(plan, joined=frozenset({FORK.whole_piece(FORK.task["c"])}))
+    together = replace(plan, fused=frozenset({FORK.whole_piece(FORK.task["c"])}))
     schedule = derive(together, FORK)
     assert [len(s.pieces) for s in schedule.segments if s.device == "A"] == [2]
     trace = simulate(schedule, CASE.cost, CASE.system)
@@ -84,17 +84,17 @@ def test_pieces_that_wait_for_each_other_cannot_be_joined() -> None:
     graph = make_graph({"a": [], "b": ["a"], "c": ["b"]})
     plan = make_plan(graph, A="ac", B="b")
     derive(plan, graph)
-    circle = replace(plan, joined=frozenset({graph.whole_piece(graph.task["c"])}))
-    with pytest.raises(PlanError, match=r"deadlock: 3 of 3 pieces can never start, .* joined"):
+    circle = replace(plan, fused=frozenset({graph.whole_piece(graph.task["c"])}))
+    with pytest.raises(PlanError, match=r"deadlock: 3 of 3 pieces can never start, .* fused"):
         derive(circle, graph)
     backwards = make_plan(graph, A="bac")
     with pytest.raises(PlanError, match="deadlock"):
-        derive(replace(backwards, joined=frozenset(backwards.order["A"])), graph)
+        derive(replace(backwards, fused=frozenset(backwards.order["A"])), graph)
 
 
 def test_what_is_joined_is_true_or_false() -> None:
-    text = make_plan(FORK, A="ac", B="db").to_json().replace('"a",', '"a", "joined": 1,')
-    with pytest.raises(PlanError, match="joined is 1, neither true nor false"):
+    text = make_plan(FORK, A="ac", B="db").to_json().replace('"a",', '"a", "fused": 1,')
+    with pytest.raises(PlanError, match="fused is 1, neither true nor false"):
         Plan.from_json(text)
 
 

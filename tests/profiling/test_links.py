@@ -6,22 +6,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec.engines.null import NullDevice
+from coexec.engines.null import NullEngine
 from coexec.profiling.links import crossing, launch, wake_up
-from coexec.system.hardware import Device
+from coexec.system.hardware import MAIN, Device, EngineInfo
 
 BYTE_S = 5e-9
-HERE = NullDevice(Device("null:0", "null"))
 
 
-class Starting(NullDevice):
+def null(number: int, memory: str = MAIN) -> tuple[Device, EngineInfo]:
+    """What a null engine is opened on."""
+    info = EngineInfo("null", memory=memory)
+    return Device(f"null:{number}", "null", (info,)), info
+
+
+HERE = NullEngine(*null(0))
+
+
+class Starting(NullEngine):
     """Takes a millisecond for every program, whatever is in it."""
 
     def run(self) -> None:
         time.sleep(1e-3)
 
 
-class Far(NullDevice):
+class Far(NullEngine):
     """Copies what it receives, and lays it out anew in the program that reads it: both take time
     for each byte."""
 
@@ -48,11 +56,11 @@ class _Rearranging:
 
 
 def far() -> Far:
-    return Far(Device("null:1", "null", memory="far away"))
+    return Far(*null(1, memory="far away"))
 
 
 def test_a_launch_is_what_joining_saves() -> None:
-    assert launch(Starting(Device("null:0", "null"))).seconds == pytest.approx(1e-3, rel=0.3)
+    assert launch(Starting(*null(0))).seconds == pytest.approx(1e-3, rel=0.3)
     assert launch(HERE).seconds < 1e-4
 
 
@@ -68,5 +76,5 @@ def test_a_way_that_costs_nothing_is_free_for_each_byte() -> None:
 
 
 def test_waking_up_takes_time() -> None:
-    found = wake_up(HERE, NullDevice(Device("null:1", "null")), "passive")
+    found = wake_up(HERE, NullEngine(*null(1)), "passive")
     assert 0.0 < found.seconds < 0.1 and found.samples == 390

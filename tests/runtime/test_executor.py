@@ -1,12 +1,14 @@
 """The executor: clocks, failures, threads, buffers."""
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from graphs import hand_made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import branches
@@ -15,8 +17,9 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
-from coexec.engines.null import NullDevice
-from coexec.engines.reference import ReferenceDevice
+from coexec.engines.null import NullEngine
+from coexec.engines.opened import OpenDevice
+from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError, ExecutionError, PlanError, StoreError
 from coexec.frontend.check import plain_session, worst_difference
@@ -27,7 +30,7 @@ from coexec.plans.derive import derive
 from coexec.plans.schedule import Schedule
 from coexec.runtime.executor import Executor, Waiting
 from coexec.runtime.recorder import RealRecorder, VirtualRecorder
-from coexec.system.hardware import Device, Link, System
+from coexec.system.hardware import MAIN, Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import VirtualClock, simulate
 
 MODEL = load(branches(width=4))
@@ -37,8 +40,9 @@ waits = pytest.mark.parametrize("waiting", ["passive", "active"])
 def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
     rng = np.random.default_rng(seed)
     names = ["null:0", "null:1"]
-    tasks = {n: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in MODEL.graph.tasks} for n in names}
-    cost = CostTable(tasks, {n: float(rng.uniform(0, 1e-4)) for n in names})
+    places = [Place(name, "null") for name in names]
+    tasks = {p: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in MODEL.graph.tasks} for p in places}
+    cost = CostTable(tasks, {place: float(rng.uniform(0, 1e-4)) for place in places})
     links = tuple(
         Link(a, b, float(rng.uniform(0, 1e-3)), float(rng.uniform(1e6, 1e9)),
              str(rng.choice(["source", "target", "none"])))  # type: ignore[arg-type]
@@ -49,8 +53,9 @@ def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
     return derive(plan, MODEL.graph), cost, system
 
 
-def null_plan(schedule: Schedule, cache: Cache) -> tuple[CompiledPlan, list[NullDevice]]:
-    devices = [NullDevice(Device(n, "null")) for n in ("null:0", "null:1")]
+def null_plan(schedule: Schedule, cache: Cache) -> tuple[CompiledPlan, list[OpenDevice]]:
+    specs = [Device(n, "null") for n in ("null:0", "null:1")]
+    devices = [OpenDevice.of(NullEngine(spec, spec.engines[0])) for spec in specs]
     return Compiler(MODEL, cache).compile(schedule, devices), devices
 
 
@@ -67,11 +72,17 @@ def test_simulator_and_executor_agree_to_the_last_digit(
     assert recorder.trace() == simulate(schedule, cost, system)
 
 
-class Elsewhere(ReferenceDevice):
-    """A device with a memory of its own, whose tensors are not arrays."""
+def reference(number: int, memory: str = MAIN) -> tuple[Device, EngineInfo]:
+    """What a reference engine is opened on."""
+    info = EngineInfo("reference", memory=memory)
+    return Device(f"reference:{number}", "reference", (info,)), info
 
-    def __init__(self, spec: Device) -> None:
-        super().__init__(spec)
+
+class Elsewhere(ReferenceEngine):
+    """An engine with a memory of its own, whose tensors are not arrays."""
+
+    def __init__(self) -> None:
+        super().__init__(*reference(1, memory="elsewhere"))
         self.leaving: set[str] = set()
 
     def allocate(self, tensor: Any, leaving: bool = False) -> Any:
@@ -105,18 +116,15 @@ class Elsewhere(ReferenceDevice):
         return Unwrapping()
 
 
-def split(model: Model, names: list[str]) -> Schedule:
-    from test_devices import alternating
+def split(model: Model, devices: Sequence[OpenDevice]) -> Schedule:
+    from test_devices import alternating, places_of
 
-    return derive(alternating(model.graph, names), model.graph)
+    return derive(alternating(model.graph, places_of(devices)), model.graph)
 
 
 def test_devices_with_a_memory_of_their_own(cache: Cache) -> None:
-    devices = [
-        ReferenceDevice(Device("reference:0", "reference")),
-        Elsewhere(Device("reference:1", "reference", memory="elsewhere")),
-    ]
-    schedule = split(MODEL, ["reference:0", "reference:1"])
+    devices = [OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(Elsewhere())]
+    schedule = split(MODEL, devices)
     feeds = random_inputs(MODEL.graph)
     with Executor(Compiler(MODEL, cache).compile(schedule, devices), devices) as executor:
         found = executor.run(feeds)
@@ -125,8 +133,8 @@ def test_devices_with_a_memory_of_their_own(cache: Cache) -> None:
 
 
 def test_a_device_knows_what_of_its_tensors_leaves(cache: Cache) -> None:
-    near = ReferenceDevice(Device("reference:0", "reference"))
-    schedule = split(MODEL, ["reference:0", "reference:1"])
+    near = OpenDevice.of(ReferenceEngine(*reference(0)))
+    schedule = split(MODEL, [near, OpenDevice.of(Elsewhere())])
     crossing = {
         t.tensor for t in schedule.transfers if schedule.segments[t.source].device == "reference:1"
     }
@@ -137,13 +145,14 @@ def test_a_device_knows_what_of_its_tensors_leaves(cache: Cache) -> None:
         if segment.device == "reference:1" and name in MODEL.graph.outputs
     }
     for caching, expected in ((True, crossing | returned), (False, returned)):
-        far = Elsewhere(Device("reference:1", "reference", memory="elsewhere"))
-        compiled = Compiler(MODEL, cache).compile(schedule, [near, far])
-        Executor(compiled, [near, far], tensor_caching=caching).close()
+        far = Elsewhere()
+        devices = [near, OpenDevice.of(far)]
+        compiled = Compiler(MODEL, cache).compile(schedule, devices)
+        Executor(compiled, devices, tensor_caching=caching).close()
         assert crossing and far.leaving == expected
 
 
-class Failing(ReferenceDevice):
+class Failing(ReferenceEngine):
     """Fails at its second program, once."""
 
     fail = True
@@ -173,9 +182,8 @@ class Failing(ReferenceDevice):
 def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(
     waiting: Waiting, cache: Cache
 ) -> None:
-    devices = [Failing(Device(f"reference:{i}", "reference")) for i in range(2)]
-    devices[0].fail = devices[1].fail = True
-    schedule = split(MODEL, ["reference:0", "reference:1"])
+    devices = [OpenDevice.of(Failing(*reference(i))) for i in range(2)]
+    schedule = split(MODEL, devices)
     feeds = random_inputs(MODEL.graph)
     compiled = Compiler(MODEL, cache).compile(schedule, devices)
     with Executor(compiled, devices, waiting=waiting) as executor:
@@ -190,8 +198,8 @@ def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(
 def test_many_threads_share_one_executor(waiting: Waiting, cache: Cache) -> None:
     from test_devices import names_of
 
-    devices = open_devices(names_of("cpu"))
-    schedule = split(MODEL, [d.spec.name for d in devices])
+    devices = open_devices(names_of("onnxruntime"))
+    schedule = split(MODEL, devices)
     session = plain_session(branches(width=4))
     wrong: list[float] = []
     compiled = Compiler(MODEL, cache).compile(schedule, devices)
@@ -214,8 +222,8 @@ def test_many_threads_share_one_executor(waiting: Waiting, cache: Cache) -> None
 def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
     from test_devices import names_of
 
-    devices = open_devices(names_of("cpu"))
-    schedule = split(MODEL, [d.spec.name for d in devices])
+    devices = open_devices(names_of("onnxruntime"))
+    schedule = split(MODEL, devices)
     compiled = Compiler(MODEL, cache).compile(schedule, devices)
     recorder = RealRecorder(compiled, [d.spec.name for d in devices])
     with Executor(compiled, devices) as executor:
@@ -231,8 +239,8 @@ def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
 def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
     from test_devices import names_of
 
-    devices = open_devices(names_of("cpu"))
-    compiled = Compiler(MODEL, cache).compile(split(MODEL, [d.spec.name for d in devices]), devices)
+    devices = open_devices(names_of("onnxruntime"))
+    compiled = Compiler(MODEL, cache).compile(split(MODEL, devices), devices)
     entry = save_compiled(compiled, {"note": 1})
     again, extra = load_compiled(entry, cache.weights)
     assert extra == {"note": 1} and again.segments == compiled.segments
@@ -247,9 +255,9 @@ def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
 def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
     from test_devices import names_of
 
-    devices = open_devices(names_of("cpu"))
+    devices = open_devices(names_of("onnxruntime"))
     before = threading.active_count()
-    schedule = split(MODEL, [d.spec.name for d in devices])
+    schedule = split(MODEL, devices)
     executor = Executor(Compiler(MODEL, cache).compile(schedule, devices), devices)
     executor.run(random_inputs(MODEL.graph))
     executor.close()
@@ -259,20 +267,20 @@ def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
         executor.run(random_inputs(MODEL.graph))
 
 
-@pytest.mark.parametrize("kind", ["null", "cpu", "reference"])
+@pytest.mark.parametrize("kind", ["null", "onnxruntime", "reference"])
 def test_what_a_plan_joins_is_launched_as_one(kind: str, cache: Cache) -> None:
-    from test_devices import alternating, names_of
+    from test_devices import alternating, names_of, places_of
 
     devices = open_devices(names_of(kind))
     graph = MODEL.graph
-    plan = alternating(graph, [d.spec.name for d in devices])
+    plan = alternating(graph, places_of(devices))
     for piece in plan.device_of:
-        tried = replace(plan, joined=plan.joined | {piece})
+        tried = replace(plan, fused=plan.fused | {piece})
         with suppress(PlanError):
             derive(tried, graph)
             plan = tried
     schedule = derive(plan, graph)
-    unjoined = derive(replace(plan, joined=frozenset()), graph)
+    unjoined = derive(replace(plan, fused=frozenset()), graph)
     assert len(schedule.segments) < len(unjoined.segments)
     compiled = Compiler(MODEL, cache).compile(schedule, devices)
     feeds = random_inputs(graph)
@@ -284,14 +292,14 @@ def test_what_a_plan_joins_is_launched_as_one(kind: str, cache: Cache) -> None:
             assert worst_difference(found[name], array) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["cpu", "reference"])
+@pytest.mark.parametrize("kind", ["onnxruntime", "reference"])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> None:
     from test_devices import names_of
 
     from coexec.ir.graph import Piece
     from coexec.ir.receptive import splittable_axes
-    from coexec.plans.plan import Plan, Provenance, verify_plan
+    from coexec.plans.plan import verify_plan
 
     devices = open_devices(names_of(kind))
     names = [d.spec.name for d in devices]
@@ -308,7 +316,7 @@ def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> N
         else:
             order[names[0]].append(Piece(task.name, whole))
     assert sum(map(len, order.values())) > len(graph.tasks) + 5
-    plan = Plan(graph.fingerprint, {n: tuple(p) for n, p in order.items()}, Provenance("test"))
+    plan = hand_made(graph, order, devices[0].first.info.name)
     verify_plan(plan, graph, System(tuple(d.spec for d in devices)))
     feeds = random_inputs(graph)
     compiled = Compiler(MODEL, cache).compile(derive(plan, graph), devices)

@@ -8,6 +8,7 @@ from graphs import (
     Busy,
     Case,
     cases,
+    hand_made,
     make_graph,
     make_plan,
     make_system,
@@ -22,7 +23,6 @@ from coexec.errors import PlanError
 from coexec.ir.graph import Piece
 from coexec.ir.region import Region
 from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Schedule, ended_before
 from coexec.problem.building import Problem, makespan_s
 from coexec.timing.simulate import simulate
@@ -86,7 +86,7 @@ def test_a_split_task_moves_the_overlap_only() -> None:
     upper, lower = Region((0,), (6,)), Region((6,), (8,))
     first, last = Piece("a", upper), graph.whole_piece(graph.task["b"])
     order = {"A": (first, last), "B": (Piece("a", lower),)}
-    schedule = derive(Plan(graph.fingerprint, order, Provenance("by hand")), graph)
+    schedule = derive(hand_made(graph, order), graph)
     assert [(t.region, t.size_bytes) for t in schedule.transfers] == [(lower, 8)]
     assert runs(schedule) == {"A": ["a", "b"], "B": ["a"]}
 
@@ -215,11 +215,11 @@ def check_trace(case: Case, schedule: Schedule, trace: Trace, requests: int) -> 
     assert len(at) == requests * len(schedule.segments)
     for (request, index), span in at.items():
         for before in (at[request, i] for i in schedule.segments[index].after):
-            latency_s = case.system.link(before.device, span.device).latency_s
+            latency_s = case.system.link(before.place, span.place).latency_s
             assert span.start_s >= before.end_s + latency_s - 1e-9
     for flow in trace.flows:
         source, target = at[flow.request, flow.source], at[flow.request, flow.target]
-        link = case.system.link(source.device, target.device)
+        link = case.system.link(source.place, target.place)
         arrival_s = source.end_s + link.latency_s + link.copy_s(flow.size_bytes)
         assert target.start_s >= arrival_s - 1e-9
 

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import hand_made
 from onnx import helper
 from onnx_models import random_feeds, run
 from small_models import from_nodes, tensor_info
@@ -16,7 +17,6 @@ from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.lowered import LAYOUT
 from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
 from coexec.runtime.executor import Executor
 
 BLOCK = 8
@@ -151,7 +151,7 @@ def test_every_border_can_be_crossed(cache: Cache) -> None:
         name: tuple(graph.whole_piece(t) for i, t in enumerate(graph.tasks) if i % 2 == number)
         for number, name in enumerate(names)
     }
-    plan = Plan(graph.fingerprint, order, Provenance("test"))
+    plan = hand_made(graph, order, "onnxruntime")
     compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
     crossing = {t.name: t.shape for module in compiled.modules for t in module.inputs}
     assert any(len(s) == 4 and s[1] == 3 * 2 * block for s in crossing.values()), crossing
