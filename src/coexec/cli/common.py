@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.auto import Auto, Candidate, Choice
+from coexec.choosing.race import REQUESTS, Requests
 from coexec.engines.registry import split_names
 from coexec.errors import ExecutionError, PlanError, UsageError
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
@@ -252,5 +253,9 @@ def format_candidate(candidate: Candidate) -> str:
     if candidate.refused is not None:
         return f"{text}: {candidate.refused}"
     text += f" ({candidate.planner}): predicted {format_seconds(candidate.predicted_s)}"
-    measured = candidate.measured_s
-    return text if measured is None else f"{text}, measured {format_seconds(measured)}"
+    figures: dict[Requests, float | None] = {"paced": candidate.paced_s, "loop": candidate.loop_s}
+    for requests, seconds in figures.items():
+        if seconds is not None:
+            which = " (this figure decided)" if requests == candidate.requests else ""
+            text += f", {format_seconds(seconds)} {REQUESTS[requests]}{which}"
+    return text
