@@ -48,7 +48,7 @@ def test_every_verb(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "bench", model, "--devices", TWO, "--repeats", "2", "--check") == 0
     printed = capfd.readouterr().out
     assert "alone" in printed
-    assert "paced: at 30 requests a second" in printed and "loop: in a loop" in printed
+    assert "paced: at up to 30 requests a second" in printed and "loop: in a loop" in printed
 
 
 def test_bench_compares_with_the_best_baseline_by_two_figures(
@@ -76,7 +76,7 @@ def test_candidates_are_printed_with_the_figure_that_decided(
     assert call(folder, "plan", *words, "requests=loop") == 0
     lines = [x for x in capfd.readouterr().out.splitlines() if x.startswith("tried")]
     assert "in a loop (this figure decided)" in lines[0]
-    assert not any("at 30 requests a second (this figure decided)" in line for line in lines)
+    assert not any("at up to 30 requests a second (this figure decided)" in line for line in lines)
     refuse(capfd, call(folder, "plan", *words, "requests=now"), "'now'", "paced, loop")
 
 

@@ -31,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[], Any]
 Requests = Literal["paced", "loop", "rested"]
 
-REQUESTS: Mapping[Requests, str] = {"paced": "at 30 requests a second", "loop": "in a loop"}
+REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "loop": "in a loop"}
 """The two figures that every race measures, in words."""
 
 _PERIOD_S = 1 / 30

@@ -254,8 +254,10 @@ def format_candidate(candidate: Candidate) -> str:
         return f"{text}: {candidate.refused}"
     text += f" ({candidate.planner}): predicted {format_seconds(candidate.predicted_s)}"
     figures: dict[Requests, float | None] = {"paced": candidate.paced_s, "loop": candidate.loop_s}
-    for requests, seconds in figures.items():
-        if seconds is not None:
-            which = " (this figure decided)" if requests == candidate.requests else ""
-            text += f", {format_seconds(seconds)} {REQUESTS[requests]}{which}"
-    return text
+    measured = [
+        f"{format_seconds(seconds)} {REQUESTS[requests]}"
+        + (" (this figure decided)" if requests == candidate.requests else "")
+        for requests, seconds in figures.items()
+        if seconds is not None
+    ]
+    return f"{text}, measured {', '.join(measured)}" if measured else text
