@@ -1,29 +1,26 @@
-"""What the benchmarks share: rivals in turns, medians, pairwise ratios, a table or JSON."""
+"""What the benchmarks share: options, rivals in turns, a table or JSON."""
 
 import argparse
 import json
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from coexec.choosing.race import PACING, REQUESTS, Outcome, Requests, race
 from coexec.engines.detect import usable_cores
 
-__all__ = ["arguments", "in_turns", "ratio", "show", "source", "two_cores"]
-
-REST_S = 0.03
-"""Before each run: the threads of a rival that spins for work leave the cores to the next."""
+__all__ = ["arguments", "by_figure", "in_turns", "show", "source", "two_cores"]
 
 
 def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.Namespace:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(models), help="files or zoo names")
-    parser.add_argument("--rounds", type=int, default=rounds, help="turns of each rival")
+    parser.add_argument("--rounds", type=int, default=rounds, help="turns of each")
     parser.add_argument("--cache", default=None, help="folder for profiles and plans")
     parser.add_argument("--fresh", action="store_true", help="profile and plan anew")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
@@ -44,32 +41,34 @@ def two_cores() -> list[str]:
 
 
 def in_turns(
-    rivals: Mapping[str, Callable[[], Any]], rounds: int, rest_s: float = 0.0
-) -> dict[str, list[float]]:
-    """Seconds of each rival, ``rounds`` times, one after the other: noise meets all alike.
+    rivals: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    figures: Sequence[Requests] = tuple(REQUESTS),
+) -> Outcome[str]:
+    """Warm up, and race in this process. ``figures``: what has to be measured.
 
-    Each turn is two runs, of which the second is timed: weights are in the caches then, and PoCL,
-    which keeps 128 kernels, has loaded those of this rival. The order turns with each round.
+    Raises:
+        CoexecError: a rival failed.
     """
-    names = list(rivals)
-    for name in names:
+    for run in rivals.values():
         for _ in range(3):
-            rivals[name]()
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            time.sleep(rest_s)
-            rivals[name]()
-            start_s = time.perf_counter()
-            rivals[name]()
-            times[name].append(time.perf_counter() - start_s)
-    return times
+            run()
+    left_out = {figure: 0 for figure in REQUESTS if figure not in figures}
+    outcome = race(rivals, (rounds, rounds), pacing=replace(PACING, **left_out)).complete()
+    if outcome.disturbed:
+        print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
+    return outcome
 
 
-def ratio(a: Sequence[float], b: Sequence[float]) -> float:
-    """Median of a / b over the rounds: a disturbance that lasts a round drops out."""
-    return statistics.median(x / y for x, y in zip(a, b, strict=True))
+def by_figure(
+    outcome: Outcome[str], ratios: Mapping[str, tuple[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """A row for each figure: medians of all rivals, and the named ratios of two of them."""
+    for figure, words in REQUESTS.items():
+        if any(outcome.rounds_s(name, figure) for name in outcome.laps):
+            medians = {f"{name}_s": outcome.median_s(name, figure) for name in outcome.laps}
+            compared = {title: outcome.ratio(a, b, figure) for title, (a, b) in ratios.items()}
+            yield {"requests": words} | medians | compared
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

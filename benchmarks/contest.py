@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import onnx_ir as ir
-from common import REST_S, in_turns
+from common import in_turns
 from hope_tables import Row, head, limited, source_of, tried
 
 from coexec import zoo
@@ -132,8 +132,12 @@ class Contest:
 
     def timed(self, rounds: int) -> list[Row]:
         """The rows of all rivals in the order in which they came."""
-        times = in_turns(self._runs, rounds, REST_S)
-        return [row | {"rounds_s": times.get(row["planner"])} for row in self._rows]
+        outcome = in_turns(self._runs, rounds)
+        return [
+            row | {name: outcome.rounds_s(row["planner"], figure) or None
+                   for name, figure in (("rounds_s", "paced"), ("loop_rounds_s", "loop"))}
+            for row in self._rows
+        ]  # fmt: skip
 
 
 def _openvino(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
@@ -158,12 +162,12 @@ def _openvino(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
 
 
 def accuracy(rows: Sequence[Row]) -> list[Row]:
-    """Simulated makespan over the measured one, by platform and model, for each planner."""
+    """Simulated makespan over that in a loop, by platform and model, for each planner."""
     table: dict[tuple[str, str], Row] = {}
     for row in rows:
-        if row["simulated_s"] and row["rounds_s"]:
+        if row["simulated_s"] and row["loop_rounds_s"]:
             key = row["platform"], row["model"]
             cells = table.setdefault(key, {"platform": key[0], "model": key[1]})
-            measured_s = statistics.median(row["rounds_s"])
+            measured_s = statistics.median(row["loop_rounds_s"])
             cells[row["planner"]] = f"{row['simulated_s'] / measured_s:.2f}"
     return [*table.values()]

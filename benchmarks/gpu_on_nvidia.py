@@ -1,9 +1,9 @@
 """An NVIDIA GPU through OpenCL against PyTorch's eager mode and CUDA graphs, and the CPU.
 
-All rivals run in turns in one process. Inputs and outputs of the GPU rivals stay on the GPU, a run
-ends when its last kernel has. PyTorch runs torchvision's module of the same architecture; coexec's
-outputs are compared with those of ONNX Runtime for the same model. Needs an NVIDIA GPU with its
-OpenCL driver, and PyTorch with torchvision.
+All run in turns in one process, at 30 requests a second and in a loop. Inputs and outputs of what
+runs on the GPU stay on the GPU, a run ends when its last kernel has. PyTorch runs torchvision's
+module of the same architecture; coexec's outputs are compared with those of ONNX Runtime for the
+same model. Needs an NVIDIA GPU with its OpenCL driver, and PyTorch with torchvision.
 
     python benchmarks/gpu_on_nvidia.py [MODEL ...] [--kernels 10]
 """
@@ -14,13 +14,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from common import in_turns, ratio, show
+from common import by_figure, in_turns, show
 
 from coexec.engines.base import Options
 from coexec.engines.registry import open_devices
@@ -40,7 +40,7 @@ MODELS = {
 
 def main() -> None:
     options = _arguments()
-    rows = [_compare(name, options) for name in options.models]
+    rows = [row for name in options.models for row in _compare(name, options)]
     show("NVIDIA GPU, device to device", rows, options.json)
 
 
@@ -51,12 +51,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--precision", default="fp32", choices=["fp32", "fp16"])
     parser.add_argument("--tuning", default="fast", choices=["none", "fast", "exhaustive"])
     parser.add_argument("--kernels", type=int, default=0, help="print this many slowest kernels")
-    parser.add_argument("--alone", action="store_true", help="without the rivals")
+    parser.add_argument("--alone", action="store_true", help="without the baselines")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
-def _compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     work = Workbench(f"zoo:{name}", ["gpu:0"], cache=tempfile.mkdtemp())
     feeds = random_inputs(work.model.graph)
     binaries = Path(tempfile.gettempdir()) / "coexec-kernels"
@@ -77,25 +77,22 @@ def _compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         _print_kernels(bound, program, options.kernels)
     rivals: dict[str, Callable[[], Any]] = {"coexec": bound.run}
     if not options.alone:
-        rivals |= _torch_rivals(name, feeds) | _cpu_rival(work, feeds)
-    times = in_turns(rivals, options.rounds)
-    row: dict[str, Any] = {"model": name, "difference": f"{worst:.1e}"}
-    row |= {f"{rival}_s": statistics.median(t) for rival, t in times.items()}
-    for rival in rivals:
-        if rival != "coexec":
-            row[f"/ {rival}"] = ratio(times["coexec"], times[rival])
-    row["launches"] = len(program.launches)
-    return row
+        rivals |= _torch_baselines(name, feeds) | _cpu_baseline(work, feeds)
+    outcome = in_turns(rivals, options.rounds)
+    ratios = {f"/ {rival}": ("coexec", rival) for rival in rivals if rival != "coexec"}
+    for row in by_figure(outcome, ratios):
+        head = {"model": name, "difference": f"{worst:.1e}"}
+        yield head | row | {"launches": len(program.launches)}
 
 
-def _torch_rivals(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
+def _torch_baselines(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
     import torch
     import torchvision
 
     kwargs = {"aux_logits": True} if name == "inception_v3" else {}
     module = getattr(torchvision.models, MODELS[name])(weights=None, **kwargs).eval().cuda()
     x = torch.from_numpy(np.array(next(iter(feeds.values())))).cuda()
-    rivals: dict[str, Callable[[], Any]] = {}
+    baselines: dict[str, Callable[[], Any]] = {}
 
     def eager() -> None:
         with torch.inference_mode():
@@ -121,13 +118,13 @@ def _torch_rivals(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
 
         return replay
 
-    rivals["graph TF32"] = graph_with(True)
-    rivals["graph fp32"] = graph_with(False)
-    rivals["eager"] = eager
-    return rivals
+    baselines["graph TF32"] = graph_with(True)
+    baselines["graph fp32"] = graph_with(False)
+    baselines["eager"] = eager
+    return baselines
 
 
-def _cpu_rival(work: Workbench, feeds: Any) -> dict[str, Callable[[], Any]]:
+def _cpu_baseline(work: Workbench, feeds: Any) -> dict[str, Callable[[], Any]]:
     session = work.onnx_runtime(threads=min(16, os.cpu_count() or 1))
     return {"CPU": lambda: session.run(None, dict(feeds))}
 

@@ -105,7 +105,7 @@ def _arguments() -> Arguments:
     parser.add_argument("--pairs", type=_some_of(hope_here.KINDS), default=hope_here.KINDS,
                         help="kinds of device beside the first core")  # fmt: skip
     parser.add_argument("--planners", type=_some_of(planners), default=planners)
-    parser.add_argument("--rounds", type=_count, default=30, help="turns of each rival")
+    parser.add_argument("--rounds", type=_count, default=30, help="turns of each")
     parser.add_argument("--shares", type=_shares, default=hope_clocks.SHARES,
                         help="of its full speed that a slow device has")  # fmt: skip
     parser.add_argument("--slow-by", choices=WAYS, default=WAYS[0])

@@ -14,7 +14,7 @@ from typing import Any
 from contest import Contest, accuracy
 from hope_here import Pair, pairs
 from hope_phones import Plans, simulated_s
-from hope_tables import Row, Tables, all_tried, graph_of, head, in_ms, source_of
+from hope_tables import Row, Tables, all_tried, by_requests, graph_of, head, in_ms, source_of
 
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
@@ -81,8 +81,9 @@ def _compare(platform: str, names: Pair, model: str, options: Any) -> list[Row]:
 
 
 def tables_here(found: Sequence[Row]) -> Tables:
-    yield "ms with tensors moved once, or anew for each reader; measured", in_ms(found)
-    yield "simulated / measured", accuracy(found)
+    for requests, rows in by_requests(found):
+        yield f"ms with tensors moved once, or anew for each reader; {requests}", in_ms(rows)
+    yield "simulated / measured in a loop", accuracy(found)
 
 
 def _caching(plans: Plans, graph: Graph, phone: Platform) -> Variants:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from common import REST_S, in_turns
+from common import in_turns
 from contest import Contest, accuracy
 from hope_here import Pair, pairs
 from hope_phones import PAPER_CLOCKS
-from hope_tables import PLANNED, Row, Tables, all_tried, head, saved_by_hope, source_of
+from hope_tables import PLANNED, Row, Tables, all_tried, by_requests, head, saved_by_hope, source_of
 from slow_device import slowed
 
 from coexec.costs.table import CostTable
@@ -68,8 +68,9 @@ def _slowdown(work: Workbench, slow: Device) -> float:
     compiled = work.compiled_plan(plan)
     with work.start(compiled) as usual, Executor(compiled, [slow]) as slower:
         runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
-        times = in_turns(runs, _CALIBRATION_ROUNDS, REST_S)
-    return math.fsum(times["slow"]) / math.fsum(times["usual"])
+        outcome = in_turns(runs, _CALIBRATION_ROUNDS, ["loop"])
+    slow_s, usual_s = (math.fsum(outcome.samples_s(name, "loop")) for name in ("slow", "usual"))
+    return slow_s / usual_s
 
 
 def _times(cost: CostTable, device: str, factor: float) -> CostTable:
@@ -81,14 +82,13 @@ def _times(cost: CostTable, device: str, factor: float) -> CostTable:
 
 def tables(found: Sequence[Row]) -> Tables:
     platforms = list(dict.fromkeys(row["platform"] for row in found))
-    yield (
-        "latency saved, %, mean of the models, one device slow: measured / paper's phone",
-        [
-            _saved([row for row in found if row["platform"] == platform], platform)
-            for platform in platforms
-        ],
-    )
-    yield "simulated / measured, one device slow", accuracy(found)
+    for requests, timed in by_requests(found):
+        yield (
+            f"latency saved, %, mean of the models, one device slow, {requests}: measured / "
+            f"paper's phone",
+            [_saved([row for row in timed if row["platform"] == name], name) for name in platforms],
+        )
+    yield "simulated / measured in a loop, one device slow", accuracy(found)
 
 
 def _saved(own: Sequence[Row], platform: str) -> Row:

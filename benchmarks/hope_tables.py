@@ -1,7 +1,8 @@
 """What HOPE's tables have in common, simulated or measured: models, planners, the paper's figures.
 
-A row is one planner with one model on one machine. ``rounds_s`` has its seconds by round, one where
-it was simulated; None where the planner is not there or refuses, which ``skipped`` then explains.
+A row is one planner with one model on one machine. ``rounds_s`` has its seconds by round at 30
+requests a second, ``loop_rounds_s`` in a loop. Where it was simulated, ``rounds_s`` has one figure.
+Both are None where the planner is not there or refuses, which ``skipped`` then explains.
 """
 
 import inspect
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from common import ratio, source
+from common import source
 from lstm_cells import lstm_cells
 
+from coexec.choosing.race import REQUESTS, ratio
 from coexec.errors import CoexecError
 from coexec.ir.graph import Graph
 from coexec.planners import PLANNERS
@@ -20,8 +22,8 @@ from coexec.workbench import Workbench
 
 __all__ = [
     "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "Tables", "all_tried",
-    "beside_the_paper", "graph_of", "head", "in_ms", "limited", "normalised", "reasons",
-    "saved_by_hope", "source_of", "tried",
+    "beside_the_paper", "by_requests", "graph_of", "head", "in_ms", "limited", "normalised",
+    "reasons", "saved_by_hope", "source_of", "tried",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -63,8 +65,16 @@ def graph_of(model: str) -> Graph:
 
 def head(platform: str, model: str, planner: str) -> Row:
     """A row without results."""
-    nothing = dict.fromkeys(("rounds_s", "status", "bound_s", "planning_s", "simulated_s"))
+    nothing = dict.fromkeys(
+        ("rounds_s", "loop_rounds_s", "status", "bound_s", "planning_s", "simulated_s")
+    )
     return {"platform": platform, "model": model, "planner": planner} | nothing | {"skipped": ""}
+
+
+def by_requests(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Measured rows twice: ``rounds_s`` as it is, and in a loop; each with its name in words."""
+    yield REQUESTS["paced"], [*found]
+    yield REQUESTS["loop"], [row | {"rounds_s": row["loop_rounds_s"]} for row in found]
 
 
 def limited(planner: str, limit_s: float | None) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """OpenCL on CPU cores, by each runtime that works, against ONNX Runtime with as many threads.
 
-On one core and on all. Every rival has a process of its own, as threads that spin for work disturb
-others in theirs, and rivals take turns. A turn is one inference after 80 ms without any (a request
-after idleness), then five more (a loop, of which the median counts). Times are from inputs in host
-memory to outputs in host memory; ratios are over ONNX Runtime in the same round.
+On one core and on all. Every engine has a process of its own, as an OpenCL runtime binds its
+threads once for a process, and all take turns. A turn is a request after 80 ms without any, two at
+30 a second, and five in a loop; medians count. Times are from inputs in host memory to outputs in
+host memory; ratios are over ONNX Runtime in the same round.
 
     python benchmarks/opencl_on_cpu.py [MODEL ...]
 """
@@ -12,16 +12,18 @@ import math
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from common import arguments, ratio, show, source
+from common import arguments, show, source
 
 from coexec import InferenceSession
+from coexec.choosing.idle import Stopwatch, cpu_clock
+from coexec.choosing.race import Lap, Outcome, Pacing, Requests, compete, turn
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import cpu_name
 from coexec.errors import CoexecError
@@ -30,12 +32,9 @@ from coexec.frontend.load import random_inputs
 from coexec.workbench import Workbench
 
 MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]
-RIVAL = "ONNX Runtime"
-REST_S = 0.08
-"""ONNX Runtime's threads spin for up to 50 ms after a run: longer than that."""
-LOOP = 5
-Times = tuple[float, float]
-"""After a rest, and in a loop."""
+BASELINE = "ONNX Runtime"
+PACING = Pacing(rest_s=0.08, paced=2, loop=5)
+FIGURES: dict[Requests, str] = {"rested": "after a rest", "paced": "30 a second", "loop": "loop"}
 
 
 @dataclass
@@ -43,14 +42,22 @@ class Contestant:
     """A process that runs one model in one way."""
 
     name: str
+    process: int
+    """Its id."""
     connection: Connection
     outputs: list[Any]
-    times: list[Times]
 
-    def turn(self) -> None:
-        time.sleep(REST_S)
+    def turn(self) -> Lap:
+        """A turn there.
+
+        Raises:
+            CoexecError: its session failed.
+        """
         self.connection.send(True)
-        self.times.append(self.connection.recv())
+        answer = self.connection.recv()
+        if isinstance(answer, CoexecError):
+            raise answer
+        return answer
 
 
 def main() -> None:
@@ -88,30 +95,25 @@ def _compare(
     model: str, cores: Sequence[int], runtimes: dict[str, str], options: Any
 ) -> Iterator[dict[str, Any]]:
     text = cpu_name(cores).removeprefix("cpu:")
-    rivals = {RIVAL: ""} | {name: f"{device}@{text}" for name, device in runtimes.items()}
-    with _started(model, cores, rivals, options.cache) as contestants:
-        for number in range(options.rounds):
-            shift = number % len(contestants)
-            for contestant in contestants[shift:] + contestants[:shift]:
-                contestant.turn()
-    reference = next(c for c in contestants if c.name == RIVAL)
-    for contestant in contestants:
-        yield {"model": model, "cores": text, "engine": contestant.name} | _row(
-            contestant, reference
-        )
+    engines = {BASELINE: ""} | {name: f"{device}@{text}" for name, device in runtimes.items()}
+    with _started(model, cores, engines, options.cache) as contestants:
+        turns = {contestant.name: contestant.turn for contestant in contestants}
+        watch = Stopwatch(used_s=cpu_clock([c.process for c in contestants]))
+        outcome = compete(turns, (options.rounds, options.rounds), watch=watch).complete()
+    outputs = {c.name: c.outputs for c in contestants}
+    for name in outputs:
+        pairs = zip(outputs[name], outputs[BASELINE], strict=True)
+        difference = f"{max(worst_difference(a, b) for a, b in pairs):.1e}"
+        head = {"model": model, "cores": text, "engine": name}
+        yield head | _figures(outcome, name) | {"difference": difference}
 
 
-def _row(contestant: Contestant, reference: Contestant) -> dict[str, Any]:
-    rested, looped = zip(*contestant.times, strict=True)
-    rested_rival, looped_rival = zip(*reference.times, strict=True)
-    pairs = zip(contestant.outputs, reference.outputs, strict=True)
-    return {
-        "after a rest_s": statistics.median(rested),
-        "loop_s": statistics.median(looped),
-        "rest ratio": ratio(rested, rested_rival),
-        "loop ratio": ratio(looped, looped_rival),
-        "difference": f"{max(worst_difference(a, b) for a, b in pairs):.1e}",
+def _figures(outcome: Outcome[str], name: str) -> dict[str, Any]:
+    medians = {f"{words}_s": outcome.median_s(name, figure) for figure, words in FIGURES.items()}
+    ratios = {
+        f"{words} ratio": outcome.ratio(name, BASELINE, figure) for figure, words in FIGURES.items()
     }
+    return medians | ratios
 
 
 def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,7 +123,7 @@ def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         same = [row for row in rows if (row["cores"], row["engine"]) == (cores, engine)]
         means = {
             key: math.exp(statistics.mean(math.log(row[key]) for row in same))
-            for key in ("rest ratio", "loop ratio")
+            for key in (f"{words} ratio" for words in FIGURES.values())
         }
         found.append({"model": "geometric mean", "cores": cores, "engine": engine, **means})
     return found
@@ -129,12 +131,12 @@ def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextmanager
 def _started(
-    model: str, cores: Sequence[int], rivals: dict[str, str], cache: str | None
+    model: str, cores: Sequence[int], engines: dict[str, str], cache: str | None
 ) -> Iterator[list[Contestant]]:
-    """A process for each rival, ready to run. Rivals that cannot are left out, with the reason."""
+    """A process for each engine, ready to run. Those that cannot are left out, with the reason."""
     context = multiprocessing.get_context("spawn")
     found, processes = [], []
-    for name, device in rivals.items():
+    for name, device in engines.items():
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, model, tuple(cores), device, cache))
         process.start()
@@ -143,7 +145,7 @@ def _started(
         if isinstance(answer, str):
             print(f"left out, {model} on {name}: {answer}")
         else:
-            found.append(Contestant(name, ours, answer, []))
+            found.append(Contestant(name, process.pid or 0, ours, answer))
     try:
         yield found
     finally:
@@ -155,7 +157,7 @@ def _started(
 def _serve(
     connection: Connection, model: str, cores: Sequence[int], device: str, cache: str | None
 ) -> None:
-    """Send the outputs, then times for each request, until the connection is closed."""
+    """Send the outputs, then a lap for each request, until the connection is closed."""
     os.sched_setaffinity(0, set(cores))
     try:
         session, feeds = _session(model, cores, device, cache)
@@ -171,12 +173,10 @@ def _serve(
             connection.recv()
         except EOFError:
             return
-        times = []
-        for _ in range(1 + LOOP):
-            start_s = time.perf_counter()
-            session.run(None, feeds)
-            times.append(time.perf_counter() - start_s)
-        connection.send((times[0], statistics.median(times[1:])))
+        try:
+            connection.send(turn(partial(session.run, None, feeds), PACING))
+        except CoexecError as error:
+            connection.send(error)
 
 
 def _session(

@@ -1,7 +1,6 @@
 """planner="auto": configurations, choice, memory; and reasons for what was chosen."""
 
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,12 @@ from small_models import branches
 from coexec.choosing import auto as auto_module
 from coexec.choosing.auto import Auto
 from coexec.choosing.configurations import configurations
+from coexec.choosing.race import REQUESTS, Lap, Outcome
 from coexec.cli import main
+from coexec.cli.common import format_candidate
 from coexec.engines import detect
 from coexec.engines.detect import usable_cores
-from coexec.errors import CacheWarning, DeviceError, ModelError, UsageError
+from coexec.errors import CacheWarning, DeviceError, ExecutionError, ModelError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
 from coexec.session import InferenceSession
@@ -54,28 +55,74 @@ def test_the_fastest_is_kept_and_remembered(
 ) -> None:
     model = branches()
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(auto_module, "_BUDGET_S", 0.5)
     choice = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
-    assert any(len(c.devices) == 1 and c.measured_s for c in choice.candidates)
-    assert any(len(c.devices) == 2 and c.measured_s for c in choice.candidates)
+    for count in (1, 2):
+        assert any(len(c.devices) == count and c.paced_s and c.loop_s for c in choice.candidates)
 
-    def again(*_: object) -> None:
+    def again(*_: object, **__: object) -> None:
         raise AssertionError("it measured again")
 
-    monkeypatch.setattr(auto_module, "_run_in_turns", again)
-    same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    with monkeypatch.context() as context:
+        context.setattr(auto_module, "race", again)
+        same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
-    monkeypatch.undo()
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
     with pytest.warns(CacheWarning, match="damaged"):
         repaired = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     assert repaired.candidates and file.stat().st_size > 40
-    fewer = Auto(model, CPUS, {"finalists": 1}, cache=tmp_path, effort=QUICK).choose()
+    fewer = Auto(model, CPUS, {"shortlist": 1}, cache=tmp_path, effort=QUICK).choose()
     assert sum(c.measured_s is not None for c in fewer.candidates) < 4
     assert len(list(tmp_path.glob("choices/*"))) == 2
+
+
+@two_cores
+def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is the faster at 30 requests a second, and the slower one in a loop."""
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+
+    def made_up(rivals: Any, *_: object, **__: object) -> Outcome[int]:
+        laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}
+        return Outcome(laps)
+
+    monkeypatch.setattr(auto_module, "race", made_up)
+    chosen = {}
+    for requests in ("paced", "loop"):
+        options = {"requests": requests}
+        auto = Auto(branches(), CPUS, options, cache=tmp_path, effort=QUICK)
+        ran = [c for c in auto.choose().candidates if c.measured_s is not None]
+        chosen[requests] = ran[0]
+        assert {c.requests for c in ran} == {requests}
+        best_s = min(getattr(c, f"{requests}_s") for c in ran)
+        assert ran[0].measured_s == getattr(ran[0], f"{requests}_s") == best_s
+        text = format_candidate(ran[0])
+        assert text.count("this figure decided") == 1
+        assert f"{REQUESTS[ran[0].requests]} (this figure decided)" in text
+    assert chosen["paced"].paced_s != chosen["loop"].paced_s
+    assert len(list(tmp_path.glob("choices/*"))) == 2
+
+
+@two_cores
+def test_a_candidate_that_fails_while_others_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+
+    def second_fails(rivals: Any, *_: object, **__: object) -> Outcome[int]:
+        laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}
+        return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
+
+    monkeypatch.setattr(auto_module, "race", second_fails)
+    candidates = Auto(branches(), CPUS, cache=tmp_path, effort=QUICK).choose().candidates
+    (failed,) = [c for c in candidates if c.refused]
+    assert failed.measured_s is None and candidates[0].refused is None
+    assert format_candidate(failed).endswith(": the device is gone")
 
 
 def entry(devices: int, planner: str = "heft") -> Any:
@@ -85,32 +132,20 @@ def entry(devices: int, planner: str = "heft") -> Any:
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
     single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
+    order = auto_module._order
     noise = [1.0, 3.0, 1.0, 9.0, 2.0]
     # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
-    fast = [0.5 * n for n in noise[1:]]
-    ranked = auto_module._ranked([single, pair], [noise[1:], fast])
-    assert [e.candidate.devices for e in ranked] == [("cpu:0", "cpu:1"), ("cpu:0",)]
-    assert ranked[0].candidate.measured_s == statistics.median(fast)
+    assert order([single, pair], [noise[1:], [0.5 * n for n in noise[1:]]]) == [1, 0]
     # Hardly faster: one device is simpler and steadier.
-    ranked = auto_module._ranked([pair, single], [[0.995 * n for n in noise], noise])
-    assert ranked[0].candidate.devices == ("cpu:0",)
+    assert order([pair, single], [[0.995 * n for n in noise], noise]) == [1, 0]
     # Faster in the median, but not in three of four rounds.
-    unsteady = [n * ratio for n, ratio in zip(noise, (0.9, 1.2, 0.9, 1.1, 0.9), strict=True)]
-    assert auto_module._ranked([pair, single], [unsteady, noise])[0].is_single
+    unsteady = [n * share for n, share in zip(noise, (0.9, 1.2, 0.9, 1.1, 0.9), strict=True)]
+    assert order([pair, single], [unsteady, noise]) == [1, 0]
     # One failed, one left the race early: it is compared in its own rounds.
-    ranked = auto_module._ranked([pair, single, other], [[], noise, [1.3, 2.9]])
-    assert [e.candidate.planner for e in ranked] == ["single", "hope_greedy", "heft"]
-    assert ranked[-1].candidate.measured_s is None
-    assert auto_module._ranked([pair, other], [[2.0], [1.0]])[0].candidate.planner == "hope_greedy"
-    assert auto_module._ranked([pair], [[]])[0].candidate.measured_s is None
-
-
-def test_who_is_clearly_beaten_runs_no_more() -> None:
-    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
-    times = [noise, [1.1 * n for n in noise], [1.01 * n for n in noise]]
-    assert auto_module._still_in(times, [0, 1, 2]) == [0, 2]
-    times[1] = [0.9, 4.0, 0.9, 12.0, 1.9]  # worse in the median, but not in most of the rounds
-    assert auto_module._still_in(times, [0, 1, 2]) == [0, 1, 2]
+    assert order([pair, single, other], [[], noise, [1.3, 2.9]]) == [1, 2, 0]
+    assert order([pair, other], [[2.0], [1.0]]) == [1, 0]
+    # Where nothing could be run, one device is taken.
+    assert order([pair, single], [[], []]) == [1, 0]
 
 
 @two_cores
@@ -132,7 +167,7 @@ def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, finalists"):
+    with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, shortlist"):
         Auto("zoo:squeezenet", CPUS[:1], {"top_k": 3})
 
 

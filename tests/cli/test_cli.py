@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 from small_models import branches, from_nodes, tensor_info
 
+from coexec.choosing import auto
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 
@@ -45,7 +46,38 @@ def test_every_verb(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "equal to ONNX Runtime" in capfd.readouterr().out
     assert np.load(result)["y"].shape == (1, 48)
     assert call(folder, "bench", model, "--devices", TWO, "--repeats", "2", "--check") == 0
-    assert "alone" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "alone" in printed
+    assert "paced: at up to 30 requests a second" in printed and "loop: in a loop" in printed
+
+
+def test_bench_compares_with_the_best_baseline_by_two_figures(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--devices", TWO, "--planner", "heft", "--repeats", "2", "--json"]
+    assert call(folder, "bench", str(folder / "model.onnx"), *words) == 0
+    found = json.loads(capfd.readouterr().out)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert {"heft", *(f"{name} alone" for name in TWO.split(","))} < set(rows)
+    assert any(name.startswith("ORT") for name in rows) and found["disturbed_turns"] >= 0
+    for figure in ("paced", "loop"):
+        best = found["best_baseline"][figure]
+        assert best != "heft" and rows[best][f"{figure}_ratio"] == 1.0
+        for row in rows.values():
+            assert 0 < row[f"{figure}_s"] <= row[f"{figure}_p90_s"] <= row[f"{figure}_p99_s"]
+
+
+def test_candidates_are_printed_with_the_figure_that_decided(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(auto, "_BUDGET_S", 0.0)
+    words = [str(folder / "model.onnx"), "--devices", TWO, "--option"]
+    assert call(folder, "plan", *words, "requests=loop") == 0
+    lines = [x for x in capfd.readouterr().out.splitlines() if x.startswith("tried")]
+    assert "in a loop (this figure decided)" in lines[0]
+    assert not any("at up to 30 requests a second (this figure decided)" in line for line in lines)
+    refuse(capfd, call(folder, "plan", *words, "requests=now"), "'now'", "paced, loop")
 
 
 @pytest.mark.parametrize("verb", ["devices", "inspect", "profile", "plan", "simulate", "run"])

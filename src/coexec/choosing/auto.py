@@ -3,24 +3,24 @@
 The cores of a machine can be one wide device or several narrow ones, beside a GPU or not, and what
 is fastest depends on the model: many branches favour plans, one long chain favours a wide device.
 So every configuration is profiled, planned by several planners and simulated; the best predictions,
-and always the best single device, then run for real, in turns, until it is clear who is fastest.
-That one is remembered. Who is compared runs in the same rounds, and ratios are compared rather than
-times: what disturbs a machine for a second then disturbs all alike. A plan that is not clearly
-faster than the best single device is not taken.
+and always the best single device, then run for real, in turns (`race`), until it is clear which one
+is fastest. That one is remembered. A plan that is not clearly faster than the best single device is
+not taken.
 """
 
 import hashlib
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coexec.cache import Cache, Entry
 from coexec.choosing.configurations import configurations
+from coexec.choosing.race import REQUESTS, Outcome, Requests, mostly, race, ratios
 from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.registry import describe, may_be_replaced
 from coexec.errors import (
@@ -30,29 +30,25 @@ from coexec.errors import (
     StoreError,
     UsageError,
 )
-from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
-from coexec.runtime.executor import Executor
 from coexec.timing.simulate import simulate
 from coexec.workbench import Workbench
 
 __all__ = ["Auto", "Candidate", "Choice", "prepared"]
 
-_FINALISTS = 5
+_SHORTLIST = 5
 """Plans that run for real."""
 _WORTH_TRYING = 1.25
 """Predicted makespan over the best prediction: beyond, predictions are not that wrong."""
-_REST_S = 0.03
-"""Before each run: the threads of a rival that spins for work leave the cores to the next."""
 _BUDGET_S = 6.0
-"""For all runs of the finalists together."""
+"""For all runs of the shortlist together."""
 _ROUNDS = (5, 40)
 """At least and at most."""
-_CLEARLY = 1.02
-"""Who takes so much longer than the first in three of four rounds, is out."""
 _GAIN = 0.99
 """A plan for several devices has to take less than this share of what one device takes."""
-_OPTIONS = {"planners": "hope_greedy,heft,anneal", "finalists": _FINALISTS}
+_OPTIONS = {
+    "planners": "hope_greedy,heft,anneal", "shortlist": _SHORTLIST, "requests": "paced",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +58,19 @@ class Candidate:
     devices: tuple[str, ...]
     planner: str
     predicted_s: float
-    measured_s: float | None = None
-    """Median of the runs; None if it was not worth one."""
+    paced_s: float | None = None
+    """Median of requests that come as a camera sends them; None if it was not worth a run."""
+    loop_s: float | None = None
+    """Median of requests one after the other."""
+    requests: Requests = "paced"
+    """The figure of these two by which it was compared."""
     refused: str | None = None
     """Why this configuration cannot run the model."""
+
+    @property
+    def measured_s(self) -> float | None:
+        """The figure by which it was compared."""
+        return self.paced_s if self.requests == "paced" else self.loop_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +95,17 @@ class _Entry(NamedTuple):
     def is_single(self) -> bool:
         return len(self.candidate.devices) == 1
 
-    def with_measured(self, times: Sequence[float]) -> "_Entry":
-        measured_s = statistics.median(times) if times else None
-        return self._replace(candidate=replace(self.candidate, measured_s=measured_s))
+    def raced(self, outcome: Outcome[int], which: int, requests: Requests) -> "_Entry":
+        """With what was measured of it as rival ``which``, or why it failed where others ran."""
+        error = outcome.failed.get(which) if any(outcome.laps.values()) else None
+        candidate = replace(
+            self.candidate,
+            paced_s=outcome.median_s(which, "paced"),
+            loop_s=outcome.median_s(which, "loop"),
+            requests=requests,
+            refused=None if error is None else str(error),
+        )
+        return self._replace(candidate=candidate)
 
 
 class Auto:
@@ -112,24 +125,19 @@ class Auto:
         Args:
             source: as for `Workbench`.
             devices: what may be used; by default all that the machine has.
-            options: "planners", comma-separated, for configurations of several devices, and
-                "finalists", how many plans run for real.
+            options: "planners", comma-separated, for configurations of several devices;
+                "shortlist", how many plans run for real; "requests", the figure that decides:
+                "paced", 30 a second as a camera sends them, or "loop", one after the other.
             cache, fresh, settings: as for `Workbench`.
 
         Raises:
-            UsageError: an option that does not exist.
-            DeviceError: a device that does not.
+            UsageError: an option that does not exist, or a value that it does not take.
+            DeviceError: a device that does not exist.
         """
-        for name in options or {}:
-            if name not in _OPTIONS:
-                raise UsageError(f"planner auto has no option {name!r}; it has "
-                                 f"{', '.join(_OPTIONS)}")  # fmt: skip
-        chosen: dict[str, Any] = {**_OPTIONS, **(options or {})}
-        if not isinstance(chosen["finalists"], int) or chosen["finalists"] < 1:
-            raise UsageError(f"option finalists of planner auto is {chosen['finalists']!r}; it "
-                             f"wants a number from 1 on")  # fmt: skip
+        chosen = _checked(options or {})
         self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
-        self._finalists: int = chosen["finalists"]
+        self._shortlist: int = chosen["shortlist"]
+        self._requests: Requests = chosen["requests"]
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._fresh = fresh
         self._configurations = configurations(devices)
@@ -168,9 +176,9 @@ class Auto:
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
-        finalists = self._worth_running(able)
-        ranked = _ranked(finalists, _run_in_turns(finalists))
-        others = [entry.candidate for entry in able if entry not in finalists]
+        shortlist = self._worth_running(able)
+        ranked = _ranked(shortlist, _outcome(shortlist, self._requests), self._requests)
+        others = [entry.candidate for entry in able if entry not in shortlist]
         others.sort(key=lambda candidate: candidate.predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
         _, work, plan = ranked[0]
@@ -182,7 +190,7 @@ class Auto:
         names = {name for names in self._configurations for name in names}
         specs = sorted((n, d.key(e.name)) for n in names for d in [describe(n)] for e in d.engines)
         asked = (self._planners, sorted(work.pins.items()), sorted(work.engine_options.items()),
-                 work.waiting, self._finalists)  # fmt: skip
+                 work.waiting, self._shortlist, self._requests)  # fmt: skip
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -206,14 +214,18 @@ class Auto:
             work.release()  # some engines compute on one set of cores at a time
 
     def _worth_running(self, able: Sequence[_Entry]) -> list[_Entry]:
-        """The best predictions, and the best single device whatever the prediction."""
+        """The best predictions, and of each engine the best device that it runs alone.
+
+        The latter whatever the prediction: of wide devices it may be off by a quarter.
+        """
         ranked = sorted(able, key=lambda entry: entry.candidate.predicted_s)
         limit = _WORTH_TRYING * ranked[0].candidate.predicted_s
-        chosen = [e for e in ranked if e.candidate.predicted_s <= limit][: self._finalists]
-        single = next((e for e in ranked if e.is_single), None)
-        if single is not None and single not in chosen:
-            chosen.append(single)
-        return chosen
+        chosen = [e for e in ranked if e.candidate.predicted_s <= limit][: self._shortlist]
+        alone: dict[str, _Entry] = {}
+        for entry in ranked:
+            if entry.is_single:
+                alone.setdefault(entry.plan.places[0].engine, entry)
+        return chosen + [entry for entry in alone.values() if entry not in chosen]
 
     def _remember(self, key: str, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {"plan": plan.to_json(), "candidates": [asdict(c) for c in candidates]}
@@ -234,67 +246,69 @@ class Auto:
             return None  # damaged: decided anew
 
 
-def _run_in_turns(finalists: Sequence[_Entry]) -> list[list[float]]:
-    """Seconds of each in the rounds until it was clearly beaten; none for one that fails."""
-    times: list[list[float]] = [[] for _ in finalists]
-    if len(finalists) == 1:
-        return times  # nothing needs to be run
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options, the default ones included.
+
+    Raises:
+        UsageError: one does not exist, or has another value than it may have.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            raise UsageError(f"planner auto has no option {name!r}; it has {', '.join(_OPTIONS)}")
+    chosen: dict[str, Any] = {**_OPTIONS, **options}
+    if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
+        raise UsageError(f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
+                         f"a number from 1 on")  # fmt: skip
+    if chosen["requests"] not in tuple(REQUESTS):
+        raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
+                         f"of {', '.join(REQUESTS)}")  # fmt: skip
+    return chosen
+
+
+def _outcome(shortlist: Sequence[_Entry], requests: Requests) -> Outcome[int]:
+    """What was measured of the shortlist, by index; nothing needs to run if it is one plan."""
+    if len(shortlist) == 1:
+        return Outcome()
     with ExitStack() as stack:
-        runs, feeds = _started(finalists, stack)
-        end_s = time.perf_counter() + _BUDGET_S
-        for number in range(_ROUNDS[1]):
-            enough = number >= _ROUNDS[0]
-            if not runs or (enough and (len(runs) < 2 or time.perf_counter() > end_s)):
-                break
-            turns = list(runs)
-            for which in turns[number % len(turns) :] + turns[: number % len(turns)]:
-                time.sleep(_REST_S)
-                runs[which].run(feeds)  # whoever ran before has left caches of its own
-                start_s = time.perf_counter()
-                runs[which].run(feeds)
-                times[which].append(time.perf_counter() - start_s)
-            if enough:
-                runs = {which: runs[which] for which in _still_in(times, turns)}
-    return times
+        runs, failed = _started(shortlist, stack)
+        outcome = race(runs, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S)
+    for entry in shortlist:
+        entry.work.release()
+    return replace(outcome, failed={**failed, **outcome.failed})
 
 
 def _started(
-    finalists: Sequence[_Entry], stack: ExitStack
-) -> tuple[dict[int, Executor], Mapping[str, Array]]:
-    """The finalists that run, and the first made-up inputs that suit the model."""
+    shortlist: Sequence[_Entry], stack: ExitStack
+) -> tuple[dict[int, Callable[[], Any]], dict[int, CoexecError]]:
+    """What runs, with the first made-up inputs that suit the model; and what fails with these."""
     from coexec.frontend.inputs import candidates
 
-    for feeds in candidates(finalists[0].work.model.graph):
-        runs: dict[int, Executor] = {}
+    for feeds in candidates(shortlist[0].work.model.graph):
+        runs: dict[int, Callable[[], Any]] = {}
+        failed: dict[int, CoexecError] = {}
         with ExitStack() as attempt:
-            for which, (_, work, plan) in enumerate(finalists):
-                with suppress(CoexecError):
+            for which, (_, work, plan) in enumerate(shortlist):
+                try:
                     executor = attempt.enter_context(work.start(work.compiled_plan(plan)))
                     for _ in range(2):
                         executor.run(feeds)
-                    runs[which] = executor
+                    runs[which] = partial(executor.run, feeds)
+                except CoexecError as error:
+                    failed[which] = error
             if runs:
                 stack.push(attempt.pop_all())
-                return runs, feeds
+                return runs, failed
     return {}, {}
 
 
-def _still_in(times: Sequence[Sequence[float]], turns: Sequence[int]) -> list[int]:
-    """Who has not been clearly slower than the one with the best median."""
-    first = min(turns, key=lambda which: statistics.median(times[which]))
-    return [
-        which for which in turns
-        if not _mostly(ratio > _CLEARLY for ratio in _ratios(times[which], times[first]))
-    ]  # fmt: skip
+def _ranked(shortlist: Sequence[_Entry], outcome: Outcome[int], requests: Requests) -> list[_Entry]:
+    """The shortlist with what was measured, the best first by the figure ``requests``."""
+    times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
+    return [shortlist[which].raced(outcome, which, requests) for which in _order(shortlist, times)]
 
 
-def _ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """Round by round, as long as both ran."""
-    return [x / y for x, y in zip(a, b, strict=False)]
-
-
-def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> list[_Entry]:
-    """The finalists with what was measured, the best first.
+def _order(shortlist: Sequence[_Entry], times: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the shortlist, the best first.
 
     That is the one with the least median ratio to the best single device, or to any other that
     ran; and the single device itself unless that ratio is clearly below one, and below one in
@@ -303,22 +317,17 @@ def _ranked(finalists: Sequence[_Entry], times: Sequence[Sequence[float]]) -> li
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
     if not ran:
-        return sorted(finalists, key=lambda entry: not entry.is_single)
-    single = next((which for which in ran if finalists[which].is_single), None)
+        return sorted(range(len(shortlist)), key=lambda which: not shortlist[which].is_single)
+    single = next((which for which in ran if shortlist[which].is_single), None)
     unit = ran[0] if single is None else single
-    ratio = {which: statistics.median(_ratios(times[which], times[unit])) for which in ran}
+    by_round = {which: ratios(times[which], times[unit]) for which in ran}
+    ratio = {which: statistics.median(by_round[which]) for which in ran}
     if single is not None:
         for which in ran:
-            if not _mostly(ratio < 1 for ratio in _ratios(times[which], times[single])):
+            if not mostly(share < 1 for share in by_round[which]):
                 ratio[which] = max(1.0, ratio[which])
         ratio[single] = _GAIN
-    order = sorted(range(len(finalists)), key=lambda which: ratio.get(which, float("inf")))
-    return [finalists[which].with_measured(times[which]) for which in order]
-
-
-def _mostly(rounds: Iterable[bool]) -> bool:
-    """Whether it is so in three of four rounds."""
-    return statistics.fmean(rounds) >= 0.75
+    return sorted(range(len(shortlist)), key=lambda which: ratio.get(which, float("inf")))
 
 
 def prepared(

@@ -1,11 +1,14 @@
-"""`coexec bench`: each device alone, the plan, and ONNX Runtime, measured turn by turn."""
+"""`coexec bench`: the plan in turns with its baselines, each device alone and ONNX Runtime."""
 
 import multiprocessing
 import re
 import resource
+import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import numpy as np
 from rich.table import Table
 
 from coexec.choosing.auto import Choice
+from coexec.choosing.idle import REAL, Rest
+from coexec.choosing.race import REQUESTS, Outcome, Requests, race
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
@@ -49,29 +54,49 @@ from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 from coexec.workbench import Workbench
 
-_REST_S = 0.03
-"""Before each run: the threads of a rival that spins for work leave the cores to the next."""
-
 
 @dataclass
 class Row:
-    """One way to run the model, with what was measured of it."""
+    """One way to run the model, with what was measured of it before the race."""
 
     name: str
     predicted_s: float | None
     run: Callable[[], Any]
+    is_baseline: bool = True
     init_s: float = 0.0
     warm_up_s: float = 0.0
-    samples_s: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
-    def facts(self) -> dict[str, Any]:
-        median, p90, p99 = np.percentile(self.samples_s, [50, 90, 99])
+
+@dataclass(frozen=True)
+class Standings:
+    """The rows with the figures of their race."""
+
+    rows: Sequence[Row]
+    outcome: Outcome[str]
+
+    @cached_property
+    def best(self) -> Mapping[Requests, str]:
+        """The baseline with the least median, by figure."""
+        names = [row.name for row in self.rows if row.is_baseline]
         return {
-            "name": self.name, "init_s": self.init_s, "warm_up_s": self.warm_up_s,
-            "predicted_s": self.predicted_s, "median_s": float(median), "p90_s": float(p90),
-            "p99_s": float(p99), "peak_bytes": self.peak_bytes,
+            figure: min(names, key=lambda n: statistics.median(self.outcome.rounds_s(n, figure)))
+            for figure in REQUESTS
+        }
+
+    def facts(self, row: Row) -> dict[str, Any]:
+        """A row for programs. Ratios are over the best baseline by the same figure."""
+        facts: dict[str, Any] = {
+            "name": row.name, "init_s": row.init_s, "warm_up_s": row.warm_up_s,
+            "predicted_s": row.predicted_s,
         }  # fmt: skip
+        for figure in REQUESTS:
+            samples_s = self.outcome.samples_s(row.name, figure)
+            median_s, p90_s, p99_s = map(float, np.percentile(samples_s, [50, 90, 99]))
+            ratio = self.outcome.ratio(row.name, self.best[figure], figure)
+            facts |= {f"{figure}_s": median_s, f"{figure}_p90_s": p90_s, f"{figure}_p99_s": p99_s,
+                      f"{figure}_ratio": ratio}  # fmt: skip
+        return facts | {"peak_bytes": row.peak_bytes}
 
 
 def command(
@@ -94,63 +119,56 @@ def command(
 ) -> None:
     """Compare the plan with each device alone and with ONNX Runtime on the same cores.
 
-    All ways run turn by turn in one process, so that a noisy machine disturbs all alike; peak
-    memory is that of a fresh process for each.
+    All take turns in one process, so that a noisy machine disturbs all alike, and each begins when
+    the threads of the one before have stopped spinning for work. Two figures: requests at 30 a
+    second, and requests in a loop; engines rank differently by them. Peak memory is that of a fresh
+    process for each.
     """
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
-    options = planner_options(option)
     with progress_bar(json) as tell:
         choice = decide(
-            model, devices, planner, options, shape=shape, cache=cache, fresh=fresh, progress=tell,
-            engine=engine, pin=pin, waiting=waiting,
+            model, devices, planner, planner_options(option), shape=shape, cache=cache, fresh=fresh,
+            progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
         work = choice.work
-        cost, system = work.measured
+        predicted_s = simulate(work.schedule(choice.plan), *work.measured).makespan_s
     feeds = random_inputs(work.model.graph)
-    rows, executors = [], []
-    for name, predicted_s in _alone(choice).items():
-        alone = Workbench(
-            work.source, [name], shapes=work.shapes, cache=work.cache,
-            engine_options=work.engine_options,
-        )  # fmt: skip
-        plan = alone.plan("single")
-        row, executor, _ = _ours(alone, f"{name} alone", predicted_s, plan, feeds)
-        rows.append(row)
-        executors.append(executor)
-    predicted = simulate(work.schedule(choice.plan), cost, system)
-    row, executor, compiled = _ours(work, planner, predicted.makespan_s, choice.plan, feeds)
-    rows.append(row)
-    executors.append(executor)
-    rows.append(_rival(work, feeds))
-    for row in rows:
-        start_s = time.perf_counter()
-        row.run()
-        row.warm_up_s = time.perf_counter() - start_s
-        row.run()
-    for _ in range(repeats):
-        for row in rows:
-            time.sleep(_REST_S)
-            start_s = time.perf_counter()
-            row.run()
-            row.samples_s.append(time.perf_counter() - start_s)
-    time.sleep(_REST_S)
-    executors[-1].run(feeds)
-    recorder = RealRecorder(compiled, work.names)
-    found = executors[-1].run(feeds, recorder)
-    for executor in executors:
-        executor.close()
+    with ExitStack() as stack:
+        rows = [*_alone_rows(choice, feeds, stack)]
+        plan_row, executor = _ours(work, planner, predicted_s, choice.plan, feeds, stack)
+        plan_row.is_baseline = False
+        rows += [plan_row, _onnx_runtime(work, feeds)]
+        standings = _raced(rows, repeats)
+        recorder = RealRecorder(choice.compiled, work.names)
+        found = _recorded(executor, feeds, recorder)
     worst = max(differences(work, feeds, found).values()) if check else None
     for row in rows:
         row.peak_bytes = _peak_bytes(work, row.name, choice.plan)
     if trace is not None:
         write_file(trace, recorder.trace().to_chrome())
     if json:
-        print_json({"model": work.model.graph.name, "rows": [r.facts() for r in rows],
-                    "difference": worst})  # fmt: skip
+        print_json(_as_json(work, standings, worst))
     else:
-        _print(work, rows, recorder if gantt else None, trace, worst)
+        _print(work, standings, recorder if gantt else None, trace, worst)
     refuse_difference(worst or 0.0, work)
+
+
+def _raced(rows: Sequence[Row], rounds: int) -> Standings:
+    for row in rows:
+        row.warm_up_s = REAL.timed(row.run)
+        row.run()
+    outcome = race({row.name: row.run for row in rows}, (rounds, rounds))
+    return Standings(rows, outcome.complete())
+
+
+def _recorded(
+    executor: Executor, feeds: Mapping[str, Array], recorder: RealRecorder
+) -> Mapping[str, Array]:
+    """The outputs of a run that the recorder sees, after one that warms up."""
+    Rest().until_idle()
+    executor.run(feeds)
+    return executor.run(feeds, recorder)
 
 
 def _alone(choice: Choice) -> dict[str, float]:
@@ -166,25 +184,33 @@ def _alone(choice: Choice) -> dict[str, float]:
     return considered or {str(place): cost.total_s(place) for place in places}
 
 
+def _alone_rows(choice: Choice, feeds: Mapping[str, Array], stack: ExitStack) -> Iterator[Row]:
+    work = choice.work
+    for name, predicted_s in _alone(choice).items():
+        alone = Workbench(
+            work.source, [name], shapes=work.shapes, cache=work.cache,
+            engine_options=work.engine_options,
+        )  # fmt: skip
+        yield _ours(alone, f"{name} alone", predicted_s, alone.plan("single"), feeds, stack)[0]
+
+
 def _ours(
-    work: Workbench, name: str, predicted_s: float, plan: Plan, feeds: Mapping[str, Array]
-) -> tuple[Row, Executor, Any]:
+    work: Workbench, name: str, predicted_s: float, plan: Plan, feeds: Mapping[str, Array],
+    stack: ExitStack,
+) -> tuple[Row, Executor]:  # fmt: skip
     start_s = time.perf_counter()
-    compiled = work.compiled_plan(plan)
-    executor = work.start(compiled)
-    row = Row(name, predicted_s, lambda: executor.run(feeds))
-    row.init_s = time.perf_counter() - start_s
-    return row, executor, compiled
+    executor = stack.enter_context(work.start(work.compiled_plan(plan)))
+    init_s = time.perf_counter() - start_s
+    return Row(name, predicted_s, partial(executor.run, feeds), init_s=init_s), executor
 
 
-def _rival(work: Workbench, feeds: Mapping[str, Array]) -> Row:
-    cores = [core for d in work.devices for core in d.spec.cores]
-    threads = max(1, len(cores))
+def _onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
+    threads = max(1, sum(len(device.spec.cores) for device in work.devices))
     start_s = time.perf_counter()
     session = work.onnx_runtime(threads)
-    row = Row(f"ORT, {threads} threads", None, lambda: session.run(None, dict(feeds)))
-    row.init_s = time.perf_counter() - start_s
-    return row
+    init_s = time.perf_counter() - start_s
+    run = partial(session.run, None, dict(feeds))
+    return Row(f"ORT, {threads} threads", None, run, init_s=init_s)
 
 
 def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
@@ -220,23 +246,27 @@ def _own_peak_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _as_json(work: Workbench, standings: Standings, worst: float | None) -> dict[str, Any]:
+    return {
+        "model": work.model.graph.name,
+        "best_baseline": standings.best,
+        "rows": [standings.facts(row) for row in standings.rows],
+        "disturbed_turns": standings.outcome.disturbed,
+        "difference": worst,
+    }
+
+
 def _print(
-    work: Workbench, rows: Sequence[Row], recorder: RealRecorder | None, trace: Path | None,
+    work: Workbench, standings: Standings, recorder: RealRecorder | None, trace: Path | None,
     worst: float | None,
 ) -> None:  # fmt: skip
-    table = Table("", "init", "warm-up", "predicted", "median", "p90", "p99", "peak memory",
-                  "speed", box=None, padding=(0, 1, 0, 0))  # fmt: skip
-    base = min((r.facts()["median_s"] for r in rows if r.name.endswith(" alone")), default=None)
-    for row in rows:
-        f = row.facts()
-        keys = ("init_s", "warm_up_s", "predicted_s", "median_s", "p90_s", "p99_s")
-        cells = ["" if f[k] is None else format_seconds(f[k]) for k in keys]
-        peak = format_bytes(row.peak_bytes) if row.peak_bytes else ""
-        speed = f"{base / f['median_s']:.2f}x" if base else ""
-        table.add_row(row.name, *cells, peak, speed)
-    out.print(f"{work.model.graph.name} on {', '.join(work.names)}; speed against the best "
-              f"device alone")  # fmt: skip
-    out.print(table)
+    out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
+    out.print(_table(standings))
+    for figure, name in standings.best.items():
+        out.print(f"{figure}: {REQUESTS[figure]}; ratio: time over that of the best baseline, "
+                  f"{name}")  # fmt: skip
+    if disturbed := standings.outcome.disturbed:
+        out.print(f"{disturbed} turns began while other threads of this process were busy")
     if recorder is not None:
         print(draw(recorder.trace()))
     if trace is not None:
@@ -244,3 +274,21 @@ def _print(
     if worst is not None:
         out.print(f"check: outputs differ from ONNX Runtime's by {worst:.1e} of the largest value "
                   f"({tolerance(work):.0e} is allowed)")  # fmt: skip
+
+
+def _table(standings: Standings) -> Table:
+    columns = ["", "init", "warm-up", "predicted"]
+    for figure in REQUESTS:
+        columns += [figure, "ratio"]
+    table = Table(*columns, "peak memory", box=None, padding=(0, 1, 0, 0))
+    for row in standings.rows:
+        facts = standings.facts(row)
+        cells = [_seconds(facts[key]) for key in ("init_s", "warm_up_s", "predicted_s")]
+        for figure in REQUESTS:
+            cells += [_seconds(facts[f"{figure}_s"]), f"{facts[f'{figure}_ratio']:.2f}"]
+        table.add_row(row.name, *cells, format_bytes(row.peak_bytes) if row.peak_bytes else "")
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else format_seconds(value)

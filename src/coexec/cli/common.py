@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.auto import Auto, Candidate, Choice
+from coexec.choosing.race import REQUESTS, Requests
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
@@ -276,5 +277,11 @@ def format_candidate(candidate: Candidate) -> str:
     if candidate.refused is not None:
         return f"{text}: {candidate.refused}"
     text += f" ({candidate.planner}): predicted {format_seconds(candidate.predicted_s)}"
-    measured = candidate.measured_s
-    return text if measured is None else f"{text}, measured {format_seconds(measured)}"
+    figures: dict[Requests, float | None] = {"paced": candidate.paced_s, "loop": candidate.loop_s}
+    measured = [
+        f"{format_seconds(seconds)} {REQUESTS[requests]}"
+        + (" (this figure decided)" if requests == candidate.requests else "")
+        for requests, seconds in figures.items()
+        if seconds is not None
+    ]
+    return f"{text}, measured {', '.join(measured)}" if measured else text

@@ -1,0 +1,94 @@
+"""When the processors are idle, as far as a race keeps them busy: measured, as a pause is no proof.
+
+The threads of ONNX Runtime spin for 10 ms after a run on one processor and for 50 ms on another.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["REAL", "Rest", "Stopwatch", "cpu_clock"]
+
+_WINDOW_S = 0.012
+"""Linux adds up what a thread uses when the timer of its processor ticks, at most 10 ms apart:
+shorter windows see nothing of a spinning thread."""
+_STEP_S = 0.002
+_IDLE_SHARE = 0.1
+"""Of one processor. Looking at the clocks takes about 0.01, a spinning thread 1."""
+_LIMIT_S = 0.25
+"""Five times as long as any known engine spins."""
+
+
+def cpu_clock(processes: Collection[int] = ()) -> Callable[[], float]:
+    """A clock of the CPU seconds that all threads of this process have used.
+
+    ``processes``: ids of other processes, whose time is added as long as they live (Linux only).
+    """
+
+    def used_s() -> float:
+        return time.process_time() + math.fsum(map(_used_s, processes))
+
+    return used_s if processes else time.process_time
+
+
+def _used_s(process: int) -> float:
+    try:
+        return time.clock_gettime((~process << 3) | 2)  # clock_getcpuclockid(3)
+    except OSError:  # it has ended
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """The clocks of a race, in seconds, and how to wait."""
+
+    now_s: Callable[[], float] = time.perf_counter
+    used_s: Callable[[], float] = time.process_time
+    """CPU time of all that the rivals run in: see `cpu_clock`."""
+    sleep: Callable[[float], None] = time.sleep
+
+    def timed(self, run: Callable[[], Any]) -> float:
+        start_s = self.now_s()
+        run()
+        return self.now_s() - start_s
+
+
+REAL = Stopwatch()
+"""Of this process."""
+
+
+class Rest:
+    """Waits until the processors are idle, as far as this process keeps them busy."""
+
+    def __init__(self, watch: Stopwatch = REAL) -> None:
+        self._watch = watch
+        self._missed = 0
+
+    def until_idle(self, least_s: float = 0.0) -> bool:
+        """Wait ``least_s`` seconds and then until idle; whether that came within the limit.
+
+        The limit is halved each time in a row that it was reached: a program whose other threads
+        are always busy does not have to wait for them in each turn.
+        """
+        watch = self._watch
+        start_s = watch.now_s()
+        limit_s = least_s + max(_WINDOW_S, _LIMIT_S / 2**self._missed)
+        readings = deque([(start_s, watch.used_s())])
+        while True:
+            watch.sleep(_STEP_S)
+            now_s, used_s = watch.now_s(), watch.used_s()
+            readings.append((now_s, used_s))
+            while now_s - readings[1][0] >= _WINDOW_S:  # the last window, and no more than that
+                readings.popleft()
+            before_s, used_before_s = readings[0]
+            window_s = now_s - before_s
+            quiet = window_s >= _WINDOW_S and used_s - used_before_s < _IDLE_SHARE * window_s
+            if quiet and now_s - start_s >= least_s:
+                self._missed = 0
+                return True
+            if now_s - start_s >= limit_s:
+                self._missed += 1
+                return False
