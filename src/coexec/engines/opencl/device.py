@@ -14,7 +14,7 @@ from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.kernels import why_not
 from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, Launch
 from coexec.engines.opencl.measuring import Measuring
-from coexec.engines.opencl.platforms import Found
+from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceTensor, Runtime
 from coexec.engines.opencl.tuner import rule
@@ -36,7 +36,7 @@ class OpenClDevice:
     def __init__(
         self,
         spec: hardware.Device,
-        found: Found,
+        found: DeviceHandle,
         options: Options | None = None,
         arch: Architecture | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
 
-__all__ = ["Found", "absent", "devices", "start"]
+__all__ = ["DeviceHandle", "absent", "devices", "start"]
 
 _RUNTIMES: dict[str, CpuRuntime] = {
     "Portable Computing Language": Pocl(),
@@ -32,7 +32,7 @@ _loaded = threading.Event()
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class DeviceHandle:
     """An OpenCL device."""
 
     handle: Any
@@ -50,7 +50,7 @@ class Found:
         """Whether it computes on chosen cores."""
         return self.runtime is not None and self.runtime.binds
 
-    def on(self, cores: tuple[int, ...]) -> "tuple[Found, CoreBinding]":
+    def on(self, cores: tuple[int, ...]) -> "tuple[DeviceHandle, CoreBinding]":
         """The device on ``cores``, which are its own as long as the place lives.
 
         Args:
@@ -166,7 +166,7 @@ def _load(threads: int) -> None:
         runtime.loaded(sorted(thread_ids() - before))
 
 
-def devices() -> list[Found]:
+def devices() -> list[DeviceHandle]:
     """All devices, in the order of their numbers: ``gpu:0`` is the first.
 
     Whether one works is said by `coexec.engines.opencl.trial`.
@@ -182,7 +182,7 @@ def absent() -> list[str]:
     return vendors.absent(" ".join(platform.name for platform in _platforms()))
 
 
-def _found(handle: Any) -> Found | None:
+def _found(handle: Any) -> DeviceHandle | None:
     import pyopencl
 
     name = handle.platform.name.strip()
@@ -190,8 +190,8 @@ def _found(handle: Any) -> Found | None:
     if runtime is None and handle.type & pyopencl.device_type.CPU:
         runtime = _RUNTIMES.setdefault(name, CpuRuntime(name))
     if runtime is not None:
-        return Found(handle, runtime, runtime.prepare(handle))
-    return Found(handle) if handle.type & pyopencl.device_type.GPU else None
+        return DeviceHandle(handle, runtime, runtime.prepare(handle))
+    return DeviceHandle(handle) if handle.type & pyopencl.device_type.GPU else None
 
 
 def _platforms() -> list[Any]:

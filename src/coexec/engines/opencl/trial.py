@@ -26,7 +26,7 @@ import platformdirs
 from coexec.engines import detect
 from coexec.engines.opencl import child
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
-from coexec.engines.opencl.platforms import Found, devices, start
+from coexec.engines.opencl.platforms import DeviceHandle, devices, start
 
 __all__ = ["unusable"]
 
@@ -55,7 +55,7 @@ _verdicts: dict[Path, str] = {}
 """By the memo's path, what was wrong; "" if the device works."""
 
 
-def unusable(found: Found, *, fresh: bool = False) -> str | None:
+def unusable(found: DeviceHandle, *, fresh: bool = False) -> str | None:
     """Why a device must not be used, and what to do about it. None: it works.
 
     The first call for a device and driver takes about a second, at most the time limit.
@@ -72,7 +72,7 @@ def unusable(found: Found, *, fresh: bool = False) -> str | None:
             f"CPU devices work without it")  # fmt: skip
 
 
-def _verdict(found: Found, fresh: bool) -> str:
+def _verdict(found: DeviceHandle, fresh: bool) -> str:
     """What was wrong when the device was last tried; "" if it works."""
     facts = _facts(found)
     path = _memo(facts)
@@ -86,7 +86,7 @@ def _verdict(found: Found, fresh: bool) -> str:
         return _verdicts[path]
 
 
-def _facts(found: Found) -> dict[str, object]:
+def _facts(found: DeviceHandle) -> dict[str, object]:
     """All that the verdict depends on. Machines that share a home differ in the processor."""
     import pyopencl
 
@@ -131,7 +131,7 @@ def _write(path: Path, facts: dict[str, object], failure: str) -> None:
         os.replace(draft, path)
 
 
-def _tried(found: Found) -> str:
+def _tried(found: DeviceHandle) -> str:
     """Try a device in a process of its own: what is wrong as "the kernel ...", "" if nothing is."""
     if not child.possible():
         return _compute(found)
@@ -154,7 +154,7 @@ def _run(command: list[str]) -> tuple[int, str]:
         return done.returncode, output.read().decode(errors="replace")
 
 
-def _command(found: Found) -> list[str]:
+def _command(found: DeviceHandle) -> list[str]:
     return child.command("coexec.engines.opencl.trial", found.name, found.driver)
 
 
@@ -169,7 +169,7 @@ def _judged(code: int, output: str) -> str:
     return said if code == _FAILED else f"ended its process with exit code {code} ({said})"
 
 
-def _compute(found: Found) -> str:
+def _compute(found: DeviceHandle) -> str:
     """Compile and run the kernel in this process."""
     import pyopencl as cl
 
