@@ -44,10 +44,10 @@ class OpenClDevice:
         options = options or Options()
         self.spec = spec
         with translated(spec.name, f"opening {found.name}"):
-            found, place = found.on(spec.cores)
+            found, binding = found.on(spec.cores)
             context = found.context()
-        self._place: CoreBinding | None = place
-        self.thread_cores: Collection[int] = place.thread_cores
+        self._binding: CoreBinding | None = binding
+        self.thread_cores: Collection[int] = binding.thread_cores
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         self.binaries = Binaries(found, context, options.binaries)
         self._runtime = Runtime(
@@ -114,4 +114,4 @@ class OpenClDevice:
 
     def close(self) -> None:
         self._runtime.finish()
-        self._place = None  # its cores are free for another device
+        self._binding = None  # its cores are free for another device

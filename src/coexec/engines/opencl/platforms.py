@@ -51,7 +51,7 @@ class DeviceHandle:
         return self.runtime is not None and self.runtime.binds
 
     def on(self, cores: tuple[int, ...]) -> "tuple[DeviceHandle, CoreBinding]":
-        """The device on ``cores``, which are its own as long as the place lives.
+        """The device on ``cores``, which are its own as long as the binding lives.
 
         Args:
             cores: empty for GPUs.
@@ -61,8 +61,8 @@ class DeviceHandle:
         """
         if self.runtime is None:
             return self, CoreBinding(self.handle, (), ())
-        place = self.runtime.occupy(self.handle, cores or detect.usable_cores())
-        return replace(self, handle=place.handle), place
+        binding = self.runtime.occupy(self.handle, cores or detect.usable_cores())
+        return replace(self, handle=binding.handle), binding
 
     def context(self) -> Any:
         import pyopencl
