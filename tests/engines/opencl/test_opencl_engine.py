@@ -21,7 +21,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.device import OpenClDevice
-from coexec.engines.opencl.kernels.base import Launch, Window
+from coexec.engines.opencl.kernels.base import KernelLaunch, Window
 from coexec.engines.opencl.platforms import devices
 from coexec.engines.opencl.tensors import Runtime
 from coexec.engines.opencl.tuner import candidates, rounded, rule
@@ -147,8 +147,8 @@ def test_exhaustive_tuning_measures_once(gpu: str, tmp_path: Path) -> None:
     assert worst_difference(found["y"], expected) < 1e-5
 
 
-def launch(grid: tuple[int, int, int], window: Window | None = None) -> Launch:
-    return Launch("k", "", (), frozenset(), grid, None, window)
+def launch(grid: tuple[int, int, int], window: Window | None = None) -> KernelLaunch:
+    return KernelLaunch("k", "", (), frozenset(), grid, None, window)
 
 
 @pytest.mark.parametrize(

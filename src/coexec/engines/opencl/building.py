@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.images import Extent, stored_as_images
 from coexec.engines.opencl.kernels import KERNELS
-from coexec.engines.opencl.kernels.base import Chooser, Context, Launch, Value
+from coexec.engines.opencl.kernels.base import Chooser, Context, KernelLaunch, Value
 from coexec.engines.opencl.network import Network, clean_up, read_network
 from coexec.engines.opencl.placing import Places, place
 from coexec.frontend.module import Module
@@ -29,7 +29,7 @@ class Scratch:
 class Build:
     """All that a program is made of, as text and numbers."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     tasks: tuple[str, ...]
     """For each launch the result that it works on, for messages and traces."""
     places: Places
@@ -49,7 +49,7 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
     network = clean_up(read_network(module))
     context = Context(arch, network.tensors, network.constants, chooser=chooser)
     places, done = place(network, context)
-    launches: list[Launch] = []
+    launches: list[KernelLaunch] = []
     tasks: list[str] = []
     for node in network.nodes:
         if node.outputs and node.output in done:
@@ -67,7 +67,7 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
 
 
 def _scratch(
-    launches: list[Launch], places: Places, network: Network, context: Context
+    launches: list[KernelLaunch], places: Places, network: Network, context: Context
 ) -> tuple[Scratch, ...]:
     """Everything that launches touch and nobody outside does."""
     external = {*network.inputs, *network.outputs}

@@ -12,7 +12,7 @@ from coexec.engines.opencl.choices import Choices
 from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.kernels import why_not
-from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, Launch
+from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, KernelLaunch
 from coexec.engines.opencl.measuring import Measuring
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
@@ -64,7 +64,7 @@ class OpenClDevice:
     def _chooser(self) -> Chooser | None:
         return None if self._measuring is None else self._measuring.variant
 
-    def _group_of(self, launch: Launch) -> Grid | None:
+    def _group_of(self, launch: KernelLaunch) -> Grid | None:
         if launch.group or self._tuning == "none":
             return launch.group
         if self._measuring is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyopencl as cl
 
 from coexec.engines.opencl.choices import Choices
-from coexec.engines.opencl.kernels.base import Grid, Launch, Value
+from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.tensors import Runtime
 from coexec.engines.opencl.tuner import candidates, rounded, rule
 
@@ -26,7 +26,7 @@ class Measuring:
         properties = cl.command_queue_properties.PROFILING_ENABLE
         self._queue = cl.CommandQueue(runtime.context, properties=properties)
 
-    def variant(self, key: str, variants: Mapping[str, Callable[[], list[Launch]]]) -> str:
+    def variant(self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]) -> str:
         """The name of the fastest variant of a node."""
         known = self._choices.get(key)
         if known in variants:
@@ -40,7 +40,7 @@ class Measuring:
         self._choices.set(key, best)
         return best
 
-    def group(self, launch: Launch) -> Grid:
+    def group(self, launch: KernelLaunch) -> Grid:
         """The fastest group of a launch that leaves the choice."""
         if launch.group:
             return launch.group
@@ -54,7 +54,7 @@ class Measuring:
             self._choices.set(key, known)
         return options[known]
 
-    def _seconds(self, launches: Sequence[Launch], groups: Sequence[Grid]) -> float:
+    def _seconds(self, launches: Sequence[KernelLaunch], groups: Sequence[Grid]) -> float:
         """Of all launches; infinite if the device cannot run them, which is no error here."""
         buffers: dict[Any, Any] = {}  # alive until the end: kernels do not keep them
         try:
@@ -71,7 +71,7 @@ class Measuring:
         except cl.Error:
             return float("inf")
 
-    def _kernel(self, launch: Launch, buffers: dict[Any, Any]) -> Any:
+    def _kernel(self, launch: KernelLaunch, buffers: dict[Any, Any]) -> Any:
         program = self._runtime.binaries.program(launch.source, self._runtime.options)
         kernel = cl.Kernel(program, launch.name)
         index = 0

@@ -10,7 +10,7 @@ from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.failures import translated
-from coexec.engines.opencl.kernels.base import Grid, Launch, Value
+from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.scratch import ScratchMemory
 from coexec.engines.opencl.tensors import DeviceTensor, Runtime
 from coexec.engines.opencl.tuner import rounded
@@ -23,7 +23,7 @@ class OpenClProgram:
     """The launches of a module on one device."""
 
     def __init__(
-        self, build: Build, runtime: Runtime, group_of: Callable[[Launch], Grid | None]
+        self, build: Build, runtime: Runtime, group_of: Callable[[KernelLaunch], Grid | None]
     ) -> None:
         """``group_of``: work items that form a group; None leaves it to the driver."""
         self._build = build
@@ -35,7 +35,7 @@ class OpenClProgram:
             self._scratch = ScratchMemory(build, runtime)
 
     @property
-    def launches(self) -> tuple[Launch, ...]:
+    def launches(self) -> tuple[KernelLaunch, ...]:
         return self._build.launches
 
     @property
@@ -123,7 +123,7 @@ class _Bound:
             grid = launch.grid if group is None else rounded(launch.grid, group)
             self.calls.append((kernel, grid, group))
 
-    def _set_arguments(self, kernel: Any, launch: Launch, constants: list[Any]) -> None:
+    def _set_arguments(self, kernel: Any, launch: KernelLaunch, constants: list[Any]) -> None:
         index = 0
         rest = iter(constants)
         for argument in launch.arguments:

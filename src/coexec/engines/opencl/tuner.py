@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Grid, Launch, Window, ceil_div
+from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Window, ceil_div
 
 __all__ = ["candidates", "rounded", "rule"]
 
@@ -36,7 +36,7 @@ _MOST = 256
 """Work items of a group by rule: larger ones leave registers for fewer of them."""
 
 
-def rule(launch: Launch, arch: Architecture) -> Grid:
+def rule(launch: KernelLaunch, arch: Architecture) -> Grid:
     """The group of a launch that leaves the choice.
 
     One thread runs a whole group on a CPU, so groups are long in x there.
@@ -56,7 +56,7 @@ def rule(launch: Launch, arch: Architecture) -> Grid:
     return width, max(1, min(plane // width, y)), depth
 
 
-def _adreno(launch: Launch, arch: Architecture) -> Grid | None:
+def _adreno(launch: KernelLaunch, arch: Architecture) -> Grid | None:
     """From the table; not for results of few channels or few pixels, where it does not hold."""
     model = re.search(r"Adreno\D*(\d{3})", arch.model)
     window = launch.window
@@ -72,7 +72,7 @@ def _adreno(launch: Launch, arch: Architecture) -> Grid | None:
     return convolution if window.kind == "convolution" else depthwise
 
 
-def candidates(launch: Launch, arch: Architecture) -> Iterator[Grid]:
+def candidates(launch: KernelLaunch, arch: Architecture) -> Iterator[Grid]:
     """Groups worth measuring: that of the rule, and all of 1, 2, 4, 8, ... an axis that fit."""
     yield rule(launch, arch)
     x, y, z = launch.grid

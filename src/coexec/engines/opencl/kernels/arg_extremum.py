@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import joined
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
@@ -17,7 +17,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item, or a group, for each scalar of the result."""
     op = node.operator
     source = Source("arg_extremum", context.arch)
@@ -30,7 +30,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     if not op.int("keepdims", 1):
         del at[axis]
     store = output.store("(long)found", at)
-    return [rows.launch([*lines, *(["if (item > 0) return;"] if rows.sharing > 1 else []), *store])]
+    return [rows.finish([*lines, *(["if (item > 0) return;"] if rows.sharing > 1 else []), *store])]
 
 
 def extremum(rows: Rows, largest: bool, last: bool) -> list[str]:

@@ -12,15 +12,15 @@ from itertools import count
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.launch import Argument, Grid, Launch, Window
+from coexec.engines.opencl.kernels.kernel_launch import Argument, Grid, KernelLaunch, Window
 from coexec.engines.opencl.kernels.outlining import fixed_group, outlined
 from coexec.engines.opencl.kernels.parameter import Parameter
 from coexec.engines.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value",
-           "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "KernelLaunch", "Node", "Source",
+           "Value", "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Node:
         return tuple(dict.fromkeys(names))
 
 
-Chooser = Callable[[str, Mapping[str, Callable[[], list[Launch]]]], str]
+Chooser = Callable[[str, Mapping[str, Callable[[], list[KernelLaunch]]]], str]
 """Picks one of several named variants of a kernel; the first argument tells equal choices."""
 
 
@@ -86,7 +86,9 @@ class Context:
         """The values of a constant tensor; None for one that is computed."""
         return self.constants.get(name)
 
-    def choose(self, key: str, variants: Mapping[str, Callable[[], list[Launch]]]) -> list[Launch]:
+    def choose(
+        self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
+    ) -> list[KernelLaunch]:
         """The launches of one of ``variants``, which are named, the most promising first.
 
         ``key`` is equal where the same choice is right: shapes and attributes, no names.
@@ -192,9 +194,9 @@ class Source:
         """Add a macro or a function in front of the kernel."""
         self._defines.append(text)
 
-    def launch(
+    def finish(
         self, grid: Sequence[int], group: Grid | None = None, window: Window | None = None
-    ) -> Launch:
+    ) -> KernelLaunch:
         """The finished kernel over ``grid`` work items (filled up to three axes).
 
         Without a fixed group the grid may be rounded up: items outside return at once.
@@ -206,7 +208,7 @@ class Source:
             self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
         )  # fmt: skip
         written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
-        return Launch(
+        return KernelLaunch(
             name=self.name,
             source=self._text(limits, group, frozenset()),
             arguments=(*(p.argument for p in self._parameters), *self._numbers()),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.elements import coordinates, vectors
 from coexec.engines.opencl.kernels.moving import shifted
 from coexec.engines.opencl.kernels.operands import declare
@@ -17,7 +17,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each input that is not in place, in order."""
     y = context.value(node.output)
     axis = node.operator.int("axis", 1) % len(y.shape)
@@ -34,16 +34,16 @@ def launches(node: Node, context: Context) -> list[Launch]:
     return found
 
 
-def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> Launch:
+def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
     """One work item for each element of the input."""
     own = [f"p{i}" for i in range(len(x.shape))]
     there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(own)]
     source.lines(coordinates(x.shape))
     source.lines(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(own)})));")
-    return source.launch((math.prod(x.shape),))
+    return source.finish((math.prod(x.shape),))
 
 
-def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launch:
+def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
     """One work item for each vector of the result that starts or lies in this input's part.
 
     Where the input starts inside of a vector, that vector keeps its first lanes: the kernels of a
@@ -69,7 +69,7 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launc
         value = "v"
     at.append(f"const int c = s * {y.block} - {kept};")
     source.lines("\n".join(f"  {line}" for line in [*at, *lines, f"STORE_y({to}, {value});"]))
-    return source.launch(grid)
+    return source.finish(grid)
 
 
 def _vector(x: Value, block: int, place: Sequence[str], residue: int) -> tuple[list[str], str]:

@@ -11,21 +11,21 @@ from coexec.engines.opencl.kernels import (
     conv_tiled,
     conv_winograd,
 )
-from coexec.engines.opencl.kernels.base import Context, Launch, Node
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node
 from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
 __all__ = ["launches", "why_not"]
 
-Variants = Mapping[str, Callable[[], list[Launch]]]
+Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return conv_any.why_not(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Those of the best variant: by rule the first, or as measured."""
     variants = _variants(node, context)
     return context.choose(f"conv {_key(node, context)}", variants)
@@ -65,7 +65,7 @@ def _variants(node: Node, context: Context) -> Variants:
 
 
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
-    found: dict[str, Callable[[], list[Launch]]] = {
+    found: dict[str, Callable[[], list[KernelLaunch]]] = {
         "direct": lambda: conv_cpu.launches(node, context, shape)
     }
     seconds = {"direct": conv_cpu.seconds(shape)}

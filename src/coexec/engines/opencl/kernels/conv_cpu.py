@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_cpu_text import Form, text
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
@@ -33,10 +33,10 @@ _FAR_BYTES = 2**20
 """An input that is larger does not stay in the second cache from one group to the next."""
 
 
-def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     """Zeros are copied to the left and right of the input first, where there is padding."""
     x = context.value(node.operator.inputs[0])
-    found: list[Launch] = []
+    found: list[KernelLaunch] = []
     given = shape
     if shape.left or shape.right:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
@@ -49,7 +49,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
     for first, groups, size in ((0, wide, width), (wide * width, parts - wide, width - 1)):
         if groups and size:
             kernel = _Kernel(node, context, shape, given, x, first, groups, size)
-            found.append(kernel.launch())
+            found.append(kernel.finish())
     return found
 
 
@@ -128,7 +128,7 @@ class _Kernel:
         chunks = 1 if self._arch.half else ceil_div(self._steps, near)
         self._chunk = ceil_div(self._steps, chunks)
 
-    def launch(self) -> Launch:
+    def finish(self) -> KernelLaunch:
         """Work items split the groups, then the rows, until every core has some."""
         shape, units = self._shape, self._arch.compute_units
         far = self._x.size_bytes > _FAR_BYTES and self._chunk < self._steps
@@ -149,7 +149,7 @@ class _Kernel:
         head = self._node.operator.outputs[0]
         source.lines("\n".join(f"  {line}" for line in text(form, partial(_finish, chain, head))))
         bands = ceil_div(shape.rows, rows)
-        return source.launch((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
+        return source.finish((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
 
     def _form(self) -> Form:
         """Two channels in a step, or all of a few planes, so that there is no odd one."""

@@ -8,7 +8,7 @@ that need it. At the borders, and on GPUs everywhere, one pixel is computed at a
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.frontend.module import Array
@@ -21,7 +21,7 @@ def fits(shape: ConvShape, x: Value) -> bool:
     return bool(x.block) and shape.in_channels == 1 and shape.groups == shape.out_channels
 
 
-def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
@@ -36,14 +36,14 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
     if on_cores:
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.lines(lines.rows(rows))
-        return [source.launch((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
+        return [source.finish((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
     source.lines(
         f"  const int ox = get_global_id(0), row = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {y.slices}, n = get_global_id(2) / {y.slices};"
     )
     source.lines(lines.pixel())
     grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
-    return [source.launch(grid, window=shape.window("depthwise"))]
+    return [source.finish(grid, window=shape.window("depthwise"))]
 
 
 def _packed(weights: Array, y: Value) -> Array:

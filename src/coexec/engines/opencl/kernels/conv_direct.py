@@ -7,7 +7,7 @@ The scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.frontend.module import Array
@@ -23,7 +23,7 @@ def fits(shape: ConvShape, x: Value) -> bool:
     return x.block == 4 and shape.groups == 1
 
 
-def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
@@ -59,7 +59,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
         lines.append("}")
     source.lines("\n".join(f"  {line}" for line in lines))
     grid = (ceil_div(shape.out_w, _PIXELS), shape.out_h, pairs * shape.batch)
-    return [source.launch(grid, window=shape.window("convolution"))]
+    return [source.finish(grid, window=shape.window("convolution"))]
 
 
 def _packed(weights: Array, x: Value, pairs: int) -> Array:

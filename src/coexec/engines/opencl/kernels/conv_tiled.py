@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.frontend.module import Array
@@ -106,7 +106,7 @@ def _inner(shape: ConvShape) -> int:
     return shape.kernel_h * shape.kernel_w * ceil_div(shape.in_channels, 4) * 4
 
 
-def launches(node: Node, context: Context, shape: ConvShape, tiling: Tiling) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape, tiling: Tiling) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
@@ -115,7 +115,7 @@ def launches(node: Node, context: Context, shape: ConvShape, tiling: Tiling) -> 
     source = Source("conv_tiled", context.arch)
     source.read("x", x)
     source.constant("w", _packed(weights, tile))
-    found: list[Launch] = []
+    found: list[KernelLaunch] = []
     if tiling.splits == 1:
         source.constant("bias", bias)
         chain = Chain(source, context, node, node.chain)
@@ -125,13 +125,13 @@ def launches(node: Node, context: Context, shape: ConvShape, tiling: Tiling) -> 
         store = ["const float4 sum = total + LOAD_bias(block);", *lines,
                  f"STORE_y(VEC_y(n, block, oy, ox), {result});"]  # fmt: skip
         source.lines(tile.text(store))
-        found.append(source.launch(tile.grid, tile.group))
+        found.append(source.finish(tile.grid, tile.group))
         return found
     partial = context.temporary((tiling.splits, y.slices, tile.all_pixels, 4))
     source.write("y", partial)
     at = f"((split * {y.slices} + block) * {tile.all_pixels} + m)"
     source.lines(tile.text([f"((__global float4*)y)[{at}] = total;"]))
-    found.append(source.launch(tile.grid, tile.group))
+    found.append(source.finish(tile.grid, tile.group))
     found.append(_sum_launch(node, context, shape, partial, y, bias, tiling.splits))
     return found
 
@@ -139,7 +139,7 @@ def launches(node: Node, context: Context, shape: ConvShape, tiling: Tiling) -> 
 def _sum_launch(
     node: Node, context: Context, shape: ConvShape, partial: Value, y: Value, bias: Array,
     splits: int,
-) -> Launch:  # fmt: skip
+) -> KernelLaunch:  # fmt: skip
     """Adds the sums of the splits, the bias, and what is fused behind."""
     source = Source("conv_sum", context.arch)
     source.read("p", partial)
@@ -158,7 +158,7 @@ def _sum_launch(
     lines, result = chain.apply("sum", node.operator.outputs[0], ["n", "block", "oy", "ox"])
     source.lines("\n".join(f"  {line}" for line in lines))
     source.lines(f"  STORE_y(VEC_y(n, block, oy, ox), {result});")
-    return source.launch((pixels, y.slices))
+    return source.finish((pixels, y.slices))
 
 
 def _packed(weights: Array, tile: "_Tile") -> Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
@@ -46,7 +46,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     spreads = _spreads(op, context.tensors)
     groups = op.int("group", 1)
@@ -102,7 +102,7 @@ def _gathered(spreads: Sequence[_Spread], body: Sequence[str]) -> list[str]:
     return lines
 
 
-def _any(node: Node, context: Context, spreads: Sequence[_Spread]) -> Launch:
+def _any(node: Node, context: Context, spreads: Sequence[_Spread]) -> KernelLaunch:
     op = node.operator
     source = Source("conv_transpose_any", context.arch)
     for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
@@ -127,10 +127,12 @@ def _any(node: Node, context: Context, spreads: Sequence[_Spread]) -> Launch:
         *output.store("acc", [n, "channel", *(f"o{a}" for a in range(last + 1))]),
     ]  # fmt: skip
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch(grid(shape[2:], math.prod(shape[:2])))
+    return source.finish(grid(shape[2:], math.prod(shape[:2])))
 
 
-def _tiled(node: Node, context: Context, spreads: Sequence[_Spread], weights: Array) -> Launch:
+def _tiled(
+    node: Node, context: Context, spreads: Sequence[_Spread], weights: Array
+) -> KernelLaunch:
     op = node.operator
     source = Source("conv_transpose", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -161,7 +163,7 @@ def _tiled(node: Node, context: Context, spreads: Sequence[_Spread], weights: Ar
         stored = output.store(f"a{p}", ["n", "slice", "o0", column], f"_{p}")
         lines += [f"if ({column} < {width}) {{", *(f"  {line}" for line in stored), "}"]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((tiles * stride, height, n * slices))
+    return source.finish((tiles * stride, height, n * slices))
 
 
 def _tap(

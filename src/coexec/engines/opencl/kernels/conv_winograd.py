@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.conv_winograd_text import ROWS, Matrix, text
@@ -88,7 +88,7 @@ def seconds(shape: ConvShape, m: int) -> float:
     return flops / 100e9 + (far + 0.5 * moved) / 16e9
 
 
-def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[KernelLaunch]:
     """One kernel: the steps of a band follow each other in one work item."""
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
@@ -116,7 +116,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Lau
     chained, result = chain.apply("a", node.operator.outputs[0], position)
     finish = [*chained, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
     source.lines(text(m, plan.blocks, context.arch.vector, b, finish))
-    return [source.launch((plan.items,), (1, 1, 1))]
+    return [source.finish((plan.items,), (1, 1, 1))]
 
 
 def _plan(context: Context, shape: ConvShape, m: int, x: Value, y: Value) -> _Plan:

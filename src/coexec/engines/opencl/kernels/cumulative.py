@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
@@ -16,7 +16,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS) or computed(op, 1, "axis")
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("cumulative", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -27,7 +27,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     add = ["all += v;" if op.op_type == "CumSum" else "all *= v;"]
     store = output.store("all", unit.coordinates)
     last = f"{rows.length - 1} - step" if op.int("reverse", 0) else "step"
-    return [rows.launch([
+    return [rows.finish([
         f"{rows.ctype} all = {0 if op.op_type == 'CumSum' else 1};",
         f"for (int step = 0; step < {rows.length}; step++) {{",
         f"  const int k = {last};",

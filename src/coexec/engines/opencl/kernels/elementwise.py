@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.elements import coordinates, each_scalar, each_vector
 from coexec.engines.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS
@@ -44,7 +44,7 @@ def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each vector of a blocked result, or for each scalar of another."""
     source = Source("elementwise", context.arch)
     chain = Chain(source, context, node, node.operators, merge=True)

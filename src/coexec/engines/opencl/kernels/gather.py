@@ -6,7 +6,7 @@ are brought back into the axis, so that nothing outside of the tensor is read.
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -28,7 +28,7 @@ def index(axis: int, place: Sequence[str], size: int) -> str:
     )
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("gather", context.arch)
     x = declare(source, context, "x", op.inputs[0])

@@ -6,7 +6,7 @@ A group of 256 work items computes 64 rows times 64 columns, each item 4 x 4 of 
 
 import math
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.product import Operands, Product
 
 __all__ = ["launches"]
@@ -15,7 +15,7 @@ _DEPTH = 16
 _ITEMS = 16
 
 
-def launches(node: Node, context: Context, product: Product) -> list[Launch]:
+def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
     items = _ITEMS if context.arch.max_group >= 256 else 8
     edge = 4 * items
     source = Source("gemm_tiled", context.arch)
@@ -61,4 +61,4 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         ceil_div(product.m, edge),
         math.prod(product.batch),
     )
-    return [source.launch(grid, (items * items, 1, 1))]
+    return [source.finish(grid, (items * items, 1, 1))]

@@ -6,7 +6,7 @@ few columns, share the inner axis.
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.product import Operands, Product
 
 __all__ = ["fits", "launches"]
@@ -22,7 +22,7 @@ def fits(node: Node, context: Context, product: Product) -> bool:
         product.m <= _MOST_ROWS and not product.batch)  # fmt: skip
 
 
-def launches(node: Node, context: Context, product: Product) -> list[Launch]:
+def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
     groups = ceil_div(product.n, 4 * _ITEMS)
     wanted = ceil_div(4 * context.arch.compute_units, groups)
     splits = max(1, min(wanted, product.k // (16 * _PARTS)))
@@ -63,7 +63,7 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         at = f"(split * {product.m} + row) * {groups * _ITEMS} + vector"
         lines.append(f"  ((__global float4*)p)[{at}] = total;")
     source.lines("\n".join(f"  {line}" for line in [*lines, "}"]))
-    found = [source.launch((groups * _ITEMS, _PARTS, splits), (_ITEMS, _PARTS, 1))]
+    found = [source.finish((groups * _ITEMS, _PARTS, splits), (_ITEMS, _PARTS, 1))]
     if splits > 1:
         found.append(_sum(node, context, product, partial, splits, groups * _ITEMS))
     return found
@@ -80,7 +80,7 @@ def _store(operands: Operands, product: Product) -> list[str]:
 
 def _sum(
     node: Node, context: Context, product: Product, partial: Value, splits: int, vectors: int
-) -> Launch:
+) -> KernelLaunch:
     """Adds what the splits have summed."""
     source = Source("gemv_sum", context.arch)
     source.read("p", partial)
@@ -94,4 +94,4 @@ def _sum(
         *_store(operands, product),
     ]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((ceil_div(product.n, 4), product.m))
+    return source.finish((ceil_div(product.n, 4), product.m))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coexec.engines.opencl.kernels.base import Launch, Source, Value
+from coexec.engines.opencl.kernels.base import KernelLaunch, Source, Value
 from coexec.engines.opencl.kernels.elements import each_scalar, each_vector
 
 __all__ = ["moved", "shifted"]
@@ -18,7 +18,7 @@ def moved(
     residue: int | None = None,
     inside: str = "",
     outside: str = "",
-) -> Launch:
+) -> KernelLaunch:
     """Set each element of ``y`` to the one of ``x``, declared by that name, at ``coordinates``.
 
     Args:

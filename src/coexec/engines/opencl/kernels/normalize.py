@@ -7,7 +7,7 @@ found of it, and in the parameters: one for each channel, or one for each elemen
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.opencl.kernels.chain import Operand, operand_value
 from coexec.engines.opencl.kernels.folds import fold, total
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
@@ -33,7 +33,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel that goes along each row for its statistics, then for the results."""
     op = node.operator
     source = Source("norm", context.arch)
@@ -48,7 +48,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
         texts = [parameter(unit) for parameter in parameters]
         return " + ".join([" * ".join([value, *texts[:1]]), *texts[1:]])
 
-    return [rows.launch(lines + rows.each(output, result))]
+    return [rows.finish(lines + rows.each(output, result))]
 
 
 def _rows(op: Operator, source: Source, x: Value, context: Context) -> Rows:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from coexec.engines.opencl.kernels.launch import Grid
+from coexec.engines.opencl.kernels.kernel_launch import Grid
 
 __all__ = ["fixed_group", "outlined"]
 

@@ -6,7 +6,7 @@ A work item computes a vector of channels of one output pixel, or a scalar in ot
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import lowest
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
@@ -25,7 +25,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS if op.op_type == "MaxPool" else {"float32"})
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     slides = windows(op, context.tensors, op.ints("kernel_shape", ()))
     assert slides is not None
@@ -57,7 +57,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
         lines.append(f"PUT_indices({at('indices', where)}, best);")
     lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.launch(grid(y.shape[2:], math.prod(outer)))]
+    return [source.finish(grid(y.shape[2:], math.prod(outer)))]
 
 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:

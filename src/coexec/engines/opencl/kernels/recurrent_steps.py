@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.folds import joined
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.positions import at
@@ -55,7 +55,7 @@ class Step:
         for name in self._outputs:
             source.write(name, context.value(shape.names[name]))
 
-    def launch(self) -> Launch:
+    def finish(self) -> KernelLaunch:
         return self._vectors() if self._shape.block else self._units()
 
     def _weights(self) -> None:
@@ -79,7 +79,7 @@ class Step:
         padded = s.padded(rows).reshape(s.directions, -1, s.units, s.block, s.hidden)
         return np.ascontiguousarray(padded.transpose(0, 2, 4, 1, 3))
 
-    def _vectors(self) -> Launch:
+    def _vectors(self) -> KernelLaunch:
         s, gates, reads = self._shape, self._phase.gates, self._phase.reads
         samples = range(min(s.batch, _SAMPLES))
         ways = range(max(1, 8 // (len(gates) * len(samples))))  # sums that do not wait
@@ -103,7 +103,7 @@ class Step:
             lines += [f"if (first + {j} < {s.batch}) {{", *(f"  {line}" for line in inner), "}"]
         self._source.lines("\n".join(f"  {line}" for line in lines))
         grid = (s.units, ceil_div(s.batch, len(samples)), s.directions)
-        return self._source.launch(grid, (1, 1, 1))
+        return self._source.finish(grid, (1, 1, 1))
 
     def _streamed(self, start: int, stop: int, samples: range, ways: range) -> list[str]:
         """Lines that add the products of the old states from ``start`` to ``stop``."""
@@ -120,7 +120,7 @@ class Step:
                 lines += [f"  a{g}_{j}_{w} += w{g}_{w} * s{j}_{w};" for g in gates]
         return [*lines, "}"]
 
-    def _units(self) -> Launch:
+    def _units(self) -> KernelLaunch:
         s, gates, reads = self._shape, self._phase.gates, self._phase.reads
         items = sharing(self._context.arch, max(1, s.hidden // 2), most=128)
         weights = [f"((d * {s.gates} + {g}) * {s.hidden} + u) * {s.hidden} + k" for g in gates]
@@ -140,7 +140,7 @@ class Step:
         ]  # fmt: skip
         self._source.lines("\n".join(f"  {line}" for line in lines))
         grid = (items, s.hidden, s.batch * s.directions)
-        return self._source.launch(grid, (items, 1, 1))
+        return self._source.finish(grid, (items, 1, 1))
 
     def _time_lines(self) -> list[str]:
         """Of the hidden state's two versions, the old one and the new one."""

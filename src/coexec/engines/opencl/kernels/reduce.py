@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, Fold, fold, highest, lowest, total
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
@@ -39,7 +39,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, allowed) or computed(op, 1, "list of axes")
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     rank = len(context.tensors[op.inputs[0]].shape)
     kind = op.op_type.removeprefix("Reduce")
@@ -55,7 +55,9 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     return tuple(sorted({int(axis) % rank for axis in given}))
 
 
-def reduction(node: Node, context: Context, kind: str, axes: Collection[int], keep: bool) -> Launch:
+def reduction(
+    node: Node, context: Context, kind: str, axes: Collection[int], keep: bool
+) -> KernelLaunch:
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
     source = Source("reduce", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
@@ -71,7 +73,7 @@ def reduction(node: Node, context: Context, kind: str, axes: Collection[int], ke
     count = f"{rows.length}" if x.dtype in INTEGERS else f"{rows.length}.0f"
     result = finish.format(a="all", count=count)
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if rows.vector else 1)
-    return rows.launch([*lines, *store])
+    return rows.finish([*lines, *store])
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, row_major
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, row_major
 from coexec.engines.opencl.kernels.elements import coordinates, each_scalar
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -15,7 +15,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each scalar, found by its position in the order of ONNX."""
     source = Source("reshape", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])

@@ -5,7 +5,15 @@ It adds up rows of the input times weights that stand in tables, see `resize_tap
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.base import (
+    CTYPES,
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    literal,
+)
 from coexec.engines.opencl.kernels.elements import each_scalar, each_vector
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
@@ -31,7 +39,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("resize", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -63,7 +71,7 @@ def _sum(
     place: Sequence[str],
     changed: Mapping[int, Taps],
     other: str,
-) -> Launch:
+) -> KernelLaunch:
     """Nested loops, one for each axis that changes."""
     vectors = bool(x.block and y.block) and 1 not in changed
     ctype = source.arch.vector if vectors else CTYPES[y.dtype]

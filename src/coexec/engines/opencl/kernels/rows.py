@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import CTYPES, Launch, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, neighbours, split, step
 
@@ -135,12 +135,12 @@ class Rows:
         texts = split("row", [units[a] for a in self.kept])
         return [*lines, *(f"const int p{a} = {t};" for a, t in zip(self.kept, texts, strict=True))]
 
-    def launch(self, lines: Sequence[str]) -> Launch:
+    def finish(self, lines: Sequence[str]) -> KernelLaunch:
         """The finished kernel of these lines."""
         self._source.lines("\n".join(f"  {line}" for line in (*self._start(), *lines)))
         if self.sharing > 1:
-            return self._source.launch((self.sharing, self.rows), (self.sharing, 1, 1))
-        return self._source.launch(self._grid())
+            return self._source.finish((self.sharing, self.rows), (self.sharing, 1, 1))
+        return self._source.finish(self._grid())
 
     def _grid(self) -> tuple[int, int]:
         """One thread of a CPU computes a whole group, so long rows are groups of their own."""

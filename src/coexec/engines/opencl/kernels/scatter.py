@@ -7,7 +7,7 @@ other, so that sums need no atomics and the last update wins.
 import math
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.elements import coordinates
 from coexec.engines.opencl.kernels.gather import index
 from coexec.engines.opencl.kernels.moving import moved
@@ -30,7 +30,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None if reduction in _REDUCTIONS else f"{op.op_type} with the reduction {reduction!r}"
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("copy", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(node.output)
@@ -55,7 +55,7 @@ def _store(node: Node, place: list[str], update: list[str]) -> str:
     return f"const int at = AT_y({', '.join(place)}); PUT_y(at, {value});"
 
 
-def _by_elements(node: Node, context: Context) -> Launch:
+def _by_elements(node: Node, context: Context) -> KernelLaunch:
     """One work item for all updates along the axis."""
     source, shape = _declared(node, context)
     axis = node.operator.int("axis", 0) % len(shape)
@@ -66,10 +66,10 @@ def _by_elements(node: Node, context: Context) -> Launch:
     source.lines(coordinates(others))
     source.lines(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
     source.lines(f"    {index(axis, own, size)}\n    {_store(node, place, own)}\n  }}")
-    return source.launch((math.prod(others),))
+    return source.finish((math.prod(others),))
 
 
-def _by_tuples(node: Node, context: Context) -> Launch:
+def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     """One work item for an element of all updates, which are elements or whole parts of the data.
 
     p0, p1, ... is the place of an update, i0, i1, ... that of the element inside of it.
@@ -85,4 +85,4 @@ def _by_tuples(node: Node, context: Context) -> Launch:
     lines = [index(a, [*updated, str(a)], data[a]) for a in range(count)]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
     source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
-    return source.launch((math.prod(data[count:]),))
+    return source.finish((math.prod(data[count:]),))

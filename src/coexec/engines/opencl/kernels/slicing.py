@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.parameters import numbers
@@ -81,14 +81,14 @@ def _sliced(op: Operator, tensors: Mapping[str, Tensor]) -> list[Window] | None:
     return found
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each output that is no view of the input."""
     op = node.operator
     parts = windows(op, context.tensors) or {}
     return [_window(node, context, name, found) for name, found in parts.items()]
 
 
-def _window(node: Node, context: Context, name: str, found: Sequence[Window]) -> Launch:
+def _window(node: Node, context: Context, name: str, found: Sequence[Window]) -> KernelLaunch:
     source = Source("slice", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(name)

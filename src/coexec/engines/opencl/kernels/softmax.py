@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.arg_extremum import extremum
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, fold, total
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
@@ -18,7 +18,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Three ways along each row: for its maximum, the sum of exponentials, the results."""
     op = node.operator
     source = Source("softmax", context.arch)
@@ -29,7 +29,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     if op.op_type == "Hardmax":
         lines = extremum(rows, largest=True, last=False)
         lines += rows.each(output, lambda unit: f"({unit.index} == found ? 1.0f : 0.0f)")
-        return [rows.launch(lines)]
+        return [rows.finish(lines)]
     lines = fold(rows, "top", MAXIMUM) + fold(rows, "all", total("exp(v - top)"))
     if op.op_type == "LogSoftmax":
         lines += [f"const {rows.ctype} rest = top + log(all);"]
@@ -37,7 +37,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     else:
         lines += [f"const {rows.ctype} scale = 1.0f / all;"]
         lines += rows.each(output, lambda _: "exp(v - top) * scale")
-    return [rows.launch(lines)]
+    return [rows.finish(lines)]
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ So the next one is the first of all that come behind the one before, and nothing
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
@@ -34,7 +34,7 @@ def _count(op: Operator) -> int:
     return int(op.constants[1][0]) if 1 in op.constants else op.int("k", 1)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("top_k", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -55,7 +55,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
         f"  best = v; found = {unit.index};",
         "}",
     ])  # fmt: skip
-    return [rows.launch([
+    return [rows.finish([
         f"{rows.ctype} bound = 0;",
         "int last = -1;",
         f"for (int rank = 0; rank < {_count(op)}; rank++) {{",

@@ -7,7 +7,7 @@ from typing import Literal
 from coexec.engines.opencl.kernels.value import Value
 from coexec.frontend.module import Array
 
-__all__ = ["Argument", "Grid", "Launch", "Window"]
+__all__ = ["Argument", "Grid", "KernelLaunch", "Window"]
 
 Grid = tuple[int, int, int]
 
@@ -26,7 +26,7 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class KernelLaunch:
     """One kernel with its arguments."""
 
     name: str
