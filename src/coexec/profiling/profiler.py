@@ -23,7 +23,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Schedule
-from coexec.profiling.links import crossing, launch, wake_up
+from coexec.profiling.links import crossing, launch_overhead, wake_up
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.runtime.executor import Executor, Waiting
 from coexec.runtime.recorder import RealRecorder
@@ -179,7 +179,9 @@ class Profiler:
         return {signature: Measurement.of(seconds) for signature, seconds in samples.items()}
 
     def _launch_s(self, device: Device) -> float:
-        (seconds,) = self._cached(device.spec.key, ["launch, joined"], lambda: [launch(device)])
+        (seconds,) = self._cached(
+            device.spec.key, ["launch, joined"], lambda: [launch_overhead(device)]
+        )
         return seconds
 
     def system(self) -> System:
