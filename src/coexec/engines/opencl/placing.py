@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coexec.engines.opencl.kernels.base import Context, Node, Value
-from coexec.engines.opencl.kernels.slicing import Window, windows
+from coexec.engines.opencl.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.opencl.kernels.transpose import permutation
 from coexec.engines.opencl.network import Network
 
@@ -122,7 +122,7 @@ def _parts(node: Node, places: Places, context: Context) -> bool:
     op = node.operator
     whole = context.value(op.inputs[0])
     found: dict[str, int] = {}
-    for name, cuts in (windows(op, context.tensors) or {}).items():
+    for name, cuts in (axis_slices(op, context.tensors) or {}).items():
         offset = _offset(context.value(name), whole, cuts)
         if offset is None or not places.may_move(name, whole.name, offset):
             return False
@@ -130,7 +130,7 @@ def _parts(node: Node, places: Places, context: Context) -> bool:
     return all(places.move(name, whole.name, offset) for name, offset in found.items())
 
 
-def _offset(part: Value, whole: Value, cuts: Iterable[Window]) -> int | None:
+def _offset(part: Value, whole: Value, cuts: Iterable[AxisSlice]) -> int | None:
     """Where a part of a tensor starts, in scalars; None if it is not one piece of memory."""
     changed = [w for w in cuts if w.step != 1 or part.shape[w.axis] != whole.shape[w.axis]]
     if not changed:
@@ -171,7 +171,7 @@ def _join(node: Node, places: Places, context: Context) -> frozenset[int]:
     names = node.operator.inputs
     for position, name in enumerate(names):
         value = context.value(name)
-        offset = _offset(value, out, [Window(axis, start)])
+        offset = _offset(value, out, [AxisSlice(axis, start)])
         alone = places.items(places.of(name).root) == value.items and names.count(name) == 1
         if offset is not None and alone and places.move(name, node.output, offset):
             found.add(position)

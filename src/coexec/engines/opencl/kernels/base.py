@@ -12,15 +12,15 @@ from itertools import count
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.kernel_launch import Argument, Grid, KernelLaunch, Window
+from coexec.engines.opencl.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.opencl.kernels.outlining import fixed_group, outlined
 from coexec.engines.opencl.kernels.parameter import Parameter
 from coexec.engines.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "KernelLaunch", "Node", "Source",
-           "Value", "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch", "Node",
+           "Source", "Value", "ceil_div", "literal", "row_major"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Source:
         self._defines.append(text)
 
     def finish(
-        self, grid: Sequence[int], group: Grid | None = None, window: Window | None = None
+        self, grid: Sequence[int], group: Grid | None = None, convolution: ConvTraits | None = None
     ) -> KernelLaunch:
         """The finished kernel over ``grid`` work items (filled up to three axes).
 
@@ -215,7 +215,7 @@ class Source:
             written=frozenset(written),
             grid=sizes,
             group=group,
-            window=window,
+            convolution=convolution,
             may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
             with_images=lambda names: self._text(limits, group, names),
         )

@@ -43,7 +43,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     )
     source.lines(lines.pixel())
     grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
-    return [source.finish(grid, window=shape.window("depthwise"))]
+    return [source.finish(grid, convolution=shape.traits("depthwise"))]
 
 
 def _packed(weights: Array, y: Value) -> Array:

@@ -59,7 +59,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         lines.append("}")
     source.lines("\n".join(f"  {line}" for line in lines))
     grid = (ceil_div(shape.out_w, _PIXELS), shape.out_h, pairs * shape.batch)
-    return [source.finish(grid, window=shape.window("convolution"))]
+    return [source.finish(grid, convolution=shape.traits("convolution"))]
 
 
 def _packed(weights: Array, x: Value, pairs: int) -> Array:

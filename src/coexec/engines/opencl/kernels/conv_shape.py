@@ -6,7 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, Window
+from coexec.engines.opencl.kernels.base import (
+    Context,
+    ConvTraits,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+)
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
@@ -68,10 +75,10 @@ class ConvShape:
         taps = self.in_channels * self.kernel_h * self.kernel_w
         return self.batch * self.out_channels * self.out_h * self.out_w * taps
 
-    def window(self, kind: Literal["convolution", "depthwise"]) -> Window:
+    def traits(self, kind: Literal["convolution", "depthwise"]) -> ConvTraits:
         """What rules for work groups need to know."""
         square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
-        return Window(kind, self.kernel_h if square else 0, self.stride_h)
+        return ConvTraits(kind, self.kernel_h if square else 0, self.stride_h)
 
     @staticmethod
     def of(op: Operator, tensors: Mapping[str, Tensor]) -> "ConvShape":
