@@ -8,7 +8,7 @@ from coexec.engines.opencl.kernels.elements import coordinates, each_scalar, eac
 from coexec.engines.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS
 from coexec.engines.opencl.kernels.patterns import is_float
 from coexec.ir.graph import Operator, Tensor
-from coexec.ir.rules.base import broadcast_link
+from coexec.ir.rules.base import broadcast_axes
 
 __all__ = ["OPERATORS", "coordinates", "launches", "why_not"]
 
@@ -28,7 +28,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if kind == "BitCast" and tensors[op.outputs[0]].item_bytes != used[0].item_bytes:
         return f"BitCast of {used[0].dtype} to elements of another size"
     target = tensors[op.outputs[0]].shape
-    if kind != "CastLike" and any(broadcast_link(t.shape, target) is None for t in used):
+    if kind != "CastLike" and any(broadcast_axes(t.shape, target) is None for t in used):
         shapes = " and ".join(str(t.shape) for t in used)
         return f"{kind} of {shapes} to {target}: not a broadcast from the last axis on"
     if 0 < op.version < _RIGHT_ALIGNED and "axis" in op.attributes:
