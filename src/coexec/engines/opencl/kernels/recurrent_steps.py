@@ -18,7 +18,7 @@ from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.recurrent_cells import Phase
 from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
-from coexec.engines.opencl.kernels.rows import sharing
+from coexec.engines.opencl.kernels.row_kernel import sharing
 from coexec.frontend.module import Array
 
 __all__ = ["TIME", "Step"]

@@ -8,7 +8,7 @@ from coexec.engines.opencl.kernels.folds import MAXIMUM, fold, total
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.rows import Rows
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -24,11 +24,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("softmax", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
-    rows = Rows(source, x, _axes(op, len(x.shape)), vectors=vectors)
-    output = Output(source, context, node, scalar=rows.kind == "plain")
+    rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors)
+    output = Output(source, context, node, scalar=rows.layout.kind == "plain")
     if op.op_type == "Hardmax":
         lines = extremum(rows, largest=True, last=False)
-        lines += rows.each(output, lambda unit: f"({unit.index} == found ? 1.0f : 0.0f)")
+        lines += rows.each(output, lambda access: f"({access.index} == found ? 1.0f : 0.0f)")
         return [rows.finish(lines)]
     lines = fold(rows, "top", MAXIMUM) + fold(rows, "all", total("exp(v - top)"))
     if op.op_type == "LogSoftmax":
