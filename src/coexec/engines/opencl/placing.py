@@ -89,7 +89,7 @@ def place(network: Network, context: Context) -> tuple[Places, set[str]]:
     done: set[str] = set()
     for node in network.nodes:
         view = _parts if node.operator.op_type in ("Slice", "Split") else _view
-        if not node.chain and view(node, places, context):
+        if not node.epilogue and view(node, places, context):
             done.add(node.output)
     for node in reversed(network.nodes):  # a Concat inside of another finds its place first
         if node.operator.op_type == "Concat":

@@ -97,7 +97,7 @@ FUSED_BEHIND = frozenset(
      "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "LRN", "LogSoftmax",
      "LpPool", "MatMul", "MaxPool", "Softmax", *normalize.OPERATORS, *reduce.KINDS}
 )  # fmt: skip
-"""Operators whose kernels apply a chain of element-wise operators to what they make."""
+"""Operators whose kernels apply an epilogue of element-wise operators to what they make."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:

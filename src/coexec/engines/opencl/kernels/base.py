@@ -28,23 +28,23 @@ class Node:
     """An operator with the element-wise operators that are computed with it."""
 
     operator: Operator
-    chain: tuple[Operator, ...] = ()
+    epilogue: tuple[Operator, ...] = ()
     """In order; each reads the one before or an earlier one, and has an output of equal shape."""
 
     @property
     def output(self) -> str:
-        """What it computes in the end. Operators with several outputs have no chain."""
-        return (self.chain[-1] if self.chain else self.operator).outputs[0]
+        """What it computes in the end. Operators with several outputs have no epilogue."""
+        return (self.epilogue[-1] if self.epilogue else self.operator).outputs[0]
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        if self.chain:
+        if self.epilogue:
             return (self.output,)
         return tuple(name for name in self.operator.outputs if name)
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        return (self.operator, *self.chain)
+        return (self.operator, *self.epilogue)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 def _key(node: Node, context: Context) -> str:
     shapes = [context.tensors[n].shape for n in node.inputs]
-    chain = [op.op_type for op in node.chain]
-    return f"{shapes} {sorted(node.operator.attributes.items())} {chain}"
+    epilogue = [op.op_type for op in node.epilogue]
+    return f"{shapes} {sorted(node.operator.attributes.items())} {epilogue}"
 
 
 def _variants(node: Node, context: Context) -> Variants:
@@ -57,8 +57,8 @@ def _variants(node: Node, context: Context) -> Variants:
     if not conv_tiled.fits(shape, x):
         return {"any": lambda: conv_any.launches(node, context)}
     tiled = {
-        f"tiled {tiling}": partial(conv_tiled.launches, node, context, shape, tiling)
-        for tiling in conv_tiled.tilings(shape, context)
+        f"tiled {tile_shape}": partial(conv_tiled.launches, node, context, shape, tile_shape)
+        for tile_shape in conv_tiled.tile_shapes(shape, context)
     }
     direct = {"direct": lambda: conv_direct.launches(node, context, shape)}
     return tiled | direct if context.arch.family == "nvidia" else direct | tiled

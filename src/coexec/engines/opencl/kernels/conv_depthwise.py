@@ -9,8 +9,8 @@ that need it. At the borders, and on GPUs everywhere, one pixel is computed at a
 import numpy as np
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches"]
@@ -30,9 +30,9 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     source.read("x", x)
     source.constant("w", _packed(weights, y))
     source.constant("bias", packed_bias(node, context, 0, y.slices))
-    chain = Chain(source, context, node, node.chain)
+    epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
-    lines = _Lines(node, context, shape, chain, source)
+    lines = _Lines(node, context, shape, epilogue, source)
     if on_cores:
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.lines(lines.rows(rows))
@@ -59,11 +59,11 @@ class _Lines:
     """The text for one convolution."""
 
     def __init__(
-        self, node: Node, context: Context, shape: ConvShape, chain: Chain, source: Source
+        self, node: Node, context: Context, shape: ConvShape, epilogue: Epilogue, source: Source
     ) -> None:
         self._head = node.operator.outputs[0]
         self._shape = shape
-        self._chain = chain
+        self._epilogue = epilogue
         self._vector = context.arch.vector
         # Accumulators, the weights of a row and the current input share the registers.
         self._pixels = max(1, min(8, context.arch.registers - shape.kernel_w - 2))
@@ -151,5 +151,5 @@ class _Lines:
         return dict(sorted(found.items()))
 
     def _finish(self, name: str, ox: str, tag: str = "") -> list[str]:
-        lines, result = self._chain.apply(name, self._head, ["n", "s", "row", ox], tag)
+        lines, result = self._epilogue.apply(name, self._head, ["n", "s", "row", ox], tag)
         return [f"  {line}" for line in (*lines, f"STORE_y(VEC_y(n, s, row, {ox}), {result});")]

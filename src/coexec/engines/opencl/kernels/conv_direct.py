@@ -8,8 +8,8 @@ The scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
 import numpy as np
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches"]
@@ -32,7 +32,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     source.read("x", x)
     source.constant("w", _packed(weights, x, pairs))
     source.constant("bias", packed_bias(node, context, 0, pairs * _BLOCKS))
-    chain = Chain(source, context, node, node.chain)
+    epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     pixels, blocks = range(_PIXELS), range(_BLOCKS)
     lines = [
@@ -47,12 +47,12 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         for o in blocks:
             block = f"pair * {_BLOCKS} + {o}"
             position = ["n", block, "oy", f"first + {p}"]
-            chained, result = chain.apply(
+            applied, result = epilogue.apply(
                 f"a{p}_{o}", node.operator.outputs[0], position, f"_{p}_{o}"
             )
             lines += [
                 f"  if ({block} < {y.slices}) {{",
-                *(f"    {line}" for line in chained),
+                *(f"    {line}" for line in applied),
                 f"    STORE_y(VEC_y({', '.join(position)}), {result});",
                 "  }",
             ]

@@ -1,7 +1,7 @@
 """The text of `conv_winograd`: the steps that a work item takes for a band of tiles.
 
 Layers that differ in sizes only share one text: it uses the names that `conv_winograd` gives its
-integer arguments. Written out are m, the channel blocks of a product, and the chain.
+integer arguments. Written out are m, the channel blocks of a product, and the epilogue.
 """
 
 from collections.abc import Sequence

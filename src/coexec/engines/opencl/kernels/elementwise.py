@@ -1,10 +1,10 @@
-"""Element-wise operators as a kernel of their own, with broadcasting and chains."""
+"""Element-wise operators as a kernel of their own, with broadcasting and epilogues."""
 
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
-from coexec.engines.opencl.kernels.chain import Chain
 from coexec.engines.opencl.kernels.elements import coordinates, each_scalar, each_vector
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS
 from coexec.engines.opencl.kernels.patterns import is_float
 from coexec.ir.graph import Operator, Tensor
@@ -47,10 +47,10 @@ def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each vector of a blocked result, or for each scalar of another."""
     source = Source("elementwise", context.arch)
-    chain = Chain(source, context, node, node.operators, merge=True)
-    source.write("y", chain.out)
-    if chain.vector:
-        lines, result = chain.apply("", "", ["p0", "s", "p2", "p3"])
-        return [each_vector(source, chain.out, lines, result)]
-    lines, result = chain.apply("", "", [f"p{axis}" for axis in range(len(chain.out.shape))])
-    return [each_scalar(source, chain.out, lines, f"({CTYPES[chain.out.dtype]}){result}")]
+    epilogue = Epilogue(source, context, node, node.operators, merge=True)
+    source.write("y", epilogue.out)
+    if epilogue.vector:
+        lines, result = epilogue.apply("", "", ["p0", "s", "p2", "p3"])
+        return [each_vector(source, epilogue.out, lines, result)]
+    lines, result = epilogue.apply("", "", [f"p{axis}" for axis in range(len(epilogue.out.shape))])
+    return [each_scalar(source, epilogue.out, lines, f"({CTYPES[epilogue.out.dtype]}){result}")]

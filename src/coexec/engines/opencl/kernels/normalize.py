@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
-from coexec.engines.opencl.kernels.chain import Operand, operand_value
+from coexec.engines.opencl.kernels.epilogue import Operand, operand_value
 from coexec.engines.opencl.kernels.folds import fold, total
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output

@@ -17,7 +17,7 @@ from coexec.engines.opencl.kernels.positions import at, split
 from coexec.engines.opencl.kernels.reasons import wrong_type
 from coexec.engines.opencl.kernels.recurrent_cells import GATES, activations, phases
 from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
-from coexec.engines.opencl.kernels.recurrent_steps import TIME, Step
+from coexec.engines.opencl.kernels.recurrent_steps import TIME, RecurrentStep
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["OPERATORS", "launches", "why_not"]
@@ -40,7 +40,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     parts = phases(op, "peepholes" in shape.names)
     kept = dict.fromkeys(name for phase in parts for name in (phase.reads, *phase.new))
     states = {name: _state(context, shape, 2 if name == "h" else 1) for name in kept}
-    steps = [Step(context, shape, phase, projected, states).finish() for phase in parts]
+    steps = [RecurrentStep(context, shape, phase, projected, states).finish() for phase in parts]
     found = [*projection, _start(context, shape, states)]
     for time in range(shape.times):
         now = np.full(1, time, np.int32)

@@ -74,7 +74,7 @@ class RowKernel:
     def each(self, output: Output, make: Callable[[Access], str]) -> list[str]:
         """Lines that store what ``make`` says of elements ``v``, in a tensor of equal layout."""
         layout = self.layout
-        if layout.kind == "contiguous" and not output.chained:
+        if layout.kind == "contiguous" and not output.has_epilogue:
             self._source.define(neighbours("y", output.value.half, layout.block))
             lines = []
             for part in (layout.vectors(), layout.rest()):
