@@ -84,7 +84,7 @@ def test_activations_residuals_and_gates_join_the_kernel_before() -> None:
     assert [launch.name for launch in launches] == ["conv_tiled"]
     joined = build(small_network("concat"), ARCHITECTURES["nvidia"])
     assert [launch.name for launch in joined.launches] == ["conv_tiled", "conv_tiled"]
-    assert {joined.places.of(n).root for n in ("left", "right")} == {"y"}
+    assert {joined.aliases.of(n).root for n in ("left", "right")} == {"y"}
 
 
 def test_pads_are_merged() -> None:

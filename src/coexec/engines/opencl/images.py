@@ -7,9 +7,9 @@ if it is computed and read inside of one program, and if no other tensor lies in
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from coexec.engines.opencl.aliasing import Aliases
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import KernelLaunch, Value
-from coexec.engines.opencl.placing import Places
 
 __all__ = ["Extent", "extent", "stored_as_images"]
 
@@ -23,7 +23,7 @@ def extent(value: Value) -> Extent:
 
 
 def stored_as_images(
-    launches: Sequence[KernelLaunch], places: Places, external: set[str], arch: Architecture
+    launches: Sequence[KernelLaunch], aliases: Aliases, external: set[str], arch: Architecture
 ) -> tuple[list[KernelLaunch], Mapping[str, Extent]]:
     """The launches with sources for images, and the images by tensor; none on most processors."""
     if not arch.image_edge:
@@ -36,7 +36,7 @@ def stored_as_images(
                 continue
             if (
                 value.name in launch.may_be_images
-                and places.alone(value.name)
+                and aliases.alone(value.name)
                 and max(extent(value)) <= arch.image_edge
             ):
                 found[value.name] = extent(value)

@@ -170,7 +170,7 @@ def _fuse(network: Network) -> Network:
 
     From each head on, element-wise operators of its output's shape are taken in order as long as
     they read nothing of the group but values of this shape. The group ends where a single value
-    leaves it; what was taken beyond that is given back. It runs at the place of its last member:
+    leaves it; what was taken beyond that is given back. It runs in the position of its last member:
     by then everything else that it reads is there.
     """
     return _Fusion(network).run()

@@ -93,13 +93,13 @@ class OpenClProgram:
 
     def memory(self, value: Value, tensors: Mapping[str, DeviceTensor]) -> tuple[Any, int | None]:
         """The buffer of a tensor and where it starts there, in scalars; or an image and None."""
-        place = self._build.places.of(value.name)
-        if place.root in tensors:
-            return tensors[place.root].buffer, place.offset
-        buffer, start_bytes = self._scratch.of(place.root)
+        location = self._build.aliases.of(value.name)
+        if location.root in tensors:
+            return tensors[location.root].buffer, location.offset
+        buffer, start_bytes = self._scratch.of(location.root)
         if start_bytes is None:
             return buffer, None
-        return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + place.offset
+        return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + location.offset
 
 
 class _Bound:
@@ -135,7 +135,7 @@ class _Bound:
                 kernel.set_arg(index, np.int32(argument))
                 index += 1
                 continue
-            root = self._program._build.places.of(argument.name).root
+            root = self._program._build.aliases.of(argument.name).root
             self._uses.setdefault(root, []).append((kernel, index, argument))
             index += self._set(kernel, index, argument)
 

@@ -1,7 +1,7 @@
 """What kernel files are written with: values, the text of one kernel, and how it is launched.
 
 A kernel file holds text and numbers. It never sees OpenCL itself: it says what to run, over which
-grid, with which tensors, and somebody else compiles, places and times it.
+grid, with which tensors. Compiling, allocating and timing are done elsewhere.
 """
 
 import math
@@ -135,7 +135,7 @@ class Source:
     def __init__(
         self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
     ) -> None:
-        """``alone``: groups of one work item, whose place the text calls item_0, item_1, item_2."""
+        """``alone``: groups of one work item, which is at item_0, item_1, item_2."""
         self.name = name
         self.arch = arch
         self._sized = sized

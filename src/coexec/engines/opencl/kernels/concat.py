@@ -1,4 +1,4 @@
-"""Concat: each input is moved to its place, except those that are computed there."""
+"""Concat: each input is copied to where it belongs, except those that are computed there."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -55,9 +55,9 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
     slices = ceil_div(kept + c, y.block)
     first = [start // y.block if axis == 1 == i else start if i == axis else 0 for i in range(4)]
     at, grid = vectors(source.arch, (n, slices, h, w))
-    place = [f"{p} + {f}" for p, f in zip(("p0", "s", "p2", "p3"), first, strict=True)]
+    coordinates = [f"{p} + {f}" for p, f in zip(("p0", "s", "p2", "p3"), first, strict=True)]
     lines, value = _vector(x, y.block, ["p0", "c", "p2", "p3"], -kept % y.block)
-    vector, to = f"float{y.block}", f"VEC_y({', '.join(place)})"
+    vector, to = f"float{y.block}", f"VEC_y({', '.join(coordinates)})"
     if kept:
         old = [f"old.s{lane:x}" for lane in range(kept)]
         new = [f"v.s{lane:x}" for lane in range(kept, y.block)]
@@ -72,11 +72,14 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
     return source.finish(grid)
 
 
-def _vector(x: Value, block: int, place: Sequence[str], residue: int) -> tuple[list[str], str]:
-    """Lines, and the ``block`` channels of the input from ``place`` on; any where it has none."""
+def _vector(
+    x: Value, block: int, coordinates: Sequence[str], residue: int
+) -> tuple[list[str], str]:
+    """Lines, and the ``block`` channels of the input from ``coordinates`` on. Lanes past the last
+    channel hold anything."""
     if x.block:
-        return shifted(x, place, residue)
-    n, c, y, x_ = place
+        return shifted(x, coordinates, residue)
+    n, c, y, x_ = coordinates
     channels = [f"clamp({c} + {lane}, 0, {x.shape[1] - 1})" for lane in range(block)]
     lanes = ", ".join(f"GET_x(AT_x({n}, {channel}, {y}, {x_}))" for channel in channels)
     return [], f"(float{block})({lanes})"

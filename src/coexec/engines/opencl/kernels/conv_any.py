@@ -13,7 +13,7 @@ from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.sliding import grid, over_taps, place
+from coexec.engines.opencl.kernels.sliding import grid, output_coordinates, over_taps
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
@@ -41,7 +41,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     output = Output(source, context, node, scalar=True)
     shape = output.value.shape
     per_group = weight[0] // op.int("group", 1)
-    lines, (n, c) = place(shape[2:], shape[:2])
+    lines, (n, c) = output_coordinates(shape[2:], shape[:2])
     start = "GET_bias(AT_bias(channel))" if op.inputs[2:] and op.inputs[2] else "0.0f"
     lines += [
         f"const int channel = {c};",

@@ -19,7 +19,7 @@ from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.sliding import grid, place
+from coexec.engines.opencl.kernels.sliding import grid, output_coordinates
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
@@ -112,7 +112,7 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
     shape = output.value.shape
     per_group = context.tensors[op.inputs[1]].shape[1]
     inner = context.tensors[op.inputs[0]].shape[1] // op.int("group", 1)
-    lines, (n, c) = place(shape[2:], shape[:2])
+    lines, (n, c) = output_coordinates(shape[2:], shape[:2])
     has_bias = len(op.inputs) > 2 and op.inputs[2]
     last = len(axes) - 1
     element = at("x", [n, "first + c", *(f"i{a}" for a in range(last + 1))])

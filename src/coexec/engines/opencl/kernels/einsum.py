@@ -70,11 +70,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         factors.append(f"GET_x{number}({at(f'x{number}', where)})")
     output = Output(source, context, node, scalar=True)
     ctype = CTYPES[context.tensors[op.inputs[0]].dtype]
-    places = split("index", [equation.sizes[label] for label in equation.output])
+    coordinates = split("index", [equation.sizes[label] for label in equation.output])
     summed = [label for label in equation.sizes if label not in equation.output]
     lines = [
         "const int index = get_global_id(0);",
-        *(f"const int l{n} = {t};" for n, t in zip(equation.output, places, strict=True)),
+        *(f"const int l{n} = {t};" for n, t in zip(equation.output, coordinates, strict=True)),
         f"{ctype} all = 0;",
         *(f"for (int l{n} = 0; l{n} < {equation.sizes[n]}; l{n}++)" for n in summed),
         f"  all += {' * '.join(factors)};",

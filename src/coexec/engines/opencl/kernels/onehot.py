@@ -24,7 +24,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     y = context.value(node.output)
     source.write("y", y)
     axis = op.int("axis", -1) % len(y.shape)
-    place = [f"p{a}" for a in range(len(y.shape)) if a != axis]
-    lines = [f"const long index = GET_indices(AT_indices({', '.join(place)}));"]
+    coordinates = [f"p{a}" for a in range(len(y.shape)) if a != axis]
+    lines = [f"const long index = GET_indices(AT_indices({', '.join(coordinates)}));"]
     meant = f"index == p{axis} || index + {y.shape[axis]} == p{axis}"
     return [each_scalar(source, y, lines, f"GET_values({meant} ? 1 : 0)")]

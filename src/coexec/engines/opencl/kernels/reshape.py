@@ -23,6 +23,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source.write("y", y)
     source.define(row_major("order", y.shape))
     flat = f"AT_order({', '.join(f'p{axis}' for axis in range(len(y.shape)))})"
-    place = ", ".join(f"q{axis}" for axis in range(len(x.shape)))
+    element = ", ".join(f"q{axis}" for axis in range(len(x.shape)))
     lines = [coordinates(x.shape, flat, "q")]
-    return [each_scalar(source, y, lines, f"GET_x(AT_x({place}))")]
+    return [each_scalar(source, y, lines, f"GET_x(AT_x({element}))")]

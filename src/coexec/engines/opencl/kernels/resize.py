@@ -27,14 +27,14 @@ __all__ = ["launches", "why_not"]
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     kind, mode = op.op_type, op.text("mode", "nearest")
-    places = op.text("coordinate_transformation_mode", "half_pixel")
-    if mode not in MODES or places not in COORDINATES:
-        return f"{kind} with the mode {mode!r} and the coordinates {places!r}"
+    transform = op.text("coordinate_transformation_mode", "half_pixel")
+    if mode not in MODES or transform not in COORDINATES:
+        return f"{kind} with the mode {mode!r} and the coordinates {transform!r}"
     if mode != "nearest" and not is_float(tensors[op.inputs[0]].dtype):
         return f"{kind} of {tensors[op.inputs[0]].dtype} by interpolation"
     if given_scales(op, tensors) is None:
         return f"the scales of {kind} are computed, not constant"
-    if places == "tf_crop_and_resize" and not numbers(op, "roi", 1):
+    if transform == "tf_crop_and_resize" and not numbers(op, "roi", 1):
         return f"the region of interest of {kind} is computed, not constant"
     return None
 
@@ -47,14 +47,14 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     changed = taps(op, context.tensors)
     for axis, table in changed.items():
         source.constant(f"rows{axis}", table.rows, vector=1)
-    place = [f"q{a}" if a in changed else f"p{a}" for a in range(len(y.shape))]
+    coordinates = [f"q{a}" if a in changed else f"p{a}" for a in range(len(y.shape))]
     other = literal(op.number("extrapolation_value", 0.0), y.dtype)
     if op.text("mode", "nearest") != "nearest":
-        return [_sum(source, x, y, place, changed, other)]
+        return [_sum(source, x, y, coordinates, changed, other)]
     lines = [f"const int q{a} = GET_rows{a}(p{a});" for a in changed]
     inside = " && ".join(f"q{a} >= 0" for a in changed)
     return [
-        moved(source, x, y, place, lines=lines, residue=None if 1 in changed else 0,
+        moved(source, x, y, coordinates, lines=lines, residue=None if 1 in changed else 0,
               inside=f"({inside})" if _crops(changed) else "", outside=other)
     ]  # fmt: skip
 
@@ -68,7 +68,7 @@ def _sum(
     source: Source,
     x: Value,
     y: Value,
-    place: Sequence[str],
+    coordinates: Sequence[str],
     changed: Mapping[int, Taps],
     other: str,
 ) -> KernelLaunch:
@@ -88,9 +88,9 @@ def _sum(
         ]
         weight = f"w{axis} * "
     if vectors:
-        load = f"LOAD_x(VEC_x({place[0]}, s, {place[2]}, {place[3]}))"
+        load = f"LOAD_x(VEC_x({coordinates[0]}, s, {coordinates[2]}, {coordinates[3]}))"
     else:
-        load = f"GET_x(AT_x({', '.join(place)}))"
+        load = f"GET_x(AT_x({', '.join(coordinates)}))"
     lines += [f"sum += {weight}{load};", *("}" for _ in changed)]
     value = "sum"
     if _crops(changed):
