@@ -21,9 +21,9 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.device import OpenClDevice
+from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.kernels.base import ConvTraits, KernelLaunch
 from coexec.engines.opencl.platforms import devices
-from coexec.engines.opencl.tensors import Runtime
 from coexec.engines.opencl.tuner import candidates, rounded, rule
 from coexec.engines.registry import describe, gpu_options, open_devices
 from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
@@ -278,7 +278,7 @@ def test_what_leaves_is_read_without_waiting_for_the_queue(
         bound.set_input(x.name, device.upload(feed))
         bound.run()
         with monkeypatch.context() as patch:
-            patch.setattr(Runtime, "finish", lambda self: pytest.fail("it waits for the queue"))
+            patch.setattr(DeviceQueue, "finish", lambda self: pytest.fail("it waits for the queue"))
             found.append(device.download(made).copy())
     for feed, result in zip(feeds, found, strict=True):
         expected = plain_session(proto).run(None, {x.name: feed})[0]
