@@ -69,7 +69,7 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
 def _scratch(
     launches: list[KernelLaunch], aliases: Aliases, network: Network, context: Context
 ) -> tuple[Scratch, ...]:
-    """Everything that launches touch and nobody outside does."""
+    """Everything that launches touch and that does not leave the program."""
     external = {*network.inputs, *network.outputs}
     lifetimes: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}

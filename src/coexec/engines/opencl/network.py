@@ -255,7 +255,7 @@ class _Fusion:
         return False
 
     def _escaping(self, group: Sequence[Node]) -> set[str]:
-        """Values of the group that somebody outside reads."""
+        """Values of the group that are read outside of it."""
         inside = {id(n) for n in group}
         return {
             n.output

@@ -38,7 +38,7 @@ class KernelLaunch:
     grid: Grid
     """Work items that are needed."""
     group: Grid | None
-    """Fixed if the kernel depends on it; None: whoever launches it may choose."""
+    """Fixed if the kernel depends on it; None: any will do, see `tuner`."""
     convolution: ConvTraits | None = None
     may_be_images: frozenset[str] = frozenset()
     """Tensors that it touches by whole vectors at coordinates only, so that images do as well."""

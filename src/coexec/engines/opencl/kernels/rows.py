@@ -21,8 +21,8 @@ from coexec.engines.opencl.kernels.positions import at, split, step
 __all__ = ["Access", "IndexMap", "RowLayout", "RowPart"]
 
 IndexMap = Callable[[Sequence[str], int], list[str]]
-"""The coordinates in the tensor of those that are counted. The number is how many channels a step
-takes."""
+"""Maps the coordinates that are counted to those of the tensor. The number is how many channels a
+step takes."""
 
 
 @dataclass(frozen=True, slots=True)

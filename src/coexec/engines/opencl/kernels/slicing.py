@@ -55,7 +55,8 @@ def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[AxisSl
 
 
 def _sizes(op: Operator, tensors: Mapping[str, Tensor], axis: int) -> Sequence[int] | None:
-    """Of the outputs along ``axis``; nobody knows the shapes of those that nobody reads."""
+    """Sizes of the outputs along ``axis``, from ``split`` where unused outputs carry no shape;
+    None if that is computed."""
     if all(name in tensors for name in op.outputs):
         return [tensors[name].shape[axis] for name in op.outputs]
     given = numbers(op, "split", 1)
