@@ -10,7 +10,6 @@ ROOT = Path(coexec.__file__).parent
 
 SHARED = {
     "Choice": "choosing/auto keeps the name; that of planners/hope_greedy is a placement of groups",
-    "Device": "engines/base becomes an engine that was opened; system/hardware keeps the name",
     "Entry": "cache/entries keeps the name; that of choosing/auto is a candidate with its plan",
     "Model": "frontend/model keeps the name; that of planners/cpsat is a CP-SAT model",
     "Run": "runtime/run keeps the name; those of planners/dmdar and problem/fusion simulate",

@@ -130,6 +130,16 @@ def check_texts(what: str, given: Any, example: str) -> dict[str, str]:
     return found
 
 
+def check_engine_options(given: Any) -> dict[str, dict[str, str]]:
+    """Options by engine; whether an engine has them, it says itself."""
+    example = "{'opencl': {'precision': 'fp16'}}"
+    found = _mapping("engine_options", given, example)
+    return {
+        engine: check_texts(f"engine_options[{engine!r}]", options, "{'precision': 'fp16'}")
+        for engine, options in found.items()
+    }
+
+
 def _mapping(what: str, given: Any, example: str) -> dict[str, Any]:
     if given is None:
         return {}

@@ -13,7 +13,7 @@ from coexec.choosing.auto import prepared
 from coexec.choosing.failover import Failover, Ready, Recorded
 from coexec.choosing.replan import Replanner
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.registry import split_names, whole_cpu
+from coexec.engines.names import split_names, whole_cpu
 from coexec.errors import InputError
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
@@ -56,7 +56,7 @@ class InferenceSession:
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         cache: Cache | Path | str | None = None,
-        gpu: Mapping[str, str] | None = None,
+        engine_options: Mapping[str, Mapping[str, str]] | None = None,
         background: bool = False,
         pins: Mapping[str, str] | None = None,
         replan: float | None = None,
@@ -69,16 +69,17 @@ class InferenceSession:
             sess_options: accepted for compatibility; threads follow from ``devices``.
             providers: if given, must allow "CPUExecutionProvider".
             provider_options: accepted for compatibility.
-            devices: such as ``["cpu:0-3", "cpu:4-7"]``; by default each CPU cluster.
+            devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
+                what this machine has.
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
                 and several planners are tried, the fastest is kept and remembered.
             planner_options: keyword options of the planner.
             shapes: fixed shapes of inputs that the model leaves dynamic.
             cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
                 by default the user's cache folder.
-            gpu: how GPU devices work: ``{"precision": "fp16", "waiting": "active",
-                "tuning": "exhaustive"}``, see `coexec.engines.base.Options`.
-            background: answer from the CPU while kernels for a GPU still compile.
+            engine_options: by engine, its own options: ``{"opencl": {"precision": "fp16",
+                "tuning": "exhaustive"}}``; an engine's page in the docs lists them.
+            background: answer from the CPU while kernels for other engines still compile.
             pins: devices by names of tasks, patterns such as "conv*" allowed.
             replan: watch the runs, and plan anew when a device has for some time been slower or
                 faster than its profile says by more than this share (0.25 is a quarter).
@@ -100,13 +101,13 @@ class InferenceSession:
         settings = {
             "shapes": fixed,
             "cache": folder,
-            "gpu": arguments.check_texts("gpu", gpu, "{'precision': 'fp16'}"),
+            "engine_options": arguments.check_engine_options(engine_options),
             "pins": arguments.check_texts("pins", pins, "{'conv*': 'cpu:0'}"),
             "waiting": waiting,
         }
-        prepare, gpus = prepared(source, names, planner, options, settings)
+        prepare, replaceable = prepared(source, names, planner, options, settings)
         on_cpu = partial(_on_cpu, source, fixed, folder)
-        self._executor = Failover(prepare, on_cpu if gpus else None, background)
+        self._executor = Failover(prepare, on_cpu if replaceable else None, background)
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
         self._replanner = None if replan is None else self._watch(replan, planner, options)

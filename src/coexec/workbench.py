@@ -16,15 +16,18 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
-from coexec.engines.base import Device
-from coexec.engines.registry import default_names, gpu_options, open_devices
+from coexec.engines.base import OpenEngine
+from coexec.engines.names import default_names
+from coexec.engines.opened import OpenDevice
+from coexec.engines.options import EngineOptions
+from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, ModelError, StoreError, UsageError
 from coexec.frontend.module import Array
 from coexec.ir.graph import Piece
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.schedule import Schedule
 from coexec.runtime.executor import Executor, Waiting
-from coexec.system.hardware import System
+from coexec.system.hardware import Place, System
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.compiling.compiler import Compiler
@@ -54,7 +57,7 @@ class Workbench:
         fresh: bool = False,
         effort: "Effort | None" = None,
         progress: "Progress | None" = None,
-        gpu: Mapping[str, str] | None = None,
+        engine_options: EngineOptions | None = None,
         pins: Mapping[str, str] | None = None,
         waiting: Waiting = "passive",
     ) -> None:
@@ -62,25 +65,29 @@ class Workbench:
 
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            devices: names as in `coexec.engines.registry`; by default every CPU cluster.
+            devices: names as in `coexec.engines.names`; by default every CPU cluster.
             shapes: fixed shapes of inputs that the model leaves dynamic.
             cache: where to keep what takes long; by default the user's cache folder.
             fresh: measure anew what the store already holds.
-            gpu: how GPU devices work, see `coexec.engines.base.Options`.
+            engine_options: by engine, its own options by name, for example
+                ``{"opencl": {"precision": "fp16"}}``.
             pins: the device of each task whose name matches a pattern.
             waiting: how threads wait for each other during a run, see `Executor`.
 
         Raises:
             DeviceError: a device cannot be used.
-            UsageError: ``waiting`` is neither "passive" nor "active".
+            UsageError: ``waiting`` is neither "passive" nor "active"; an option that an engine
+                does not have.
         """
         check_waiting(waiting)
         self.waiting = waiting
         self.cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self.gpu = dict(gpu or {})
+        self.engine_options = {name: dict(o) for name, o in (engine_options or {}).items()}
         self.pins = dict(pins or {})
-        options = gpu_options(self.gpu, self.cache.root)
-        self.devices: tuple[Device, ...] = open_devices(devices or default_names(), options)
+        check_options(self.engine_options)
+        self.devices: tuple[OpenDevice, ...] = open_devices(
+            devices or default_names(), self.engine_options, self.cache.root
+        )
         self.source = source
         self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._fresh, self._effort, self._progress = fresh, effort, progress
@@ -93,6 +100,11 @@ class Workbench:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(d.spec.name for d in self.devices)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The devices with their engines, as they are asked for."""
+        return tuple(d.spec.request for d in self.devices)
 
     @cached_property
     def digest(self) -> str:
@@ -190,9 +202,10 @@ class Workbench:
         _check_planner(planner, options or {})
         graph = self.model.graph
         if len(self.devices) == 1 and not options and not self.pins:
-            self._refuse_partial(self.devices[0])
+            self._refuse_partial(self.devices[0].first)
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
-            return Plan(graph.fingerprint, {self.names[0]: pieces}, Provenance("single"))
+            place = self.devices[0].first.place
+            return Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
         cost, system = self.measured
         return make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
 
@@ -203,20 +216,20 @@ class Workbench:
         pinned = self.pinned_tasks(cost, system)
         return Pinned(cost, pinned) if pinned else cost
 
-    def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, str]:
-        """By task, the device that the user has put it on."""
+    def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, frozenset[Place]]:
+        """By task, the places that the user allows it."""
         from coexec.costs.pinned import resolve
 
         return resolve(self.pins, self.model.graph, cost, system)
 
-    def _refuse_partial(self, device: Device) -> None:
-        """Raise InfeasibleError unless ``device`` runs the whole model."""
+    def _refuse_partial(self, engine: OpenEngine) -> None:
+        """Raise InfeasibleError unless ``engine`` runs the whole model."""
         graph = self.model.graph
-        reasons = {t.name: device.why_not(t, graph.tensors) for t in graph.tasks}
+        reasons = {t.name: engine.why_not(t, graph.tensors) for t in graph.tasks}
         refused = {task: reason for task, reason in reasons.items() if reason is not None}
         if refused:
             task, reason = next(iter(refused.items()))
-            name = device.spec.name
+            name = str(engine.place)
             raise InfeasibleError(
                 f"{name} does not run {len(refused)} of the {len(reasons)} tasks, such as "
                 f"{task!r}: {reason}; add a CPU device, for example --devices {name},cpu:0. "
@@ -247,13 +260,20 @@ class Workbench:
         """The executor of a compiled plan; to be closed by the caller."""
         return Executor(compiled, self.devices, waiting=self.waiting)
 
+    def release(self) -> None:
+        """Close the engines. They are opened again when they are needed."""
+        for device in self.devices:
+            device.close()
+
     def plan_of(self, compiled: CompiledPlan) -> Plan:
         """The plan behind a compiled one; who made it is not known any more."""
         order: dict[str, tuple[Piece, ...]] = {}
         for segment in compiled.segments:
             order[segment.device] = (*order.get(segment.device, ()), *segment.pieces)
-        joined = frozenset(piece for segment in compiled.segments for piece in segment.pieces[1:])
-        return Plan(self.model.graph.fingerprint, order, Provenance("unknown"), joined)
+        engine_of = {piece: s.engine for s in compiled.segments for piece in s.pieces}
+        fused = frozenset(piece for segment in compiled.segments for piece in segment.pieces[1:])
+        fingerprint = self.model.graph.fingerprint
+        return Plan(fingerprint, order, engine_of, Provenance("unknown"), fused)
 
     def _kept(self, asked: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
         """What is cached of what was asked for; else what ``make`` makes, compiled and cached."""

@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 from hypothesis import strategies as st
 
 from coexec.costs.table import CostTable
-from coexec.ir.graph import Graph, Operator, Task, Tensor
+from coexec.ir.graph import Graph, Operator, Piece, Task, Tensor
 from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Schedule, Segment, Transfer
-from coexec.system.hardware import Device, Link, System
+from coexec.system.hardware import Device, Link, Place, System
 
 ITEM_BYTES = 4
 Busy = Literal["source", "target", "none"]
@@ -64,11 +64,16 @@ def _task(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Task:
     return Task(name, (op,), inputs, (), outputs, f"Sum {name}", 1)
 
 
+def at(device: str) -> Place:
+    """A device with the only engine that it has here."""
+    return Place(device, "null")
+
+
 def table(graph: Graph, rows: Mapping[str, Sequence[float]], **launches_s: float) -> CostTable:
     """Costs from the seconds of each task in topological order, by device."""
     names = [task.name for task in graph.tasks]
-    tasks_s = {device: dict(zip(names, row, strict=True)) for device, row in rows.items()}
-    return CostTable(tasks_s, launches_s)
+    tasks_s = {at(device): dict(zip(names, row, strict=True)) for device, row in rows.items()}
+    return CostTable(tasks_s, {at(device): seconds for device, seconds in launches_s.items()})
 
 
 def make_system(
@@ -86,7 +91,18 @@ def make_system(
 def make_plan(graph: Graph, **order: str) -> Plan:
     """The plan that runs tasks of one letter each in this order, by device."""
     pieces = {d: tuple(graph.whole_piece(graph.task[t]) for t in ts) for d, ts in order.items()}
-    return Plan(graph.fingerprint, pieces, Provenance("by hand"))
+    return hand_made(graph, pieces)
+
+
+def hand_made(
+    graph: Graph,
+    order: Mapping[str, Sequence[Piece]],
+    engine: str = "null",
+    fused: frozenset[Piece] = frozenset(),
+) -> Plan:
+    """A plan in which every device has the same engine."""
+    places = {Place(device, engine): tuple(pieces) for device, pieces in order.items()}
+    return Plan.of_places(graph.fingerprint, places, Provenance("by hand"), fused)
 
 
 def device_of(plan: Plan) -> dict[str, str]:
@@ -166,7 +182,7 @@ def placements(draw: st.DrawFn, case: Case) -> Placement:
     graph, cost, system = case
     assignment, sequence = [], []
     for task in graph.tasks:
-        able = [d for d in system.names if cost.tasks_s[d][task.name] < math.inf]
+        able = [d for d in system.names if cost.tasks_s[at(d)][task.name] < math.inf]
         assignment.append(system.names.index(draw(st.sampled_from(able))))
     left = draw(st.permutations(range(len(graph.tasks))))
     index = {task.name: i for i, task in enumerate(graph.tasks)}

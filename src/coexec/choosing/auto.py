@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 from coexec.cache import Cache, Entry
 from coexec.choosing.configurations import configurations
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.registry import describe
+from coexec.engines.registry import describe, may_be_replaced
 from coexec.errors import (
     CoexecError,
-    DeviceError,
     InfeasibleError,
     PlanError,
     StoreError,
@@ -45,7 +44,6 @@ _WORTH_TRYING = 1.25
 """Predicted makespan over the best prediction: beyond, predictions are not that wrong."""
 _REST_S = 0.03
 """Before each run: the threads of a rival that spins for work leave the cores to the next."""
-_MOST_KERNELS = 100
 _BUDGET_S = 6.0
 """For all runs of the finalists together."""
 _ROUNDS = (5, 40)
@@ -135,12 +133,12 @@ class Auto:
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._fresh = fresh
         self._configurations = configurations(devices)
-        self._named = devices is not None
         self._source, self._settings = source, settings
 
     @property
-    def may_use_gpus(self) -> bool:
-        return any(name.startswith("gpu") for names in self._configurations for name in names)
+    def may_need_the_cpu(self) -> bool:
+        """Whether a device may be chosen for which all CPU cores can take over."""
+        return any(may_be_replaced(describe(n)) for names in self._configurations for n in names)
 
     def _open(self, names: Sequence[str]) -> Workbench:
         return Workbench(
@@ -181,8 +179,9 @@ class Auto:
 
     def _key(self, work: Workbench) -> str:
         """The choice depends on model, devices with their drivers, and what was asked for."""
-        specs = {n: describe(n).key for names in self._configurations for n in names}
-        asked = (self._planners, sorted(work.pins.items()), sorted(work.gpu.items()),
+        names = {name for names in self._configurations for name in names}
+        specs = sorted((n, d.key(e.name)) for n in names for d in [describe(n)] for e in d.engines)
+        asked = (self._planners, sorted(work.pins.items()), sorted(work.engine_options.items()),
                  work.waiting, self._finalists)  # fmt: skip
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -193,27 +192,18 @@ class Auto:
         Raises:
             CoexecError: it cannot run the model.
         """
-        work = first if names == first.names else self._open(names)
-        self._refuse_long_compilation(work)
-        cost, system = work.measured
-        found: dict[Any, _Entry] = {}
-        for planner in self._planners if len(names) > 1 else ["single"]:
-            plan = work.plan(planner)
-            predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-            entry = _Entry(Candidate(names, planner, predicted_s), work, plan)
-            found.setdefault((tuple(plan.order.items()), plan.joined), entry)
-        return list(found.values())
-
-    def _refuse_long_compilation(self, work: Workbench) -> None:
-        """PoCL is only tried unasked where its kernels compile in well under a minute."""
-        graph = work.model.graph
-        distinct = len({task.signature for task in graph.tasks})
-        pocl = [d.name for d in (dev.spec for dev in work.devices) if d.kind == "gpu" and d.cores]
-        if pocl and not self._named and distinct > _MOST_KERNELS:
-            raise DeviceError(
-                f"compiling about {distinct} kernels for {pocl[0]} would take minutes; name it "
-                f"among the devices to try it"
-            )
+        work = first if names == self._configurations[0] else self._open(names)
+        try:
+            cost, system = work.measured
+            found: dict[Any, _Entry] = {}
+            for planner in self._planners if len(names) > 1 else ["single"]:
+                plan = work.plan(planner)
+                predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
+                entry = _Entry(Candidate(names, planner, predicted_s), work, plan)
+                found.setdefault((tuple(plan.order.items()), plan.fused), entry)
+            return list(found.values())
+        finally:
+            work.release()  # some engines compute on one set of cores at a time
 
     def _worth_running(self, able: Sequence[_Entry]) -> list[_Entry]:
         """The best predictions, and the best single device whatever the prediction."""
@@ -338,7 +328,8 @@ def prepared(
     options: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> tuple[Callable[[], tuple[Workbench, CompiledPlan]], bool]:
-    """What makes a plan ready with any planner, "auto" or another; and whether GPUs take part.
+    """What makes a plan ready with any planner, "auto" or another; and whether devices take part
+    for which the CPU can take over.
 
     ``settings`` are those of `Workbench`. Devices and options are checked at once.
     """
@@ -349,7 +340,7 @@ def prepared(
             choice = auto.choose()
             return choice.work, choice.compiled
 
-        return choose, auto.may_use_gpus
+        return choose, auto.may_need_the_cpu
     work = Workbench(source, devices, **settings)
-    gpus = any(d.spec.kind == "gpu" for d in work.devices)
-    return lambda: (work, work.compiled_for(planner, options)), gpus
+    replaceable = any(may_be_replaced(device.spec) for device in work.devices)
+    return lambda: (work, work.compiled_for(planner, options)), replaceable

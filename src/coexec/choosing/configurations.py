@@ -1,15 +1,15 @@
-"""The ways in which the processors of a machine can be used as devices."""
+"""The ways in which the processors of a machine, and the engines on them, can be used."""
 
 from collections.abc import Sequence
 
 from coexec.engines import detect
-from coexec.engines.registry import cpu_name, default_names, describe
-from coexec.errors import DeviceError
+from coexec.engines.names import cpu_name, default_names, parse, without_engine
+from coexec.engines.registry import describe, processors
 
 __all__ = ["Configuration", "configurations"]
 
 Configuration = tuple[str, ...]
-"""Names of devices that are used together."""
+"""Names of devices that are used together. One without an engine has its first."""
 
 _MOST_NARROW = 4
 """Clusters of one core each: with more, no network has enough branches."""
@@ -20,8 +20,9 @@ def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
 
     Of the named devices: all together, each alone, and the CPU clusters joined to one. By default,
     of the machine: all cores as one device, its clusters of equal cores, a cluster of equal cores
-    in halves and in single cores, each of these beside the GPUs; and, where a CPU runtime of OpenCL
-    is installed, all cores but one beside its first device on the last.
+    in halves and in single cores, each of these beside the GPUs. Each of these with every engine
+    that drives the cores, and all cores but one beside another engine on the last. A device that
+    is named with its engine keeps it.
 
     Raises:
         DeviceError: a name is wrong.
@@ -31,14 +32,18 @@ def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
 
 
 def _of_names(names: Sequence[str]) -> list[Configuration]:
-    described = [describe(name) for name in names]
-    clusters = [d for d in described if d.kind == "cpu"]
-    others = tuple(d.name for d in described if d.kind != "cpu")
+    for name in names:
+        describe(name)
+    clusters = [name for name in names if parse(name).kind == "cpu"]
+    free = [name for name in clusters if not parse(name).engines]
+    others = tuple(name for name in names if name not in clusters)
     found: list[Configuration] = [tuple(names)]
-    if len(clusters) > 1:
-        joined = cpu_name(sorted(core for d in clusters for core in d.cores))
+    if len(clusters) > 1 and len(free) == len(clusters):
+        joined = cpu_name(sorted(core for name in free for core in describe(name).cores))
         found += [(joined,), (joined, *others)]
-    return found + [(name,) for name in names]
+    found += [(name,) for name in names]
+    return found + [other for engine in _further_engines() for c in found
+                    for other in [_with(engine, c)] if other != c]  # fmt: skip
 
 
 def _of_machine() -> list[Configuration]:
@@ -50,25 +55,25 @@ def _of_machine() -> list[Configuration]:
         on_cpu.append((cpu_name(cores[:half]), cpu_name(cores[half:])))
         if len(cores) <= _MOST_NARROW:
             on_cpu.append(tuple(cpu_name([core]) for core in cores))
-    gpus, on_core = _gpus()
+    gpus = tuple(driven.name for driven in processors("gpu") if driven.usable)
     found = list(on_cpu)
     if gpus:
-        found += [tuple(gpus), *((*names, *gpus) for names in on_cpu)]
-    if on_core and len(cores) > 1:
-        found.append((cpu_name(cores[:-1]), f"{on_core}@{cores[-1]}"))
+        found += [gpus, *((*names, *gpus) for names in on_cpu)]
+    for engine in _further_engines():
+        found += [_with(engine, names) for names in on_cpu]
+        if len(cores) > 1:
+            found.append((cpu_name(cores[:-1]), f"{cpu_name(cores[-1:])}/{engine}"))
     return found
 
 
-def _gpus() -> tuple[list[str], str | None]:
-    """The real GPUs, and the first CPU runtime; without those that do not work."""
-    try:
-        from coexec.engines.opencl.platforms import devices, start
-        from coexec.engines.opencl.trial import unusable
+def _further_engines() -> list[str]:
+    """Engines that work on CPU cores, besides the first."""
+    return [engine for driven in processors("cpu") for engine in driven.usable][1:]
 
-        start(detect.usable_cores()[-1:])
-        found = devices()
-    except DeviceError:
-        return [], None  # without OpenCL there are CPU devices
-    names = {f"gpu:{i}": device for i, device in enumerate(found) if unusable(device) is None}
-    gpus = [name for name, device in names.items() if not device.on_cpu]
-    return gpus, next((name for name, device in names.items() if device.binds), None)
+
+def _with(engine: str, names: Configuration) -> Configuration:
+    """The same CPU devices with another engine, except where one is named."""
+    return tuple(
+        f"{name}/{engine}" if parse(name).kind == "cpu" and without_engine(name) == name else name
+        for name in names
+    )

@@ -79,7 +79,7 @@ class Replanner:
             self._watched = self._watch(compiled)
         predicted_s = self._watched.predicted_s
         observations = [
-            Observation(span.device, span.tasks, predicted_s[span.segment], span.duration_s)
+            Observation(span.place, span.tasks, predicted_s[span.segment], span.duration_s)
             for span in trace.spans
             if span.kind == "compute"
         ]

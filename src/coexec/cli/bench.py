@@ -17,8 +17,8 @@ from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
+    EngineOpt,
     FreshOpt,
-    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -38,6 +38,7 @@ from coexec.cli.common import (
     write_file,
 )
 from coexec.cli.gantt import draw
+from coexec.engines.options import EngineOptions
 from coexec.errors import UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
@@ -85,7 +86,7 @@ def command(
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
-    gpu: GpuOpt = None,
+    engine: EngineOpt = None,
     waiting: WaitingOpt = "passive",
     cache: CacheOpt = None,
     json: JsonOpt = False,
@@ -102,14 +103,17 @@ def command(
     with progress_bar(json) as tell:
         choice = decide(
             model, devices, planner, options, shape=shape, cache=cache, fresh=fresh, progress=tell,
-            gpu=gpu, pin=pin, waiting=waiting,
+            engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
         work = choice.work
         cost, system = work.measured
     feeds = random_inputs(work.model.graph)
     rows, executors = [], []
     for name, predicted_s in _alone(choice).items():
-        alone = Workbench(work.source, [name], shapes=work.shapes, cache=work.cache, gpu=work.gpu)
+        alone = Workbench(
+            work.source, [name], shapes=work.shapes, cache=work.cache,
+            engine_options=work.engine_options,
+        )  # fmt: skip
         plan = alone.plan("single")
         row, executor, _ = _ours(alone, f"{name} alone", predicted_s, plan, feeds)
         rows.append(row)
@@ -158,8 +162,8 @@ def _alone(choice: Choice) -> dict[str, float]:
         if len(c.devices) == 1 and c.refused is None
     }
     cost, system = choice.work.measured
-    names = system.names if len(system.names) > 1 else ()
-    return considered or {name: cost.total_s(name) for name in names}
+    places = system.places if len(system.places) > 1 else ()
+    return considered or {str(place): cost.total_s(place) for place in places}
 
 
 def _ours(
@@ -188,18 +192,18 @@ def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
     if name.startswith("ORT"):
         return 0
     alone = name.endswith(" alone")
-    names = [name.removesuffix(" alone")] if alone else list(work.names)
+    names = [name.removesuffix(" alone")] if alone else list(work.asked)
     text = None if alone else plan.to_json()
-    arguments = (work.source, names, text, work.shapes, work.gpu, str(work.cache.root))
+    arguments = (work.source, names, text, work.shapes, work.engine_options, str(work.cache.root))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return int(pool.apply(_measure_peak, arguments))
 
 
 def _measure_peak(
     source: Any, devices: Sequence[str], plan: str | None, shapes: Mapping[str, Sequence[int]],
-    gpu: Mapping[str, str], cache: str,
+    engine_options: EngineOptions, cache: str,
 ) -> int:  # fmt: skip
-    work = Workbench(source, devices, shapes=shapes, cache=cache, gpu=gpu)
+    work = Workbench(source, devices, shapes=shapes, cache=cache, engine_options=engine_options)
     compiled = work.compiled_plan(work.plan("single") if plan is None else Plan.from_json(plan))
     feeds = {t.name: np.zeros(t.shape, t.dtype) for t in compiled.inputs}
     with work.start(compiled) as executor:

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.auto import Auto, Candidate, Choice
-from coexec.engines.registry import split_names
+from coexec.engines.names import split_names
+from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
 from coexec.frontend.module import Array
@@ -25,7 +26,7 @@ from coexec.workbench import Workbench
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
-    str | None, typer.Option(help="For example cpu:0-3,cpu:4-7. Default: each CPU cluster.")
+    str | None, typer.Option(help="For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl.")
 ]
 PlannerOpt = Annotated[str, typer.Option(help="Who makes the plan.")]
 OptionOpt = Annotated[
@@ -34,9 +35,11 @@ OptionOpt = Annotated[
 ShapeOpt = Annotated[
     list[str] | None, typer.Option("--shape", help="INPUT=1,3,224,224 fixes a dynamic shape.")
 ]
-GpuOpt = Annotated[
+EngineOpt = Annotated[
     list[str] | None,
-    typer.Option("--gpu", help="precision=fp16, waiting=active, tuning=exhaustive; repeatable."),
+    typer.Option(
+        "--engine", help="ENGINE.OPTION=VALUE, for example opencl.precision=fp16; repeatable."
+    ),
 ]
 PinOpt = Annotated[
     list[str] | None,
@@ -63,13 +66,13 @@ def pipeline(
     cache: Path | None = None,
     fresh: bool = False,
     progress: Any = None,
-    gpu: Sequence[str] | None = None,
+    engine: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
     waiting: Waiting = "passive",
 ) -> Workbench:
     """The pipeline that the common options describe."""
     return Workbench(
-        model, _names(devices), **_settings(shape, cache, fresh, progress, gpu, pin, waiting)
+        model, _names(devices), **_settings(shape, cache, fresh, progress, engine, pin, waiting)
     )
 
 
@@ -85,14 +88,14 @@ def _settings(
     cache: Path | None = None,
     fresh: bool = False,
     progress: Any = None,
-    gpu: Sequence[str] | None = None,
+    engine: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
     waiting: Waiting = "passive",
 ) -> dict[str, Any]:
     """The options as `Workbench` takes them."""
     shapes = dict(_shape(text) for text in shape or ())
     return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
-            "gpu": _pairs(gpu, "--gpu"), "pins": _pairs(pin, "--pin"),
+            "engine_options": _engine_options(engine), "pins": _pairs(pin, "--pin"),
             "waiting": waiting}  # fmt: skip
 
 
@@ -125,6 +128,19 @@ def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def _engine_options(texts: Sequence[str] | None) -> dict[str, dict[str, str]]:
+    """``["opencl.precision=fp16"]`` as ``{"opencl": {"precision": "fp16"}}``."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        engine, dot, option = name.partition(".")
+        if not (equals and dot and engine and option):
+            raise UsageError(f"--engine {text!r} is not of the form ENGINE.OPTION=VALUE, for "
+                             f"example opencl.precision=fp16")  # fmt: skip
+        found.setdefault(engine, {})[option] = value
+    return found
+
+
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, equals, dims = text.rpartition("=")
     try:
@@ -154,7 +170,15 @@ def given_plan(path: Path | None, devices: str | None) -> tuple[Plan | None, str
     if path is None:
         return None, devices
     plan = _read_plan(path)
-    return plan, devices if devices is not None else ",".join(plan.used)
+    return plan, devices if devices is not None else ",".join(_needed(plan))
+
+
+def _needed(plan: Plan) -> list[str]:
+    """The devices of a plan with the engines that it uses of them."""
+    engines: dict[str, list[str]] = {}
+    for place in plan.places:
+        engines.setdefault(place.device, []).append(place.engine)
+    return [f"{device}/{'+'.join(names)}" for device, names in engines.items()]
 
 
 def _read_plan(path: Path) -> Plan:
@@ -204,7 +228,7 @@ def differences(
     work: Workbench, feeds: Mapping[str, Array], found: Mapping[str, Array]
 ) -> dict[str, float]:
     """Of each output from ONNX Runtime's on the model as given, relative to its largest value."""
-    idle = [d.spec.name for d in work.devices if d.spec.kind == "null"]
+    idle = [d.spec.name for d in work.devices if is_pretended(d.spec)]
     if idle:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
     expected = work.reference(feeds)
@@ -213,7 +237,7 @@ def differences(
 
 def tolerance(work: Workbench) -> float:
     """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
-    half = any(device.spec.precision == "fp16" for device in work.devices)
+    half = any(e.precision != "fp32" for d in work.devices for e in d.spec.engines)
     return HALF_TOLERANCE if half else TOLERANCE
 
 

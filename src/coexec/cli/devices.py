@@ -1,76 +1,57 @@
-"""`coexec devices`: the processors of this machine, as device names."""
+"""`coexec devices`: the processors of this machine, and the engines on each."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
 from coexec.cli.common import DebugOpt, FreshOpt, JsonOpt, out, print_json
-from coexec.engines.registry import default_names, describe
-from coexec.errors import DeviceError
+from coexec.engines.names import default_names
+from coexec.engines.registry import Driven, broken, describe, processors
 from coexec.units import format_bytes
 
 
 def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = False) -> None:
-    """List this machine's processors and OpenCL devices. cpu:0-3 may be used in parts:
-    cpu:0-1,cpu:2-3. --fresh tries OpenCL devices again."""
-    found = [describe(name) for name in default_names()]
-    gpus, why, absent = _gpus(fresh)
+    """List this machine's processors and the engines that compute on them. cpu:0-3 may be used in
+    parts: cpu:0-1,cpu:2-3. --fresh tries all engines again."""
+    clusters = [describe(name) for name in default_names()]
+    found = processors(fresh=fresh)
+    not_imported = broken()
     if json:
-        print_json({"devices": [asdict(d) for d in found], "opencl": gpus, "no_opencl": why,
-                    "absent": absent})  # fmt: skip
+        print_json({"clusters": [asdict(d) for d in clusters],
+                    "processors": [asdict(driven) for driven in found],
+                    "broken": not_imported})  # fmt: skip
         return
-    table = Table("device", "cores", "max. frequency", "memory", "processor", "engine", box=None)
-    for d in found:
+    table = Table("device", "cores", "max. frequency", "memory", "processor", box=None)
+    for d in clusters:
         hertz = f"{d.max_frequency_hz / 1e9:.2f} GHz" if d.max_frequency_hz else "not told"
-        memory = format_bytes(d.memory_bytes) if d.memory_bytes else "not told"
-        table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor, d.engine)
+        size = d.engines[0].memory_bytes
+        memory = format_bytes(size) if size else "not told"
+        table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor)
+    for driven in (d for d in found if d.name != "cpu"):
+        facts = next(iter(driven.by.values())).facts
+        table.add_row(driven.name, "", "", facts.get("memory", "not told"), driven.title)
     out.print(table)
-    for reason in absent:
-        out.print(reason, markup=False)
-    if why is not None:
-        out.print(f"no OpenCL devices: {why}", markup=False)
-        return
-    table = Table("OpenCL", "usable", "units", "memory", "unified", "fp16 arithmetic",
-                  "processor", "driver", box=None)  # fmt: skip
-    for row in gpus:
-        table.add_row(row["name"], "no" if row["unusable"] else "yes", str(row["compute_units"]),
-                      format_bytes(row["memory_bytes"]),
-                      *("yes" if row[k] else "no" for k in ("unified", "fp16")),
-                      row["processor"], row["driver"])  # fmt: skip
-    out.print(table)
-    for row in gpus:
-        if row["unusable"]:
-            out.print(f"{row['name']}: {row['unusable']}", markup=False)
-    first = next((r["name"] for r in gpus if r["on_cpu"] and not r["unusable"]), None)
-    if first is not None:
-        out.print("OpenCL devices that are the CPU compute on its cores: bind them to those that "
-                  f"no other device has, as in --devices cpu:0,{first}@1")  # fmt: skip
+    out.print(_engines(found))
+    for text in (*_problems(found), *not_imported.values()):
+        out.print(text, markup=False)
+    further = [e for d in found if d.name == "cpu" for e in d.usable][1:]
+    if further and clusters:
+        name = f"{clusters[0].name}/{further[0]}"
+        out.print(f"A device computes with its first engine; another is named: --devices {name}")
 
 
-def _gpus(fresh: bool) -> tuple[list[dict[str, Any]], str | None, list[str]]:
-    """The OpenCL devices of this machine, or why there are none; and runtimes that do not load."""
-    from coexec.engines.opencl.platforms import absent, devices
-    from coexec.engines.opencl.trial import unusable
+def _engines(found: Iterable[Driven]) -> Table:
+    table = Table("device", "engine", "usable", "driver", "", box=None)
+    for driven in found:
+        for engine, processor in driven.by.items():
+            facts = ", ".join(f"{what} {value}" for what, value in processor.facts.items())
+            usable = "yes" if processor.unusable is None else "no"
+            table.add_row(driven.name, engine, usable, processor.driver, facts)
+    return table
 
-    try:
-        found = devices()
-    except DeviceError as error:
-        return [], str(error), []
-    rows = [
-        {
-            "name": f"gpu:{number}",
-            "compute_units": device.handle.max_compute_units,
-            "memory_bytes": device.memory_bytes,
-            "unified": device.unified,
-            "fp16": device.half,
-            "processor": device.name,
-            "driver": device.driver,
-            "on_cpu": device.on_cpu,
-            "unusable": unusable(device, fresh=fresh),
-        }
-        for number, device in enumerate(found)
-    ]
-    none = ("no driver is installed; pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings "
-            "a runtime for CPU cores")  # fmt: skip
-    return rows, None if rows else none, absent()
+
+def _problems(found: Iterable[Driven]) -> list[str]:
+    rows: list[Any] = [(d, e, p) for d in found for e, p in d.by.items() if p.unusable is not None]
+    return [f"{driven.name}/{engine}: {processor.unusable}" for driven, engine, processor in rows]

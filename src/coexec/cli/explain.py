@@ -8,8 +8,8 @@ from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
+    EngineOpt,
     FreshOpt,
-    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -43,7 +43,7 @@ def command(
     top: int = 30,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
-    gpu: GpuOpt = None,
+    engine: EngineOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -55,18 +55,18 @@ def command(
     with progress_bar(json) as tell:
         choice = decide(
             model, devices, planner, planner_options(option), given=given, shape=shape, cache=cache,
-            fresh=fresh, progress=tell, gpu=gpu, pin=pin,
+            fresh=fresh, progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
         work, chosen = choice.work, choice.plan
         cost, system = work.measured
     schedule = work.schedule(chosen)
     reasons = explain(chosen, schedule, cost, system, work.pinned_tasks(cost, system))
-    device_of = {piece.task: device for piece, device in chosen.device_of.items()}
+    place_of = {piece.task: place for piece, place in chosen.place_of.items()}
     whole = all(p == schedule.graph.whole_piece(schedule.graph.task[p.task])
                 for p in chosen.device_of)  # fmt: skip
     measured: dict[str, float] = {}
     if whole:  # parts of a task cannot run as steps of their own
-        steps = stepwise(schedule.graph, device_of)
+        steps = stepwise(schedule.graph, place_of)
         measured = measure_in_place(work.compiler, steps, work.devices)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
@@ -76,12 +76,12 @@ def command(
         out.print(f"tried: {format_candidate(candidate)}")
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip
-    table = Table("task", "device", "predicted", "measured", "moved", "why", box=None)
+    table = Table("task", "device", "engine", "predicted", "measured", "moved", "why", box=None)
     longest = sorted(reasons, key=lambda r: -r.predicted_s)[:top]
     for reason in (r for r in reasons if r in longest):
         seconds = measured.get(reason.task)
         table.add_row(
-            reason.task, reason.device, format_seconds(reason.predicted_s),
+            reason.task, reason.device, reason.engine, format_seconds(reason.predicted_s),
             "" if seconds is None else format_seconds(seconds),
             format_bytes(reason.moved_bytes) if reason.moved_bytes else "", reason.why,
         )  # fmt: skip

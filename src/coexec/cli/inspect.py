@@ -43,7 +43,7 @@ def command(
     facts = _facts(graph)
     if device is not None and len(work.devices) != 1:
         raise UsageError(f"--device {device!r} names {len(work.devices)} devices; name one")
-    supported = support.facts(graph, work.devices[0]) if device is not None else None
+    supported = support.facts(graph, work.devices[0].first) if device is not None else None
     if json:
         lists = {"operators": _kinds(graph), "task_list": [t.name for t in graph.tasks]}
         extra = {"memory": _memory(graph)} if memory else {}

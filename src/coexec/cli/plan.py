@@ -8,8 +8,8 @@ from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
+    EngineOpt,
     FreshOpt,
-    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -40,7 +40,7 @@ def command(
     output: Path | None = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
-    gpu: GpuOpt = None,
+    engine: EngineOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -49,14 +49,14 @@ def command(
     options = planner_options(option)
     candidates: tuple[Candidate, ...] = ()
     if platform is not None:
-        if fresh or gpu or pin:
-            raise UsageError("--platform knows no --fresh, --gpu and --pin; leave them out")
+        if fresh or engine or pin:
+            raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
         found = on_platform(model, platform, devices, planner, options, shape, cache)
     else:
         with progress_bar(json) as tell:
             choice = decide(
                 model, devices, planner, options, shape=shape, cache=cache, fresh=fresh,
-                progress=tell, gpu=gpu, pin=pin,
+                progress=tell, engine=engine, pin=pin,
             )  # fmt: skip
             found, candidates = on_this_machine(choice), choice.candidates
     graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system

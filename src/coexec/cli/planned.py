@@ -11,7 +11,7 @@ import typer
 from coexec.choosing.auto import Choice
 from coexec.cli.common import pipeline
 from coexec.costs.base import CostModel
-from coexec.engines.registry import split_names
+from coexec.engines.names import split_names
 from coexec.ir.graph import Graph
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, verify_plan
@@ -44,8 +44,9 @@ class Planned:
     def alone_s(self, device: str) -> float:
         """Seconds of all tasks, one after the other, on one device."""
         cost, graph = self.cost, self.graph
+        place = self.system.device[device].places[0]
         wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
-        return math.fsum(cost.piece_s(graph, task, whole, device) for task, whole in wholes)
+        return math.fsum(cost.piece_s(graph, task, whole, place) for task, whole in wholes)
 
 
 def on_this_machine(choice: Choice) -> Planned:

@@ -6,8 +6,8 @@ from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
+    EngineOpt,
     FreshOpt,
-    GpuOpt,
     JsonOpt,
     ModelArg,
     ShapeOpt,
@@ -25,7 +25,7 @@ def command(
     devices: DevicesOpt = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
-    gpu: GpuOpt = None,
+    engine: EngineOpt = None,
     top: int = 20,
     cache: CacheOpt = None,
     json: JsonOpt = False,
@@ -35,21 +35,23 @@ def command(
     if top < 0:
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell, gpu)
+        work = pipeline(model, devices, shape, cache, fresh, tell, engine)
         cost, system = work.measured
     graph = work.model.graph
     if json:
-        print_json({"tasks_s": cost.tasks_s, "launches_s": cost.launches_s} | system.to_json())
+        tasks_s = {str(place): seconds for place, seconds in cost.tasks_s.items()}
+        launches_s = {str(place): seconds for place, seconds in cost.launches_s.items()}
+        print_json({"tasks_s": tasks_s, "launches_s": launches_s} | system.to_json())
         return
-    table = Table("task", "kind", *work.names, box=None)
-    first = cost.tasks_s[work.names[0]]
+    table = Table("task", "kind", *map(str, system.places), box=None)
+    first = cost.tasks_s[system.places[0]]
     for task in sorted(graph.tasks, key=lambda t: -first[t.name])[:top]:
-        times = (format_seconds(cost.tasks_s[d][task.name]) for d in work.names)
+        times = (format_seconds(cost.tasks_s[p][task.name]) for p in system.places)
         table.add_row(task.name, task.kind, *times)
     if len(graph.tasks) > top:
-        table.add_row(f"… {len(graph.tasks) - top} more", "", *("" for _ in work.names))
-    table.add_row("sum", "", *(format_seconds(cost.total_s(d)) for d in work.names))
-    table.add_row("a launch", "", *(format_seconds(cost.launch_s(d)) for d in work.names))
+        table.add_row(f"… {len(graph.tasks) - top} more", "", *("" for _ in system.places))
+    table.add_row("sum", "", *(format_seconds(cost.total_s(p)) for p in system.places))
+    table.add_row("a launch", "", *(format_seconds(cost.launch_s(p)) for p in system.places))
     out.print(table)
     for link in system.links:
         copy = "memory is shared" if link.bandwidth_bytes_per_s == float("inf") else (

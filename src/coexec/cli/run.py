@@ -11,8 +11,8 @@ from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
+    EngineOpt,
     FreshOpt,
-    GpuOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -54,7 +54,7 @@ def command(
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
-    gpu: GpuOpt = None,
+    engine: EngineOpt = None,
     waiting: WaitingOpt = "passive",
     cache: CacheOpt = None,
     json: JsonOpt = False,
@@ -69,7 +69,7 @@ def command(
     with progress_bar(json) as tell:
         choice = decide(
             model, devices, planner, planner_options(option), given=given, shape=shape, cache=cache,
-            fresh=fresh, progress=tell, gpu=gpu, pin=pin, waiting=waiting,
+            fresh=fresh, progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
     work, compiled = choice.work, choice.compiled
     wanted = {t.name: t for t in compiled.inputs}

@@ -6,33 +6,35 @@ from typing import Any
 from rich.table import Table
 
 from coexec.cli.common import out
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
 from coexec.ir.graph import Graph
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
+from coexec.system.hardware import Place
 from coexec.units import format_count
 
 __all__ = ["facts", "show"]
 
-_ELSEWHERE = "elsewhere"
+_ELSEWHERE = Place("elsewhere", "any")
 
 
-def facts(graph: Graph, device: Device) -> dict[str, Any]:
+def facts(graph: Graph, engine: OpenEngine) -> dict[str, Any]:
     """Counts of supported and refused tasks, and segments if all that can run there does."""
-    reasons = {t.name: device.why_not(t, graph.tensors) for t in graph.tasks}
-    order: dict[str, list[Any]] = {device.spec.name: [], _ELSEWHERE: []}
+    reasons = {t.name: engine.why_not(t, graph.tensors) for t in graph.tasks}
+    order: dict[Place, list[Any]] = {engine.place: [], _ELSEWHERE: []}
     for task in graph.tasks:
-        place = device.spec.name if reasons[task.name] is None else _ELSEWHERE
+        place = engine.place if reasons[task.name] is None else _ELSEWHERE
         order[place].append(graph.whole_piece(task))
-    pieces = {name: tuple(found) for name, found in order.items() if found}
-    schedule = derive(Plan(graph.fingerprint, pieces, Provenance("offload")), graph)
+    pieces = {place: tuple(found) for place, found in order.items() if found}
+    plan = Plan.of_places(graph.fingerprint, pieces, Provenance("offload"))
+    schedule = derive(plan, graph)
     refused: dict[str, list[str]] = {}
     for task in graph.tasks:
         if (reason := reasons[task.name]) is not None:
             refused.setdefault(reason, []).append(task.name)
     run = [t for t in graph.tasks if reasons[t.name] is None]
     return {
-        "device": device.spec.name,
+        "device": str(engine.place),
         "supported": Counter(t.kind for t in run),
         "supported_tasks": len(run),
         "supported_macs": sum(t.macs for t in run),

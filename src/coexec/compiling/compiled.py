@@ -20,7 +20,7 @@ from coexec.plans.schedule import Part, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled"]
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +148,7 @@ def _segment(row: Mapping[str, Any]) -> Segment:
     return Segment(
         row["index"],
         row["device"],
+        row["engine"],
         tuple(Piece(p["task"], _region(p["region"])) for p in row["pieces"]),
         tuple((name, _region(r)) for name, r in row["reads"]),
         tuple((name, _region(r)) for name, r in row["writes"]),

@@ -1,14 +1,15 @@
 """Make a plan ready to start: lower the model for each engine, cut it into the plan's segments."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
+from coexec.engines.opened import OpenDevice, engine_at
 from coexec.errors import ModelError, StoreError
 from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
@@ -16,6 +17,7 @@ from coexec.frontend.model import Model
 from coexec.frontend.stored import import_lowered, is_kept, stored_weights
 from coexec.ir.graph import Piece
 from coexec.plans.schedule import Part, Schedule
+from coexec.system.hardware import Place
 
 __all__ = ["Compiler"]
 
@@ -31,14 +33,13 @@ class Compiler:
         self._cache = cache
         self._lowered: dict[str, Lowered] = {}
 
-    def compile(self, schedule: Schedule, devices: Sequence[Device]) -> CompiledPlan:
+    def compile(self, schedule: Schedule, devices: Sequence[OpenDevice]) -> CompiledPlan:
         """The plan behind ``schedule`` for ``devices``.
 
         Raises:
             ModelError: an engine does not accept its part of the model.
         """
         graph = schedule.graph
-        by_name = {d.spec.name: d for d in devices}
         made_in: dict[str, int] = {}
         parts: dict[str, list[Part]] = {}
         for segment in schedule.segments:
@@ -47,11 +48,11 @@ class Compiler:
                 made_in[part] = segment.index
                 if part != name:
                     parts.setdefault(name, []).append((part, region))
-        lowered = self._lower(schedule, by_name)
+        lowered = self._lower(schedule, devices)
         returned = [
             part for n in graph.outputs for part, _ in parts.get(n, [(n, graph.tensors[n].whole)])
         ]
-        modules = cut(lowered, [s.device for s in schedule.segments], made_in, returned)
+        modules = cut(lowered, [s.place for s in schedule.segments], made_in, returned)
         constants = {
             name: value.const_value.numpy()
             for name, value in self.model.source.graph.initializers.items()
@@ -67,69 +68,76 @@ class Compiler:
             modules,
         )
 
-    def _lower(self, schedule: Schedule, devices: Mapping[str, Device]) -> dict[str, Lowered]:
-        """By device name, what its engine will run of the plan."""
-        engines: dict[str, list[str]] = {}
-        for name in schedule.by_device:
-            spec = devices[name].spec
-            engine = f"{spec.kind} {spec.processor} {spec.features} {spec.engine}"
-            engines.setdefault(engine, []).append(name)
-        found: dict[str, Lowered] = {}
-        for engine, names in engines.items():
-            pieces = [p for s in schedule.segments if s.device in names for p in s.pieces]
-            lowered = self._lower_for(devices[names[0]], engine, pieces, schedule, names)
-            found |= dict.fromkeys(names, lowered)
+    def _lower(self, schedule: Schedule, devices: Sequence[OpenDevice]) -> dict[Place, Lowered]:
+        """By place, what its engine will run of the plan; equal engines share one."""
+        alike: dict[str, list[Place]] = {}
+        opened = {place: engine_at(place, devices) for place in schedule.places}
+        for place, engine in opened.items():
+            device, info = engine.device, engine.info
+            key = f"{device.kind} {device.processor} {device.features} {info.name} {info.version}"
+            alike.setdefault(key, []).append(place)
+        found: dict[Place, Lowered] = {}
+        for key, places in alike.items():
+            pieces = [p for s in schedule.segments if s.place in places for p in s.pieces]
+            lowered = self._lower_for(opened[places[0]], key, pieces, schedule, places)
+            found |= dict.fromkeys(places, lowered)
         return found
 
     def _lower_for(
         self,
-        device: Device,
-        engine: str,
+        engine: OpenEngine,
+        engine_key: str,
         pieces: Sequence[Piece],
         schedule: Schedule,
-        names: Sequence[str],
+        places: Sequence[Place],
     ) -> Lowered:
         graph, source = schedule.graph, self.model.source
         everything = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
-        text = engine if everything else engine + repr([(p.task, str(p.region)) for p in pieces])
+        text = (
+            engine_key
+            if everything
+            else engine_key + repr([(p.task, str(p.region)) for p in pieces])
+        )
         key = f"{self.model.digest}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if key in self._lowered:
             return self._lowered[key]
-        own = [part for s in schedule.segments if s.device in names for part in s.makes(graph)]
+        own = [part for s in schedule.segments if s.place in places for part in s.makes(graph)]
         borders = [tensor_part(name, region, graph) for name, region in own]
         if not everything:
-            source = extract(self.model, pieces, own, self._foreign(schedule, names))
-        lowered = self._restored(key, borders, device)
+            source = extract(self.model, pieces, own, self._foreign(schedule, places))
+        lowered = self._restored(key, borders, engine)
         if lowered is None:
-            lowered = self._made(key, source, borders, device)
+            lowered = self._made(key, source, borders, engine)
         self._lowered[key] = lowered
         return lowered
 
-    def _restored(self, key: str, borders: Sequence[str], device: Device) -> Lowered | None:
+    def _restored(self, key: str, borders: Sequence[str], engine: OpenEngine) -> Lowered | None:
         """The lowered model in the cache, if there is one with all of its weights."""
         entry = self._cache.find("lowered", key)
         if entry is None:
             return None
         try:
             weights = stored_weights(entry, self._cache)
-            return read_lowered(entry.files["lowered.onnx"], weights, borders, device.layout_ops)
+            return read_lowered(entry.files["lowered.onnx"], weights, borders, engine.layout_ops)
         except (StoreError, ValueError):
             self._cache.drop("lowered", key)
             return None
 
-    def _made(self, key: str, source: ir.Model, borders: Sequence[str], device: Device) -> Lowered:
-        """The model as `Device.lower` writes it, kept in the cache.
+    def _made(
+        self, key: str, source: ir.Model, borders: Sequence[str], engine: OpenEngine
+    ) -> Lowered:
+        """The model as `OpenEngine.lower` writes it, kept in the cache.
 
-        It is the model as it is for a device that has no such step, and where no disk can be
+        It is the model as it is for an engine that has no such step, and where no disk can be
         written: that is slower, but right.
         """
 
         def work(folder: Path) -> Lowered | None:
-            path = device.lower(source, borders, folder)
+            path = engine.lower(source, borders, folder)
             if path is None:
                 return None
             entry, weights = import_lowered(path, self._cache)
-            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, device.layout_ops)
+            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, engine.layout_ops)
             if all(is_kept(tensor) for tensor in weights.values()):
                 self._cache.add("lowered", key, entry)
             return lowered
@@ -144,21 +152,21 @@ class Compiler:
             lowered = None
         return as_it_is(source, borders) if lowered is None else lowered
 
-    def _foreign(self, schedule: Schedule, names: Sequence[str]) -> list[Part]:
-        """The parts that these devices read and do not make, as they are made elsewhere."""
+    def _foreign(self, schedule: Schedule, places: Sequence[Place]) -> list[Part]:
+        """The parts that these places read and do not make, as they are made elsewhere."""
         graph = schedule.graph
-        made: dict[str, list[tuple[Part, str]]] = {}
+        made: dict[str, list[tuple[Part, Place]]] = {}
         for segment in schedule.segments:
             for part in segment.makes(graph):
-                made.setdefault(part[0], []).append((part, segment.device))
+                made.setdefault(part[0], []).append((part, segment.place))
         found: dict[Part, None] = {}
         for segment in schedule.segments:
-            if segment.device not in names:
+            if segment.place not in places:
                 continue
             for name, region in segment.reads:
                 if name in graph.inputs:
                     found[name, graph.tensors[name].whole] = None
-                for part, device in made.get(name, []):
-                    if device not in names and part[1].overlap(region).size:
+                for part, place in made.get(name, []):
+                    if place not in places and part[1].overlap(region).size:
                         found[part] = None
         return list(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from coexec.costs.base import CostModel
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
-from coexec.system.hardware import Link
+from coexec.system.hardware import Link, Place
 
 __all__ = ["Observation", "Observed"]
 
@@ -17,9 +17,9 @@ _SMOOTHING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A segment that ran: its device, its tasks, what it was predicted to take and took."""
+    """A segment that ran: its place, its tasks, what it was predicted to take and took."""
 
-    device: str
+    place: Place
     tasks: tuple[str, ...]
     predicted_s: float
     measured_s: float
@@ -27,46 +27,46 @@ class Observation:
 
 @dataclass(frozen=True)
 class Observed:
-    """A cost model times a factor for each task and device, learned from runs.
+    """A cost model times a factor for each task and place, learned from runs.
 
     A segment's excess is attributed to all its tasks alike: what a cluster loses to another program
-    or to its clock, it loses in all of them. Tasks that never ran on a device take the mean factor
+    or to its clock, it loses in all of them. Tasks that never ran at a place take the mean factor
     of those that did, for the same reason.
     """
 
     base: CostModel
-    factors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By device, then by task."""
+    factors: Mapping[Place, Mapping[str, float]] = field(default_factory=dict)
+    """By place, then by task."""
 
     def after(self, observations: Iterable[Observation]) -> "Observed":
         """The model with one more run taken into account (exponential smoothing)."""
-        factors = {device: dict(tasks) for device, tasks in self.factors.items()}
+        factors = {place: dict(tasks) for place, tasks in self.factors.items()}
         for seen in observations:
             if seen.predicted_s <= 0.0 or seen.measured_s <= 0.0:
                 continue
             ratio = seen.measured_s / seen.predicted_s
-            known = factors.setdefault(seen.device, {})
+            known = factors.setdefault(seen.place, {})
             for task in seen.tasks:
                 before = known.get(task, 1.0)
                 known[task] = before + _SMOOTHING * (ratio - before)
         return replace(self, factors=factors)
 
-    def factor(self, device: str, task: str) -> float:
-        """How many times longer than the base model says ``task`` takes on ``device``."""
-        known = self.factors.get(device, {})
+    def factor(self, place: Place, task: str) -> float:
+        """How many times longer than the base model says ``task`` takes at ``place``."""
+        known = self.factors.get(place, {})
         return known[task] if task in known else _mean(known)
 
     def drift(self, since: "Observed") -> float:
-        """The largest change of a device's mean factor: 0.25 is a quarter slower or faster."""
-        changes = (_mean(f) / _mean(since.factors.get(d, {})) for d, f in self.factors.items())
+        """The largest change of a place's mean factor: 0.25 is a quarter slower or faster."""
+        changes = (_mean(f) / _mean(since.factors.get(p, {})) for p, f in self.factors.items())
         return max((max(c, 1 / c) - 1.0 for c in changes), default=0.0)
 
-    def piece_s(self, graph: Graph, task: Task, region: Region, device: str) -> float:
-        seconds = self.base.piece_s(graph, task, region, device)
-        return seconds * self.factor(device, task.name)
+    def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
+        seconds = self.base.piece_s(graph, task, region, place)
+        return seconds * self.factor(place, task.name)
 
-    def launch_s(self, device: str) -> float:
-        return self.base.launch_s(device)
+    def launch_s(self, place: Place) -> float:
+        return self.base.launch_s(place)
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         return self.base.transfer_s(size_bytes, link)

@@ -9,7 +9,7 @@ from coexec.costs.base import CostModel
 from coexec.errors import InfeasibleError, UsageError
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
-from coexec.system.hardware import Link, System
+from coexec.system.hardware import Link, Place, System
 
 __all__ = ["Pinned", "resolve"]
 
@@ -19,16 +19,16 @@ class Pinned:
     """A cost model that knows no other device for pinned tasks: no planner can place them there."""
 
     base: CostModel
-    device_of: Mapping[str, str]
-    """By task name."""
+    allowed: Mapping[str, frozenset[Place]]
+    """By name of a pinned task."""
 
-    def piece_s(self, graph: Graph, task: Task, region: Region, device: str) -> float:
-        if self.device_of.get(task.name, device) != device:
+    def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
+        if task.name in self.allowed and place not in self.allowed[task.name]:
             return math.inf
-        return self.base.piece_s(graph, task, region, device)
+        return self.base.piece_s(graph, task, region, place)
 
-    def launch_s(self, device: str) -> float:
-        return self.base.launch_s(device)
+    def launch_s(self, place: Place) -> float:
+        return self.base.launch_s(place)
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         return self.base.transfer_s(size_bytes, link)
@@ -36,16 +36,21 @@ class Pinned:
 
 def resolve(
     pins: Mapping[str, str], graph: Graph, cost: CostModel, system: System
-) -> dict[str, str]:
-    """The device of each task that a pattern matches; a later pattern wins over an earlier one.
+) -> dict[str, frozenset[Place]]:
+    """The places of each task that a pattern matches; a later pattern wins over an earlier one.
+
+    A pin names a device, "cpu:1", or one of its engines, "cpu:1/opencl".
 
     Raises:
         UsageError: a pattern that matches no task, or a device that is not there.
         InfeasibleError: a device that cannot run a task pinned to it.
     """
-    found: dict[str, str] = {}
+    found: dict[str, frozenset[Place]] = {}
     for pattern, device in pins.items():
-        if device not in system.names:
+        places = frozenset(
+            place for d in system.devices for place in d.places if device in (d.name, str(place))
+        )
+        if not places:
             raise UsageError(f"pin {pattern}={device}: there is no device {device!r} in this plan, "
                              f"only {', '.join(system.names)}")  # fmt: skip
         matching = [t for t in graph.tasks if fnmatchcase(t.name, pattern)]
@@ -53,8 +58,9 @@ def resolve(
             raise UsageError(f"pin {pattern}={device} matches no task; coexec inspect MODEL "
                              f"--tasks lists them, patterns are allowed")  # fmt: skip
         for task in matching:
-            if math.isinf(cost.piece_s(graph, task, graph.output_of(task).whole, device)):
+            whole = graph.output_of(task).whole
+            if all(math.isinf(cost.piece_s(graph, task, whole, place)) for place in places):
                 raise InfeasibleError(f"pin {pattern}={device}: {device} does not run task "
                                       f"{task.name!r} ({task.kind})")  # fmt: skip
-            found[task.name] = device
+            found[task.name] = places
     return found

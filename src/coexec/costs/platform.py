@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from coexec.ir.graph import Graph, Operator, Task, Tensor
 from coexec.ir.region import Region
-from coexec.system.hardware import Link
+from coexec.system.hardware import Link, Place
 
 __all__ = ["PlatformCosts", "Rates", "operator_s"]
 
@@ -81,15 +81,15 @@ class PlatformCosts:
     setups_s: Mapping[tuple[str, str], float]
     """By (source, target): what each transfer takes besides its bytes (mapping, waiting)."""
 
-    def piece_s(self, graph: Graph, task: Task, region: Region, device: str) -> float:
+    def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         """A part of a task takes its share of the work and all of the overheads."""
         share = region.size / max(1, graph.output_of(task).whole.size)
         first, *rest = task.operators
         kernels = [first, *(op for op in rest if op.op_type not in _FUSED)]
-        rates = self.rates[device]
+        rates = self.rates[place.device]
         return math.fsum(operator_s(op, graph.tensors, rates, share) for op in kernels)
 
-    def launch_s(self, device: str) -> float:
+    def launch_s(self, place: Place) -> float:
         return 0.0
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:

@@ -1,49 +1,73 @@
 """The narrow interface between coexec and whatever computes.
 
-A device knows nothing of plans, regions or graphs: it compiles small ONNX models and runs them on
-tensors in its own memory.
+An `Engine` drives processors. Opened on one device, it is an `OpenEngine`: it compiles small ONNX
+models and runs them on tensors in its own memory, and knows nothing of plans, regions or graphs.
+An engine is found through an entry point of the group "coexec.engines" that names its class:
+
+    [project.entry-points."coexec.engines"]
+    mine = "my_package:MyEngine"
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
+
+from coexec.engines import detect
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Task, Tensor
-from coexec.system import hardware
+from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
-__all__ = ["AfterFork", "Bound", "Device", "Options", "Program", "Timed"]
+__all__ = ["AfterFork", "Bound", "Engine", "NoOptions", "OpenEngine", "Processor", "Program",
+           "Timed", "aligned_empty"]  # fmt: skip
+
+AfterFork = Literal["works", "again", "lost"]
+"""What an engine's programs are worth in a forked child, which has none of the other threads: they
+work; they have to be compiled again; or the engine cannot be used there."""
+
+_ALIGNMENT = 64
+"""Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How devices are opened, where the kind of device leaves a choice."""
+class Processor:
+    """A processor of this machine, as an engine sees it."""
 
-    precision: str = "fp32"
-    """"fp16" stores tensors and weights in 16 bits and computes in 32."""
-    waiting: str = "passive"
-    """A thread that waits sleeps ("passive"), or looks again and again ("active")."""
-    tuning: str = "fast"
-    """Of work groups: "none", "fast" (by rule) or "exhaustive" (measured and remembered)."""
-    storage: str = "auto"
-    """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
-    binaries: Path | None = None
-    """Folder of the cache, for compiled kernels and measured choices; None: nothing is kept."""
+    kind: str
+    """"cpu", "gpu", "npu": what stands before the colon of a device's name."""
+    title: str
+    """Its own name, for people."""
+    identity: str = ""
+    """Tells it from others of its kind, and is the same from all engines: a GPU's UUID."""
+    driver: str = ""
+    """What drives it, with its version."""
+    unusable: str | None = None
+    """Why it must not be used, and the remedy. None: it was tried and works."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """More about it, for people: "memory", "units", ..."""
 
 
-AfterFork = Literal["works", "again", "lost"]
-"""What a device's programs are worth in a forked child, which has none of the other threads: they
-work; they have to be compiled again; or the device cannot be used there."""
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """Of an engine that leaves no choice."""
 
 
 class Bound(Protocol):
-    """A program with the device tensors that it reads and writes."""
+    """A program with the tensors that it reads and writes."""
 
     def run(self) -> None:
         """Compute. Returns when the outputs are complete, or are certain to be before anything
-        that the same device is given next."""
+        that the same engine is given next on this device.
+
+        Raises:
+            ExecutionError: the engine failed. Anything else that is raised counts as the caller's.
+        """
         ...
 
     def set_input(self, name: str, tensor: Any) -> None:
@@ -59,24 +83,45 @@ class Program(Protocol):
     """A compiled model."""
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
-        """The program with these device tensors, to be run any number of times."""
+        """The program with these tensors, to be run any number of times."""
         ...
 
 
-class Device(Protocol):
-    """A processor that compiles and runs ONNX models. All methods may raise DeviceError."""
+class OpenEngine(ABC):
+    """An engine on one device. All methods may raise DeviceError.
 
-    spec: hardware.Device
-    layout_ops: LayoutOps
-    thread_cores: Collection[int]
-    """The cores that a thread is bound to while it runs this device's programs; empty: any."""
-    after_fork: AfterFork
+    What is written here is right for engines that compute on arrays in the host's main memory.
+    """
+
+    layout_ops: LayoutOps = frozenset()
+    """Operators of its own that only change a tensor's layout."""
+    after_fork: AfterFork = "again"
+
+    def __init__(self, device: Device, info: EngineInfo) -> None:
+        """
+        Args:
+            device: the processor, of which ``info`` is one engine.
+        """
+        self.device = device
+        self.info = info
+        self.thread_cores: Collection[int] = device.cores
+        """The cores that a thread is bound to while it runs programs here; empty: any."""
+
+    @property
+    def place(self) -> Place:
+        """The device and this engine, as plans name them."""
+        return Place(self.device.name, self.info.name)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Where its tensors lie. Engines with the same memory read each other's tensors."""
+        return Memory(self.device.host, self.info.memory)
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        """None if the device can run ``task``, else the reason, as a user reads it.
+        """None if the engine can run ``task``, else the reason, as a user reads it.
 
         ``tensors`` are the graph's, by name: what a kernel can do depends on shapes and types."""
-        ...
+        return None
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
         """Rewrite a whole model into the engine's own operators and layouts, once.
@@ -89,39 +134,94 @@ class Device(Protocol):
             The lowered model's file in ``folder``, weights external beside it; None if the engine
             runs models as they are.
         """
-        ...
+        return None
 
+    @abstractmethod
     def compile(self, module: Module) -> Program:
         """Make ``module`` ready to run. May be called from any thread."""
-        ...
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> Any:
-        """An uninitialised device tensor; a numpy array where ``spec.memory`` is "host".
+        """An uninitialised tensor; a numpy array in main memory.
 
         ``leaving``: after each run that writes it, it will be downloaded. A program brings such
         outputs to where the host can read them before its run returns, so that a later `download`
         by another thread need not wait behind what the device was given meanwhile.
         """
-        ...
+        return aligned_empty(tensor)
 
     def upload(self, array: Array, into: Any = None) -> Any:
-        """The device tensor that holds ``array``; the array itself in host memory.
+        """The tensor that holds ``array``; the array itself in main memory.
 
         Elsewhere it is ``into`` if that is given, a tensor of equal shape and dtype."""
-        ...
+        return array
 
     def download(self, tensor: Any) -> Array:
-        """The values of a device tensor, once computed; valid until the next download of it."""
-        ...
+        """The values of a tensor, once computed; valid until the next download of it."""
+        return np.asarray(tensor)
 
-    def close(self) -> None:
-        """Give everything back. Programs of a closed device must not run."""
-        ...
+    def close(self) -> None:  # noqa: B027 - most engines have nothing to give back
+        """Give everything back. Programs of a closed engine must not run."""
+
+
+class Engine(ABC):
+    """What computes: ONNX Runtime, OpenCL, OpenVINO. One object of it serves the process.
+
+    It must not import what is large before it is asked for processors or to open one.
+    """
+
+    name: ClassVar[str]
+    """As users write it behind a device, "cpu:0/NAME"; that of its entry point."""
+    kinds: ClassVar[Collection[str]] = ("cpu",)
+    """Of the processors that it may drive."""
+    rank: ClassVar[int] = 100
+    """A device that is named without an engine has the one of lowest rank."""
+    options: ClassVar[type] = NoOptions
+    """A frozen dataclass of the choices that it leaves, each with a default."""
+    distributions: ClassVar[Collection[str]] = ()
+    """Packages whose versions its results depend on."""
+    pretends: ClassVar[bool] = False
+    """It is for tests: not listed, and never chosen by itself."""
+
+    @cached_property
+    def version(self) -> str:
+        """All that results and durations depend on besides processor and driver."""
+        return ", ".join(f"{name} {_version(name)}" for name in self.distributions)
+
+    def processors(self) -> Sequence[Processor]:
+        """What it drives here. Each is tried before, or says why it cannot be used."""
+        return [Processor("cpu", detect.processor_name())]
+
+    def describe(self, device: Device, options: Any) -> EngineInfo:
+        """What is known of this engine on a device.
+
+        Args:
+            device: described by its processor alone; it has no engines yet.
+            options: an object of `options`.
+
+        Raises:
+            DeviceError: it cannot drive this device.
+        """
+        return EngineInfo(self.name, self.version, memory_bytes=detect.memory_bytes())
+
+    @abstractmethod
+    def open(
+        self, device: Device, info: EngineInfo, options: Any, folder: Path | None
+    ) -> OpenEngine:
+        """Start the engine on a device.
+
+        Args:
+            device: with ``info``, which `describe` made of it, among its engines.
+            options: an object of `options`.
+            folder: of the cache, for what the engine compiles and measures; None: nothing is kept.
+
+        Raises:
+            DeviceError: it cannot be used.
+        """
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """A device with a clock of its own, which can tell kernels, copies and waiting apart."""
+    """An engine with a clock of its own, which can tell kernels, copies and waiting apart."""
 
     def start_timing(self) -> None:
         """Keep the times of all that follows."""
@@ -130,3 +230,18 @@ class Timed(Protocol):
     def stop_timing(self) -> Sequence[Detail]:
         """What was kept, in seconds of `time.perf_counter`. To be called when nothing runs."""
         ...
+
+
+def aligned_empty(tensor: Tensor) -> Array:
+    """Uninitialised memory for ``tensor`` that starts at a cache line."""
+    raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
+    offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
+    flat = raw[offset : offset + tensor.size_bytes]
+    return flat.view(tensor.dtype).reshape(tensor.shape)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "of unknown version"

@@ -1,39 +1,35 @@
-"""A device that computes nothing: to test plans and the executor without hardware."""
+"""An engine that computes nothing: to test plans and the executor without hardware."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coexec.engines.base import AfterFork
-from coexec.frontend.module import Array, LayoutOps, Module
-from coexec.ir.graph import Task, Tensor
-from coexec.system import hardware
+from coexec.engines.base import AfterFork, Engine, OpenEngine, Processor
+from coexec.frontend.module import Array, Module
+from coexec.ir.graph import Tensor
+from coexec.system.hardware import Device, EngineInfo
 
-__all__ = ["NullDevice"]
+__all__ = ["Null", "NullEngine", "pretended"]
+
+_COUNT = 16
 
 
-class NullDevice:
+def pretended(kind: str) -> Sequence[Processor]:
+    """Processors that are not there, of an engine for tests."""
+    return [Processor(kind, "none", identity=str(number)) for number in range(_COUNT)]
+
+
+class NullEngine(OpenEngine):
     """Accepts everything and leaves all tensors at zero. Durations come from a virtual clock."""
 
-    layout_ops: LayoutOps = frozenset()
-    thread_cores: Collection[int] = ()
     after_fork: AfterFork = "works"
 
-    def __init__(self, spec: hardware.Device) -> None:
-        self.spec = spec
-
-    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        return None
-
-    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
-        return None
-
-    def compile(self, module: Module) -> "NullDevice":
+    def compile(self, module: Module) -> Any:
         return self
 
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "NullDevice":
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "NullEngine":
         return self
 
     def run(self) -> None:
@@ -48,11 +44,18 @@ class NullDevice:
     def allocate(self, tensor: Tensor, leaving: bool = False) -> Array:
         return np.zeros(tensor.shape, tensor.dtype)
 
-    def upload(self, array: Array, into: Array | None = None) -> Array:
-        return array
 
-    def download(self, tensor: Any) -> Array:
-        return np.asarray(tensor)
+class Null(Engine):
+    """Devices "null:0" to "null:15"."""
 
-    def close(self) -> None:
-        pass
+    name = "null"
+    kinds = ("null",)
+    pretends = True
+
+    def processors(self) -> Sequence[Processor]:
+        return pretended("null")
+
+    def open(
+        self, device: Device, info: EngineInfo, options: Any, folder: Path | None
+    ) -> OpenEngine:
+        return NullEngine(device, info)

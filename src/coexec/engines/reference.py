@@ -1,28 +1,51 @@
-"""The slow device that defines what is right: the ONNX project's own reference evaluator."""
+"""The slow engine that defines what is right: the ONNX project's own reference evaluator."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx.reference import ReferenceEvaluator
 
-from coexec.engines.null import NullDevice
+from coexec.engines.base import AfterFork, Engine, OpenEngine, Processor
+from coexec.engines.null import pretended
 from coexec.errors import ExecutionError
 from coexec.frontend.module import Array, Module
+from coexec.system.hardware import Device, EngineInfo
 
-__all__ = ["ReferenceDevice"]
+__all__ = ["Reference", "ReferenceEngine"]
 
 
-class ReferenceDevice(NullDevice):
+class ReferenceEngine(OpenEngine):
     """Runs each module in numpy, operator by operator, as the ONNX standard describes it."""
 
+    after_fork: AfterFork = "works"
+
     def compile(self, module: Module) -> Any:
-        return _ReferenceProgram(module, self.spec.name)
+        return _ReferenceProgram(module, self.device.name)
+
+
+class Reference(Engine):
+    """Devices "reference:0" to "reference:15"."""
+
+    name = "reference"
+    kinds = ("reference",)
+    distributions = ("onnx",)
+    pretends = True
+
+    def processors(self) -> Sequence[Processor]:
+        return pretended("reference")
+
+    def open(
+        self, device: Device, info: EngineInfo, options: Any, folder: Path | None
+    ) -> OpenEngine:
+        return ReferenceEngine(device, info)
 
 
 class _ReferenceProgram:
     def __init__(self, module: Module, device: str) -> None:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
         proto = onnx.load_model_from_string(module.proto)
         for i, initializer in enumerate(proto.graph.initializer):
             if initializer.name in module.weights:
@@ -40,7 +63,7 @@ class _ReferenceProgram:
 class _BoundEvaluator:
     def __init__(
         self,
-        evaluator: ReferenceEvaluator,
+        evaluator: Any,
         device: str,
         inputs: dict[str, Array],
         outputs: dict[str, Array],

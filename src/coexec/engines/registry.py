@@ -1,237 +1,251 @@
-"""The kinds of device, and devices by the names that users write.
+"""The engines that are installed, and devices by the names that users write.
 
-cpu:0-3       cores 0, 1, 2 and 3 as one cluster
-cpu:0,2       cores 0 and 2
-gpu:0         the first OpenCL device
-gpu:0@1       the same if it is a CPU runtime (PoCL, Intel's): on core 1
-null:0        computes nothing; for tests
-reference:0   slow, exact; for tests
+Engines are found through entry points, ours and those of other packages alike. One that cannot be
+imported, or breaks the contract of `coexec.engines.base`, is left out, with the reason for whoever
+names it; those of other packages are tried in a process of their own before they are used
+(`coexec.engines.trial`).
 """
 
-import hashlib
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from coexec.engines import detect
-from coexec.engines.base import Device, Options
-from coexec.errors import DeviceError, UsageError
-from coexec.system import hardware
+from coexec.engines import detect, trial
+from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.names import Request, cores_of, number_of, parse
+from coexec.engines.opened import OpenDevice
+from coexec.engines.options import EngineOptions, parsed
+from coexec.errors import CoexecError, DeviceError, first_line
+from coexec.system.hardware import Device, EngineInfo, System
 
-__all__ = [
-    "KINDS",
-    "cpu_name",
-    "default_names",
-    "describe",
-    "gpu_options",
-    "open_device",
-    "open_devices",
-    "split_names",
-    "whole_cpu",
-]
+__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "is_pretended",
+           "kinds", "load_engine", "may_be_replaced", "open_device", "open_devices", "open_untried",
+           "processors"]  # fmt: skip
 
-
-def _cpu(spec: hardware.Device, options: "Options") -> Device:
-    from coexec.engines.onnxruntime.device import CpuCluster
-
-    return CpuCluster(spec)
+_GROUP = "coexec.engines"
+_OURS = "coexec"
+_REFERENCE = "reinstall its package, or leave this engine out"
 
 
-def _gpu(spec: hardware.Device, options: "Options") -> Device:
-    from coexec.engines.opencl.device import OpenClDevice
-    from coexec.engines.opencl.platforms import devices
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A processor of this machine with what each engine says of it."""
 
-    return OpenClDevice(spec, devices()[_number(spec.name)], options)
+    name: str
+    """As users write it: "gpu:0"; "cpu" stands for any cores."""
+    title: str
+    by: Mapping[str, Processor]
+    """By engine, those that plans choose first coming first."""
 
-
-def _null(spec: hardware.Device, options: "Options") -> Device:
-    from coexec.engines.null import NullDevice
-
-    return NullDevice(spec)
-
-
-def _reference(spec: hardware.Device, options: "Options") -> Device:
-    from coexec.engines.reference import ReferenceDevice
-
-    return ReferenceDevice(spec)
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """The engines that work."""
+        return tuple(name for name, found in self.by.items() if found.unusable is None)
 
 
-KINDS: Mapping[str, tuple[str | None, Callable[[hardware.Device, Options], Device]]] = {
-    "cpu": ("onnxruntime", _cpu),
-    "gpu": ("pyopencl", _gpu),
-    "null": (None, _null),
-    "reference": ("onnx", _reference),
-}
-"""By kind: the distribution of its engine, and what opens it."""
-
-_LOWERING = ", lowered in form 3"
-"""Raised when ONNX Runtime is given something else: lowered models and profiles are made anew."""
-
-_CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+@cache
+def _entries() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=_GROUP)}
 
 
-_CHOICES: Mapping[str, Sequence[str]] = {
-    "precision": ("fp32", "fp16"),
-    "waiting": ("passive", "active"),
-    "tuning": ("fast", "none", "exhaustive"),
-    "storage": ("auto", "buffer", "image"),
-}
+def engine_names() -> tuple[str, ...]:
+    """All installed engines, whether they work or not."""
+    return tuple(sorted(_entries()))
 
 
-def gpu_options(texts: Mapping[str, str], binaries: Path | None = None) -> Options:
-    """The options that ``texts`` name, the others at their defaults.
+@cache
+def load_engine(name: str) -> Engine:
+    """The engine of an entry point.
 
     Raises:
-        UsageError: an option or a value that does not exist.
+        DeviceError: it is not installed, cannot be imported, or is no engine.
     """
-    for name, value in texts.items():
-        if name not in _CHOICES:
-            raise UsageError(f"GPU devices have no option {name!r}; they have "
-                             f"{', '.join(_CHOICES)}")  # fmt: skip
-        if value not in _CHOICES[name]:
-            raise UsageError(f"{name}={value!r}: it is one of {', '.join(_CHOICES[name])}")
-    chosen = {name: choices[0] for name, choices in _CHOICES.items()} | dict(texts)
-    return Options(**chosen, binaries=binaries)
+    entry = _entries().get(name)
+    if entry is None:
+        raise DeviceError(f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
+                          f"pip install 'coexec[{name}]' if it is one of ours")  # fmt: skip
+    with _contract(name, "be imported"):
+        made = entry.load()()
+    if not isinstance(made, Engine) or made.name != name:
+        raise DeviceError(f"engine {name!r} ({entry.value}) is no subclass of "
+                          f"coexec.engines.base.Engine with this name; {_REFERENCE}")  # fmt: skip
+    return made
 
 
-def split_names(text: str) -> list[str]:
-    """ "cpu:0-1,3,cpu:2" as ["cpu:0-1,3", "cpu:2"]."""
-    parts = re.split(r",(?=\s*[A-Za-z])", text.strip().strip(","))
-    return [part.strip() for part in parts if part.strip()]
+@contextmanager
+def _contract(name: str, what: str) -> Iterator[None]:
+    """Errors that an engine's code raises, other than its own DeviceError, name the engine."""
+    try:
+        yield
+    except CoexecError:
+        raise
+    except Exception as error:
+        raise DeviceError(f"engine {name!r} cannot {what}: {type(error).__name__}: "
+                          f"{first_line(error)}; {_REFERENCE}") from error  # fmt: skip
 
 
-def default_names() -> list[str]:
-    """A device for each cluster of equal cores of this machine, the fastest first."""
-    return [cpu_name(cores) for cores, _ in detect.clusters()]
+@cache
+def _working() -> tuple[Engine, ...]:
+    """The engines that can be imported, those that plans choose first coming first."""
+    found = []
+    for name in engine_names():
+        try:
+            found.append(load_engine(name))
+        except DeviceError:
+            continue  # said to whoever names it, and by `processors`
+    return tuple(sorted(found, key=lambda engine: (engine.rank, engine.name)))
 
 
-def whole_cpu() -> str:
-    """All usable cores of this machine as one device."""
-    return cpu_name(detect.usable_cores())
+def kinds() -> tuple[str, ...]:
+    """The kinds of processor that some engine may drive."""
+    return tuple(dict.fromkeys(kind for engine in _working() for kind in engine.kinds))
 
 
-def cpu_name(cores: Sequence[int]) -> str:
-    """The name of a cluster: (0, 1, 3) as "cpu:0-1,3"."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1].append(core)
-        else:
-            runs.append([core])
-    return "cpu:" + ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
+    """This machine's processors, or those of one kind, tried by all engines that drive such.
+
+    The first time for an engine or driver takes seconds.
+
+    Args:
+        fresh: try again what failed before.
+    """
+    if fresh:
+        trial.forget()
+    found: dict[tuple[str, str], dict[str, Processor]] = {}
+    for engine in _working():
+        if (kind is not None and kind not in engine.kinds) or (kind is None and engine.pretends):
+            continue
+        for processor in _processors(engine):
+            if kind in (None, processor.kind):
+                found.setdefault((processor.kind, processor.identity), {})[engine.name] = processor
+    counts: dict[str, int] = {}
+    rows = []
+    for (of_kind, _), by in found.items():
+        number = counts[of_kind] = counts.get(of_kind, -1) + 1
+        name = of_kind if of_kind == "cpu" else f"{of_kind}:{number}"
+        rows.append(Driven(name, next(iter(by.values())).title, by))
+    return rows
 
 
-def describe(name: str, options: Options | None = None) -> hardware.Device:
-    """The device that ``name`` means on this machine.
+def broken() -> dict[str, str]:
+    """By engine that is installed and cannot be imported, the reason."""
+    found = {}
+    for name in engine_names():
+        try:
+            load_engine(name)
+        except DeviceError as error:
+            found[name] = str(error)
+    return found
+
+
+def _processors(engine: Engine) -> Sequence[Processor]:
+    """What an engine drives; where it cannot even say so, a CPU that is unusable."""
+    try:
+        with _contract(engine.name, "list its processors"):
+            found = list(engine.processors())
+    except DeviceError as error:
+        return [Processor("cpu", detect.processor_name(), unusable=str(error))]
+    return [_tried(engine, processor) for processor in found]
+
+
+def _tried(engine: Engine, processor: Processor) -> Processor:
+    """Of an engine from another package: as it is after its trial."""
+    if not _is_foreign(engine.name) or processor.unusable is not None:
+        return processor
+    name = "cpu:" + str(detect.usable_cores()[0]) if processor.kind == "cpu" else "gpu:0"
+    return replace(processor, unusable=_failure(engine, f"{name}/{engine.name}"))
+
+
+def _is_foreign(name: str) -> bool:
+    entry = _entries()[name]
+    return entry.dist is None or entry.dist.name != _OURS
+
+
+def _failure(engine: Engine, device: str) -> str | None:
+    """Why an engine of another package must not be used, None if it passed its trial."""
+    entry = _entries()[engine.name]
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    return trial.unusable(engine.name, device, f"{package}, {engine.version}")
+
+
+def describe(name: str, options: EngineOptions | None = None) -> Device:
+    """The device that ``name`` means on this machine, with its engines.
+
+    A name without an engine means the first that drives the device. What further engines there
+    are, is not asked for: that would load their libraries.
 
     Raises:
-        DeviceError: unknown kind, malformed name, or cores that this machine does not have.
+        DeviceError: unknown kind, malformed name, cores that this machine does not have, or an
+            engine that is not installed, cannot drive the device, or failed its trial.
     """
-    kind, _, rest = name.partition(":")
-    if kind not in KINDS:
-        raise DeviceError(f"unknown device {name!r}: its kind {kind!r} is none of "
-                          f"{', '.join(KINDS)}; coexec devices lists this machine's")  # fmt: skip
-    if kind == "gpu":
-        return _describe_gpu(name, rest, options or Options())
-    distribution, _ = KINDS[kind]
-    engine = f"{distribution} {_version(distribution)}" if distribution else kind
-    engine += f", build {_build()}{_LOWERING}" if kind == "cpu" else ""
-    spec = hardware.Device(name, kind, memory_bytes=detect.memory_bytes(), engine=engine)
-    if kind != "cpu":
-        return spec
-    cores = _parse_cores(name, rest)
+    request = parse(name)
+    if request.kind not in kinds():
+        raise DeviceError(f"unknown device {name!r}: its kind {request.kind!r} is none of "
+                          f"{', '.join(kinds())}; coexec devices lists this machine's")  # fmt: skip
+    device = _cores(request) if request.kind == "cpu" else _numbered(request)
+    wanted = [load_engine(engine) for engine in request.engines] or _first_for(device)
+    for engine in wanted:
+        _refuse_failed(engine, device)
+    return replace(device, engines=tuple(_described(e, device, options) for e in wanted))
+
+
+def open_untried(name: str) -> OpenEngine:
+    """An engine on a device, "cpu:0/NAME", whatever its trial says: this is how it is tried.
+
+    Raises:
+        DeviceError: as `describe` and `open_device`.
+    """
+    request = parse(name)
+    device = _cores(request) if request.kind == "cpu" else _numbered(request)
+    info = _described(load_engine(*request.engines), device, None)
+    return open_device(replace(device, engines=(info,))).first
+
+
+def _refuse_failed(engine: Engine, device: Device) -> None:
+    if _is_foreign(engine.name) and device.kind in engine.kinds:
+        reason = _failure(engine, f"{device.name}/{engine.name}")
+        if reason is not None:
+            raise DeviceError(reason)
+
+
+def _first_for(device: Device) -> list[Engine]:
+    """The engine of lowest rank that may drive the device."""
+    able = [engine for engine in _working() if device.kind in engine.kinds]
+    if device.kind != "cpu":
+        (driven,) = [d for d in processors(device.kind) if d.name == device.name]
+        able = [engine for engine in able if engine.name in driven.by]
+        able.sort(key=lambda engine: driven.by[engine.name].unusable is not None)
+    return able[:1]
+
+
+def _described(engine: Engine, device: Device, options: EngineOptions | None) -> EngineInfo:
+    if device.kind not in engine.kinds:
+        raise DeviceError(f"engine {engine.name!r} does not drive {device.name!r}, but "
+                          f"{', '.join(engine.kinds)}; leave the engine away")  # fmt: skip
+    with _contract(engine.name, f"describe {device.name}"):
+        info = engine.describe(device, parsed(engine, options))
+    if not isinstance(info, EngineInfo) or info.name != engine.name:
+        raise DeviceError(f"engine {engine.name!r} describes {device.name!r} as {info!r}, which "
+                          f"is no EngineInfo of its name; {_REFERENCE}")  # fmt: skip
+    return info
+
+
+def _cores(request: Request) -> Device:
+    cores = cores_of(request)
     speeds = {core: hertz for members, hertz in detect.clusters(cores=cores) for core in members}
     known = [hertz for hertz in speeds.values() if hertz]
-    return replace(
-        spec,
-        cores=cores,
-        processor=_processor(),
+    return Device(
+        request.device,
+        request.kind,
+        (),
+        cores,
         max_frequency_hz=min(known) if known else None,
+        processor=_processor(),
         features=detect.processor_features(),
     )
-
-
-def _describe_gpu(name: str, rest: str, options: Options) -> hardware.Device:
-    from coexec.engines.opencl.platforms import absent, devices, start
-    from coexec.engines.opencl.trial import unusable
-
-    _, at, cores_text = rest.partition("@")
-    cores = _parse_cores(name, cores_text) if at else ()
-    start(cores)
-    found = devices()
-    if _number(name) >= len(found):
-        listed = ", ".join(f"gpu:{i} ({f.name})" for i, f in enumerate(found)) or "none"
-        why = " ".join(f"{reason}." for reason in absent()) or (
-            "pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings a runtime for CPU cores"
-        )
-        raise DeviceError(f"device {name!r} does not exist; this machine's OpenCL devices: "
-                          f"{listed}. {why}")  # fmt: skip
-    chosen = found[_number(name)]
-    if at and not chosen.on_cpu:
-        raise DeviceError(f"device {name!r}: {chosen.name} has no CPU cores to choose; "
-                          f"write gpu:{_number(name)}")  # fmt: skip
-    if (reason := unusable(chosen)) is not None:
-        raise DeviceError(f"device {name!r}: {reason}")
-    if chosen.on_cpu and not at:
-        cores = detect.usable_cores()
-    return hardware.Device(
-        name, "gpu", cores, f"{name} memory", chosen.memory_bytes, None, chosen.name,
-        f"coexec OpenCL {_version('coexec')}, {chosen.driver}", options.precision,
-        detect.processor_features() if chosen.on_cpu else "",
-    )  # fmt: skip
-
-
-def _number(name: str) -> int:
-    text = name.partition(":")[2].partition("@")[0]
-    if not text.isdecimal():
-        raise DeviceError(f"device {name!r} has no number; write for example gpu:0 or gpu:0@1")
-    return int(text)
-
-
-def _parse_cores(name: str, text: str) -> tuple[int, ...]:
-    if not _CORES.fullmatch(text):
-        raise DeviceError(f"device {name!r} names no cores; write for example cpu:0 or cpu:0-3")
-    cores: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        stop = int(last or first)
-        if stop < int(first) or stop - int(first) > 4096:
-            raise DeviceError(f"device {name!r}: {part!r} is not a range of cores; write the "
-                              f"lower one first, for example cpu:0-3")  # fmt: skip
-        cores += range(int(first), stop + 1)
-    if len(set(cores)) != len(cores):
-        raise DeviceError(f"device {name!r} names a core twice; name each one once")
-    have = _allowed_cores()
-    for core in cores:
-        if core not in have:
-            raise DeviceError(
-                f"device {name!r} wants core {core}, but this process may use only "
-                f"{cpu_name(sorted(have))[4:]} ({len(have)} cores); coexec devices lists them"
-            )
-    return tuple(sorted(cores))
-
-
-def _allowed_cores() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(os.cpu_count() or 1))
-
-
-@cache
-def _version(distribution: str) -> str:
-    return version(distribution)
-
-
-@cache
-def _build() -> str:
-    """Tells builds of ONNX Runtime with equal versions apart: their kernels differ."""
-    import onnxruntime
-
-    return hashlib.sha256(onnxruntime.get_build_info().encode()).hexdigest()[:8]
 
 
 @cache
@@ -239,16 +253,68 @@ def _processor() -> str:
     return detect.processor_name()
 
 
-def open_device(spec: hardware.Device, options: Options | None = None) -> Device:
-    """The device that ``spec`` describes."""
-    return KINDS[spec.kind][1](spec, options or Options())
+def _numbered(request: Request) -> Device:
+    number_of(request)
+    found = processors(request.kind)
+    for driven in found:
+        if driven.name == request.device:
+            identity = next(iter(driven.by.values())).identity
+            return Device(request.device, request.kind, (), processor=driven.title,
+                          identity=identity)  # fmt: skip
+    listed = ", ".join(f"{d.name} ({d.title})" for d in found) or "none"
+    raise DeviceError(f"device {request.device!r} does not exist; this machine's devices of that "
+                      f"kind: {listed}. CPU cores are called cpu:0, cpu:0-3; coexec devices lists "
+                      f"all, with what is missing")  # fmt: skip
 
 
-def open_devices(names: Iterable[str], options: Options | None = None) -> tuple[Device, ...]:
-    """Open devices that may be used together.
+def open_device(
+    spec: Device, options: EngineOptions | None = None, folder: Path | None = None
+) -> OpenDevice:
+    """The device that ``spec`` describes; its engines are opened when they are first needed.
+
+    Args:
+        folder: of the cache, for what engines compile and measure; None: nothing is kept.
+    """
+
+    def opener(name: str) -> OpenEngine:
+        engine = load_engine(name)
+        with _contract(name, f"be opened on {spec.name}"):
+            made = engine.open(spec, spec.engine(name), parsed(engine, options), folder)
+        if not isinstance(made, OpenEngine):
+            raise DeviceError(f"engine {name!r} opens {spec.name!r} as a {type(made).__name__}, "
+                              f"which is no OpenEngine; {_REFERENCE}")  # fmt: skip
+        return made
+
+    return OpenDevice(spec, opener)
+
+
+def open_devices(
+    names: Iterable[str], options: EngineOptions | None = None, folder: Path | None = None
+) -> tuple[OpenDevice, ...]:
+    """Devices that may be used together.
 
     Raises:
         DeviceError: a name is wrong, or two devices share a core.
     """
-    system = hardware.System(tuple(describe(name, options) for name in names))
-    return tuple(open_device(spec, options) for spec in system.devices)
+    system = System(tuple(describe(name, options) for name in names))
+    return tuple(open_device(spec, options, folder) for spec in system.devices)
+
+
+def check_options(options: EngineOptions) -> None:
+    """
+    Raises:
+        UsageError: an engine, an option or a value that does not exist.
+    """
+    for name in options:
+        parsed(load_engine(name), options)
+
+
+def may_be_replaced(spec: Device) -> bool:
+    """Whether all CPU cores with their first engine can take over what this device computes."""
+    first = _first_for(Device("cpu", "cpu"))[0].name
+    return spec.kind != "cpu" or any(engine.name != first for engine in spec.engines)
+
+
+def is_pretended(spec: Device) -> bool:
+    """Whether nothing is computed there: an engine for tests."""
+    return any(load_engine(engine.name).pretends for engine in spec.engines)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.frontend.stored import Stored, is_large
 from coexec.ir.graph import Tensor
+from coexec.system.hardware import Place
 
 __all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "read_lowered"]
 
@@ -132,8 +133,8 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
 
 
 def cut(
-    lowered: Mapping[str, Lowered],
-    devices: Sequence[str],
+    lowered: Mapping[Place, Lowered],
+    places: Sequence[Place],
     made_in: Mapping[str, int],
     returned: Iterable[str],
 ) -> tuple[Module, ...]:
@@ -143,17 +144,17 @@ def cut(
     another engine reads, is in the model's.
 
     Args:
-        lowered: by device name; devices of one engine share one.
-        devices: of each segment.
+        lowered: by place; places of one engine share one.
+        places: of each segment.
         made_in: by name of a part, the segment that computes it.
         returned: names of parts that the caller gets.
     """
-    wanted: list[dict[str, None]] = [{} for _ in devices]
-    carriers: list[list[str]] = [[] for _ in devices]
+    wanted: list[dict[str, None]] = [{} for _ in places]
+    carriers: list[list[str]] = [[] for _ in places]
     for name, segment in made_in.items():
-        carriers[segment].append(lowered[devices[segment]].carrier(name))
-    for segment, device in enumerate(devices):
-        low = lowered[device]
+        carriers[segment].append(lowered[places[segment]].carrier(name))
+    for segment, place in enumerate(places):
+        low = lowered[place]
         _, inputs = _slice(low, carriers[segment], segment, made_in)
         for value in inputs:
             name = low.stands_for.get(value, value)
@@ -163,8 +164,8 @@ def cut(
         if name in made_in:
             wanted[made_in[name]][name] = None
     return tuple(
-        _module(lowered[device], list(wanted[segment]), segment, made_in)
-        for segment, device in enumerate(devices)
+        _module(lowered[place], list(wanted[segment]), segment, made_in)
+        for segment, place in enumerate(places)
     )
 
 

@@ -11,6 +11,7 @@ from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
 from coexec.plans.plan import Plan
 from coexec.plans.schedule import Part, Schedule, Segment, Transfer
+from coexec.system.hardware import Place
 
 __all__ = ["derive", "stepwise"]
 
@@ -18,7 +19,7 @@ __all__ = ["derive", "stepwise"]
 def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     """Segments and transfers of a verified plan.
 
-    Without ``tensor_caching`` a tensor moves anew for each segment that reads it on another device.
+    Without ``tensor_caching`` a tensor moves anew for each segment that reads it elsewhere.
 
     Raises:
         PlanError: the orders on the devices wait for each other in a circle.
@@ -31,7 +32,7 @@ def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     )
 
 
-def stepwise(graph: Graph, device_of: Mapping[str, str]) -> Schedule:
+def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
     """Every task a segment of its own, one after the other: how tasks are measured in place."""
     segments = []
     for index, task in enumerate(graph.tasks):
@@ -39,7 +40,8 @@ def stepwise(graph: Graph, device_of: Mapping[str, str]) -> Schedule:
         reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
         writes = tuple((name, graph.tensors[name].whole) for name in task.outputs)
         after = (index - 1,) if index else ()
-        segments.append(Segment(index, device_of[task.name], (piece,), reads, writes, after))
+        place = place_of[task.name]
+        segments.append(Segment(index, *place, (piece,), reads, writes, after))
     return Schedule(graph, tuple(segments), ())
 
 
@@ -90,11 +92,11 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
 
 
 def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
-    """Each device's order, in groups of pieces that the plan joins."""
+    """Each device's order, in groups of pieces that the plan fuses."""
     groups: list[list[Piece]] = []
     for order in plan.order.values():
         for position, piece in enumerate(order):
-            if position and piece in plan.joined:
+            if position and piece in plan.fused:
                 groups[-1].append(piece)
             else:
                 groups.append([piece])
@@ -102,7 +104,7 @@ def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
 
 
 def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
-    """All joined groups of pieces, dependencies and device orders respected."""
+    """All fused groups of pieces, dependencies and device orders respected."""
     groups = _launched(plan)
     group_of = {piece: i for i, group in enumerate(groups) for piece in group}
     place = {piece: at for group in groups for at, piece in enumerate(group)}
@@ -133,7 +135,7 @@ def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
         raise PlanError(
             f"the plan has a deadlock: {len(stuck)} of {len(group_of)} pieces can never start, "
             f"{stuck[0]} on {plan.device_of[stuck[0]]} among them, because some device is to run a "
-            f"reader before what it reads, or has joined pieces with one elsewhere between them; "
+            f"reader before what it reads, or has fused pieces with one elsewhere between them; "
             f"make a new plan"
         )
     return [groups[i] for i in done]
@@ -142,8 +144,9 @@ def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
 def _cut(plan: Plan, wiring: _Wiring, groups: Sequence[tuple[Piece, ...]]) -> list[list[Piece]]:
     """Cut each device's order into runs, listed in an order in which they can run one by one.
 
-    A run ends behind a group with a piece that another device waits for, and before a group that
-    needs something of another device which had not certainly ended when the run started.
+    A run ends behind a group with a piece that another device waits for; and before a group that
+    needs something of another device which had not certainly ended when the run started, or that
+    is for another engine.
     """
     runs: list[list[Piece]] = []
     run_of: dict[Piece, int] = {}
@@ -151,11 +154,16 @@ def _cut(plan: Plan, wiring: _Wiring, groups: Sequence[tuple[Piece, ...]]) -> li
     current: dict[str, int] = {}
     closed: set[int] = set()
     for group in groups:
-        device = plan.device_of[group[0]]
+        device, engine = plan.place_of[group[0]]
         run = current.get(device)
         sources = {s: None for piece in group for s in wiring.sources(piece)}
         foreign = {run_of[s] for s in sources if plan.device_of[s] != device}
-        if run is None or run in closed or any(not ended[run] >> f & 1 for f in foreign):
+        if (
+            run is None
+            or run in closed
+            or plan.engine_of[runs[run][-1]] != engine
+            or any(not ended[run] >> f & 1 for f in foreign)
+        ):
             ended.append(_union(ended, foreign if run is None else foreign | {run}))
             runs.append([])
             run = current[device] = len(runs) - 1
@@ -179,14 +187,14 @@ def _segments(
     run_of = {piece: i for i, run in enumerate(runs) for piece in run}
     last: dict[str, int] = {}
     for index, run in enumerate(runs):
-        device = plan.device_of[run[0]]
+        place = plan.place_of[run[0]]
         inside = set(run)
         reads = {part: None for piece in run for part in _reads(piece, graph, wiring, inside)}
         writes = {part: None for piece in run for part in _writes(piece, graph, wiring, inside)}
-        after = {last[device]: None} if device in last else {}
+        after = {last[place.device]: None} if place.device in last else {}
         after |= {run_of[s]: None for p in run for s in wiring.sources(p) if s not in inside}
-        last[device] = index
-        yield Segment(index, device, tuple(run), tuple(reads), tuple(writes), tuple(after))
+        last[place.device] = index
+        yield Segment(index, *place, tuple(run), tuple(reads), tuple(writes), tuple(after))
 
 
 def _reads(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
@@ -216,18 +224,18 @@ def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> 
 def _transfers(
     plan: Plan, graph: Graph, wiring: _Wiring, segments: Sequence[Segment], tensor_caching: bool
 ) -> Iterable[Transfer]:
-    """Each part that crosses devices, once for each device that reads it, or for each segment."""
+    """Each part that another place reads, once for each such place, or for each segment."""
     segment_of = {piece: s.index for s in segments for piece in s.pieces}
-    moved: dict[tuple[str, str], list[Region]] = {}
+    moved: dict[tuple[str, Place], list[Region]] = {}
     for segment in segments:
         if not tensor_caching:
             moved.clear()
         for piece in segment.pieces:
             for edge in wiring.incoming[piece]:
-                if edge.source is None or plan.device_of[edge.source] == segment.device:
+                if edge.source is None or plan.place_of[edge.source] == segment.place:
                     continue
                 name, region = edge.part
-                there = moved.setdefault((name, segment.device), [])
+                there = moved.setdefault((name, segment.place), [])
                 if not any(other.contains(region) for other in there):
                     there.append(region)
                     size_bytes = region.size * graph.tensors[name].item_bytes

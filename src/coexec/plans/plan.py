@@ -7,18 +7,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, Self
 
 from coexec.errors import InfeasibleError, PlanError
 from coexec.ir.graph import Graph, Piece, Task
 from coexec.ir.region import Region
-from coexec.system.hardware import System
+from coexec.system.hardware import Memory, Place, System
 from coexec.units import format_bytes
 
 __all__ = ["Plan", "Provenance", "task_bytes", "verify_plan"]
 
-_FORMAT = 1
+_FORMAT = 2
+"""Of plan files. 2: each piece names its engine."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,41 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Plan:
-    """For each device the pieces that it computes, in order."""
+    """For each device the pieces that it computes, in order, and the engine of each piece."""
 
     model: str
     """`Graph.fingerprint` of the model that it was made for."""
     order: Mapping[str, tuple[Piece, ...]]
+    engine_of: Mapping[Piece, str]
     provenance: Provenance
-    joined: frozenset[Piece] = frozenset()
-    """Pieces that are launched as a unit with the piece before them on their device, although
-    that may delay others; what delays nobody is joined anyway (`coexec.plans.derive`)."""
+    fused: frozenset[Piece] = frozenset()
+    """Pieces that are fused into one launch with the piece before them on their device, although
+    that may delay others; what delays nobody is fused anyway (`coexec.plans.derive`)."""
+
+    @classmethod
+    def of_places(
+        cls, model: str, order: Mapping[Place, tuple[Piece, ...]], provenance: Provenance,
+        fused: frozenset[Piece] = frozenset(),
+    ) -> Self:  # fmt: skip
+        """A plan in which each device uses one engine."""
+        engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
+        by_device = {place.device: pieces for place, pieces in order.items()}
+        return cls(model, by_device, engine_of, provenance, fused)
 
     @cached_property
     def device_of(self) -> Mapping[Piece, str]:
         """The device of each piece."""
         return {piece: device for device, pieces in self.order.items() for piece in pieces}
+
+    @cached_property
+    def place_of(self) -> Mapping[Piece, Place]:
+        """The device and engine of each piece."""
+        return {p: Place(device, self.engine_of[p]) for p, device in self.device_of.items()}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places that have something to do, those of a device one after the other."""
+        return tuple(dict.fromkeys(self.place_of.values()))
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -75,12 +97,18 @@ class Plan:
             if data["format"] != _FORMAT:
                 raise PlanError(f"the plan has format {data['format']!r}, this version reads "
                                 f"{_FORMAT}; make it again with coexec plan")  # fmt: skip
-            rows = {str(d): [(_piece(r), _joined(r)) for r in o] for d, o in data["order"].items()}
-            order = {d: tuple(piece for piece, _ in o) for d, o in rows.items()}
-            if not any(order.values()):
+            rows = {str(d): [(_piece(r), r) for r in o] for d, o in data["order"].items()}
+            if not any(rows.values()):
                 raise ValueError("no device computes anything")
-            joined = frozenset(piece for o in rows.values() for piece, flag in o if flag)
-            return cls(str(data["model"]), order, Provenance(**data["provenance"]), joined)
+            order = {d: tuple(piece for piece, _ in o) for d, o in rows.items()}
+            pieces = [pair for o in rows.values() for pair in o]
+            return cls(
+                str(data["model"]),
+                order,
+                {piece: str(row["engine"]) for piece, row in pieces},
+                Provenance(**data["provenance"]),
+                frozenset(piece for piece, row in pieces if _fused(row)),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, PlanError):
                 raise
@@ -90,18 +118,19 @@ class Plan:
             ) from None
 
     def _row(self, piece: Piece) -> dict[str, Any]:
-        row = {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop}
-        return row | ({"joined": True} if piece in self.joined else {})
+        row = {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop,
+               "engine": self.engine_of[piece]}  # fmt: skip
+        return row | ({"fused": True} if piece in self.fused else {})
 
 
 def _piece(row: Any) -> Piece:
     return Piece(str(row["task"]), _region(row["start"], row["stop"]))
 
 
-def _joined(row: Any) -> bool:
-    flag = row.get("joined", False)
+def _fused(row: Any) -> bool:
+    flag = row.get("fused", False)
     if type(flag) is not bool:
-        raise TypeError(f"joined is {flag!r}, neither true nor false")
+        raise TypeError(f"fused is {flag!r}, neither true nor false")
     return flag
 
 
@@ -133,8 +162,20 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
                 f"the plan uses device {device!r}, the system has {', '.join(system.names)}; "
                 f"run with --devices {','.join(plan.used)} or make a new plan"
             )
+    for place in plan.places:
+        if place not in system.device[place.device].places:
+            have = ", ".join(str(other) for other in system.device[place.device].places)
+            raise PlanError(
+                f"the plan computes on {place}, the system has {have}; run with --devices "
+                f"{','.join(map(str, plan.places))} or make a new plan"
+            )
     pieces: dict[str, list[Region]] = {task.name: [] for task in graph.tasks}
     for order in plan.order.values():
+        for before, piece in pairwise(order):
+            if piece in plan.fused and plan.engine_of[before] != plan.engine_of[piece]:
+                raise PlanError(f"the plan fuses {piece}, which {plan.engine_of[piece]} computes, "
+                                f"with {before}, which {plan.engine_of[before]} does; make a new "
+                                f"one with coexec plan")  # fmt: skip
         for piece in order:
             if piece.task not in pieces:
                 raise PlanError(f"the plan computes {piece.task!r}, which {graph.name!r} does "
@@ -156,28 +197,30 @@ def _verify_memory(plan: Plan, graph: Graph, system: System) -> None:
 
     That is the least: intermediate tensors that live longer come on top.
     """
-    wholes: dict[str, list[Task]] = {}
-    for name in plan.used:
-        order = plan.order[name]
-        tasks = [graph.task[piece.task] for piece in order]
-        memory = system.device[name].memory
-        wholes.setdefault(memory, []).extend(
-            t for t, p in zip(tasks, order, strict=True) if p == graph.whole_piece(t)
-        )
+    wholes: dict[Memory, list[Task]] = {}
+    for piece, place in plan.place_of.items():
+        task = graph.task[piece.task]
+        if piece == graph.whole_piece(task):
+            wholes.setdefault(system.memory(place), []).append(task)
     for memory, tasks in wholes.items():
-        devices = [d for d in system.devices if d.memory == memory and d.memory_bytes is not None]
+        limits = {
+            device.name: engine.memory_bytes
+            for device in system.devices
+            for engine in device.engines
+            if device.memory(engine.name) == memory and engine.memory_bytes is not None
+        }
         weights = {name for task in tasks for name in task.weights}
         weights_bytes = sum(graph.tensors[name].size_bytes for name in weights)
-        if not devices or not tasks:
+        if not limits:
             continue
         largest = max(tasks, key=lambda task: task_bytes(graph, task))
         own = sum(graph.tensors[name].size_bytes for name in largest.weights)
         needed = weights_bytes - own + task_bytes(graph, largest)
-        available = max(device.memory_bytes or 0 for device in devices)
+        available = max(limits.values())
         if needed > available:
             raise InfeasibleError(
                 f"the plan puts {format_bytes(needed)} into the memory of "
-                f"{', '.join(d.name for d in devices)}, which has {format_bytes(available)}: "
+                f"{', '.join(limits)}, which has {format_bytes(available)}: "
                 f"weights of {len(tasks)} tasks and the tensors of {largest.name!r}; pin tasks to "
                 f"devices with another memory, or take a smaller model or input"
             )

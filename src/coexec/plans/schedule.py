@@ -10,6 +10,7 @@ from functools import cached_property
 
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
+from coexec.system.hardware import Place
 
 __all__ = ["Part", "Progress", "Schedule", "Segment", "Transfer", "by_device", "ended_before"]
 
@@ -19,7 +20,7 @@ Part = tuple[str, Region]
 
 @dataclass(frozen=True)
 class Segment:
-    """A maximal run of pieces on one device that is compiled and launched as a unit.
+    """A maximal run of pieces on one device and engine that is compiled and launched as a unit.
 
     Once started it needs nothing from elsewhere, and nobody elsewhere needs its results before
     its end.
@@ -27,6 +28,7 @@ class Segment:
 
     index: int
     device: str
+    engine: str
     pieces: tuple[Piece, ...]
     reads: tuple[Part, ...]
     """What it needs from outside: inputs of the model and results of other segments."""
@@ -34,6 +36,10 @@ class Segment:
     """What others need of it: other segments, or the caller."""
     after: tuple[int, ...]
     """Segments that must have ended before: the one before it on its device, and those it reads."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.device, self.engine)
 
     def makes(self, graph: Graph) -> list[Part]:
         """Everything that its pieces compute, whether somebody else needs it or not."""
@@ -54,10 +60,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A region of a tensor that one segment makes and a segment of another device reads first.
+    """A region of a tensor that one segment makes and a segment of another place reads first.
 
-    A tensor moves to a device once and stays until its last reader there, so later readers on
-    that device have no transfer of their own.
+    A tensor moves to a place once and stays until its last reader there, so later readers there
+    have no transfer of their own. Between two engines of one device it moves if their memories
+    differ.
     """
 
     tensor: str
@@ -80,6 +87,11 @@ class Schedule:
     def by_device(self) -> Mapping[str, tuple[int, ...]]:
         """Indices of the segments of each device that has some, in order."""
         return by_device(self.segments)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where something is computed."""
+        return tuple(dict.fromkeys(segment.place for segment in self.segments))
 
     @cached_property
     def incoming(self) -> Mapping[int, tuple[Transfer, ...]]:

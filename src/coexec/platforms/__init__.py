@@ -14,7 +14,7 @@ from typing import Any
 from coexec.costs.platform import PlatformCosts
 from coexec.errors import DeviceError
 from coexec.platforms.files import figure, fitted_rates, names, read
-from coexec.system.hardware import Device, Link, System
+from coexec.system.hardware import Device, EngineInfo, Link, System
 
 __all__ = ["NAMES", "Platform", "load"]
 
@@ -86,9 +86,10 @@ def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -
 def _device(table: Mapping[str, Any], stack: str) -> Device:
     cores = tuple(table["cores"]["value"]) if "cores" in table else ()
     hertz = figure(table, "clock_hz") if "clock_hz" in table else None
+    engine = EngineInfo("simulated", stack, memory=table["layout"])
     return Device(
-        table["name"], "simulated", cores, memory=table["layout"], max_frequency_hz=hertz,
-        processor=table["processor"], engine=stack,
+        table["name"], "simulated", (engine,), cores, host="simulated",
+        max_frequency_hz=hertz, processor=table["processor"],
     )  # fmt: skip
 
 

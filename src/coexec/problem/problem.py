@@ -16,7 +16,7 @@ from coexec.errors import InfeasibleError
 from coexec.ir.graph import Graph, Task
 from coexec.plans.plan import task_bytes
 from coexec.problem.bounds import Chain, Flags, Floats, chained, precedence, shared_out
-from coexec.system.hardware import Device, Link, System
+from coexec.system.hardware import Link, Place, System
 from coexec.units import format_bytes
 
 __all__ = ["Matrix", "Problem"]
@@ -47,9 +47,11 @@ class Problem:
 
     def _refuse_too_large(self, task: Task) -> None:
         needed = task_bytes(self.graph, task)
-        small = [d for d in self.system.devices if not _holds(d, needed)]
+        small = [p for p in self.places if not _holds(self.system, p, needed)]
         if small:
-            memories = ", ".join(f"{d.name} has {format_bytes(d.memory_bytes or 0)}" for d in small)
+            memories = ", ".join(
+                f"{p} has {format_bytes(_memory_bytes(self.system, p) or 0)}" for p in small
+            )
             raise InfeasibleError(
                 f"task {task.name!r} ({task.kind}) needs {format_bytes(needed)} for its weights, "
                 f"inputs and outputs, but {memories}; add a device with more memory, or take a "
@@ -65,6 +67,11 @@ class Problem:
     def devices(self) -> range:
         return range(len(self.system.devices))
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """By device, the place that plans use of it: its first engine."""
+        return self.system.places
+
     @cached_property
     def latency_s(self) -> Matrix:
         """By task, by device: seconds of the whole task; infinite where it cannot run.
@@ -74,10 +81,10 @@ class Problem:
         graph, piece_s = self.graph, self.cost.piece_s
         return tuple(
             tuple(
-                piece_s(graph, task, graph.output_of(task).whole, device.name)
-                if _holds(device, needed)
+                piece_s(graph, task, graph.output_of(task).whole, place)
+                if _holds(self.system, place, needed)
                 else math.inf
-                for device in self.system.devices
+                for place in self.places
             )
             for task, needed in ((task, task_bytes(graph, task)) for task in graph.tasks)
         )
@@ -125,8 +132,7 @@ class Problem:
     @cached_property
     def links(self) -> tuple[tuple[Link, ...], ...]:
         """By source, by target device."""
-        names = self.system.names
-        return tuple(tuple(self.system.link(a, b) for b in names) for a in names)
+        return tuple(tuple(self.system.link(a, b) for b in self.places) for a in self.places)
 
     @cached_property
     def copy_s(self) -> tuple[Matrix, ...]:
@@ -229,7 +235,7 @@ class Problem:
     @cached_property
     def launches_s(self) -> tuple[float, ...]:
         """By device, what starting a segment takes."""
-        return tuple(self.cost.launch_s(name) for name in self.system.names)
+        return tuple(self.cost.launch_s(place) for place in self.places)
 
     @cached_property
     def _number(self) -> Mapping[str, int]:
@@ -250,5 +256,10 @@ class Problem:
         )
 
 
-def _holds(device: Device, size_bytes: int) -> bool:
-    return device.memory_bytes is None or size_bytes <= device.memory_bytes
+def _holds(system: System, place: Place, size_bytes: int) -> bool:
+    limit = _memory_bytes(system, place)
+    return limit is None or size_bytes <= limit
+
+
+def _memory_bytes(system: System, place: Place) -> int | None:
+    return system.device[place.device].engine(place.engine).memory_bytes

@@ -53,8 +53,8 @@ def written(problem: Problem, found: Solution, provenance: Provenance = _NOBODYS
     graph = problem.graph
     pieces = [graph.whole_piece(task) for task in graph.tasks]
     order = {
-        name: tuple(pieces[task] for task in found.sequence if found.assignment[task] == device)
-        for device, name in enumerate(problem.system.names)
+        place: tuple(pieces[task] for task in found.sequence if found.assignment[task] == device)
+        for device, place in enumerate(problem.places)
     }
-    joined = frozenset(pieces[task] for task in found.joined)
-    return Plan(graph.fingerprint, order, provenance, joined)
+    fused = frozenset(pieces[task] for task in found.joined)
+    return Plan.of_places(graph.fingerprint, order, provenance, fused)

@@ -7,20 +7,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 
 import numpy as np
-import onnx
 
 from coexec.cache import Cache, private_folder
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
+from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import load, random_inputs
-from coexec.frontend.module import Module
-from coexec.ir.graph import Tensor
+from coexec.frontend.synthetic import products
 from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Segment
 from coexec.profiling.store import Measurement
 from coexec.runtime.executor import Executor, Waiting
 from coexec.runtime.recorder import RealRecorder
+from coexec.system.hardware import Place
 from coexec.timing.trace import Span
 from coexec.zoo.builder import Builder
 
@@ -37,29 +37,30 @@ _MAPS = ((16, 3), (48, 1))
 """Height and width of feature maps and of filters: few and many bytes for the same work."""
 
 
-def launch_overhead(device: Device) -> Measurement:
+def launch_overhead(engine: OpenEngine) -> Measurement:
     """Launch overhead in seconds: time saved by running two operators in one segment.
 
     It is what a program takes to start; with several threads, waking them is part of it.
     """
     feeds = {"v0": np.zeros((_QUICK, _QUICK), np.float32)}
-    plans = [_products([device], _QUICK, joined) for joined in (1, _CHAIN)]
-    with Executor(plans[0], [device]) as apart, Executor(plans[1], [device]) as joined:
+    devices = [OpenDevice.of(engine)]
+    plans = [_products([engine], _QUICK, fused) for fused in (1, _CHAIN)]
+    with Executor(plans[0], devices) as apart, Executor(plans[1], devices) as together:
         seconds = []
         for _ in range(3 * _RUNS):
             busy_s = []
-            for executor, compiled in zip((apart, joined), plans, strict=True):
-                recorder = RealRecorder(compiled, [device.spec.name])
+            for executor, compiled in zip((apart, together), plans, strict=True):
+                recorder = RealRecorder(compiled, [engine.device.name])
                 executor.run(feeds, recorder)
                 busy_s.append(math.fsum(s.duration_s for s in recorder.trace().spans))
             seconds.append((busy_s[0] - busy_s[1]) / (_CHAIN - 1))
     return Measurement.of([max(s, 0.0) for s in seconds[_RUNS:]])
 
 
-def wake_up(source: Device, target: Device, waiting: Waiting) -> Measurement:
+def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:
     """Seconds from the end of a segment to the start of one that waited, in a common memory."""
-    devices = [source, target]
-    compiled = _products(devices, _LONG, 1)
+    devices = [OpenDevice.of(source), OpenDevice.of(target)]
+    compiled = _products([source, target], _LONG, 1)
     gaps_s: list[float] = []
     with Executor(compiled, devices, waiting=waiting) as executor:
         for _ in range(_RUNS):
@@ -69,7 +70,9 @@ def wake_up(source: Device, target: Device, waiting: Waiting) -> Measurement:
     return Measurement.of(gaps_s)
 
 
-def crossing(source: Device, target: Device, waiting: Waiting) -> tuple[Measurement, Measurement]:
+def crossing(
+    source: OpenEngine, target: OpenEngine, waiting: Waiting
+) -> tuple[Measurement, Measurement]:
     """What it takes to read on ``target`` what ``source`` made, where they share no memory.
 
     Convolutions in a chain cross from one device to the other. They take longer than where they
@@ -91,7 +94,7 @@ def crossing(source: Device, target: Device, waiting: Waiting) -> tuple[Measurem
 
 
 def _extra_s(
-    source: Device, target: Device, waiting: Waiting, height: int, kernel: int
+    source: OpenEngine, target: OpenEngine, waiting: Waiting, height: int, kernel: int
 ) -> Measurement:
     """Seconds that a convolution and the next take longer if the next is on another device."""
     builder = Builder("chain", (1, _CHANNELS, height, height))
@@ -100,15 +103,17 @@ def _extra_s(
         value = builder.conv(value, f"layer{layer}", _CHANNELS, kernel, pad=kernel // 2)
     model = load(builder.finish(value, "y"))
     tasks = [task.name for task in model.graph.tasks]
-    names = [source.spec.name, target.spec.name]
+    places = [source.place, target.place]
+    devices = _devices(source, target)
+    names = [device.spec.name for device in devices]
     feeds = random_inputs(model.graph)
 
-    def spans(turns: Sequence[str]) -> list[Sequence[Span]]:
+    def spans(turns: Sequence[Place]) -> list[Sequence[Span]]:
         """By run, all but the first and last ones of a chain on these devices in turn."""
-        device_of = {name: turns[i % 4] for i, name in enumerate(tasks)}
-        compiled = compiler.compile(stepwise(model.graph, device_of), [source, target])
+        place_of = {name: turns[i % 4] for i, name in enumerate(tasks)}
+        compiled = compiler.compile(stepwise(model.graph, place_of), devices)
         found: list[Sequence[Span]] = []
-        with Executor(compiled, [source, target], waiting=waiting) as executor:
+        with Executor(compiled, devices, waiting=waiting) as executor:
             for _ in range(3 + _RUNS):
                 recorder = RealRecorder(compiled, names)
                 executor.run(feeds, recorder)
@@ -117,14 +122,14 @@ def _extra_s(
 
     with _own_cache() as cache:
         compiler = Compiler(model, cache)
-        alone = [[s.duration_s for run in spans([name] * 4) for s in run] for name in names]
-        turns = spans([names[0], names[0], names[1], names[1]])
+        alone = [[s.duration_s for run in spans([place] * 4) for s in run] for place in places]
+        turns = spans([places[0], places[0], places[1], places[1]])
     staying_s = sum(statistics.median(durations_s) for durations_s in alone)
     crossings_s = [
         b.end_s - a.start_s - staying_s
         for run in turns
         for a, b in pairwise(run)
-        if (a.device, b.device) == tuple(names)
+        if [a.place, b.place] == places
     ]
     return Measurement.of([max(0.0, s) for s in crossings_s])
 
@@ -139,24 +144,19 @@ def _own_cache() -> Iterator[Cache]:
         yield Cache(root)
 
 
-def _products(devices: Sequence[Device], size: int, joined: int) -> CompiledPlan:
-    """Square products, each of the one before, by segments of ``joined`` in turn on the devices."""
-    count = _CHAIN // joined
+def _devices(source: OpenEngine, target: OpenEngine) -> list[OpenDevice]:
+    """The devices of two engines; one if both are on the same."""
+    if source.device.name == target.device.name:
+        return [OpenDevice.of(source, target)]
+    return [OpenDevice.of(source), OpenDevice.of(target)]
+
+
+def _products(engines: Sequence[OpenEngine], size: int, fused: int) -> CompiledPlan:
+    """Square products, each of the one before, by segments of ``fused`` in turn on the engines."""
+    count = _CHAIN // fused
     segments = tuple(
-        Segment(i, devices[i % len(devices)].spec.name, (), (), (), (i - 1,) if i else ())
+        Segment(i, *engines[i % len(engines)].place, (), (), (), (i - 1,) if i else ())
         for i in range(count)
     )
-    modules = tuple(_module(range(i * joined, (i + 1) * joined), size) for i in range(count))
+    modules = tuple(products(range(i * fused, (i + 1) * fused), size) for i in range(count))
     return CompiledPlan(modules[0].inputs, modules[-1].outputs, {}, {}, segments, (), modules)
-
-
-def _module(numbers: range, size: int) -> Module:
-    shape = (size, size)
-    before, after = (Tensor(f"v{n}", shape, "float32") for n in (numbers.start, numbers.stop))
-    infos = [onnx.helper.make_tensor_value_info(f"v{n}", 1, shape)
-             for n in range(numbers.start, numbers.stop + 1)]  # fmt: skip
-    nodes = [onnx.helper.make_node("MatMul", [f"v{n}"] * 2, [f"v{n + 1}"]) for n in numbers]
-    graph = onnx.helper.make_graph(nodes, "products", infos[:1], infos[-1:], value_info=infos[1:-1])
-    opset = [onnx.helper.make_opsetid("", 17)]
-    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
-    return Module(model.SerializeToString(), {}, (before,), (after,))

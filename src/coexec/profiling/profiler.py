@@ -16,7 +16,8 @@ from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.costs.estimated import estimated_s
 from coexec.costs.table import CostTable
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
+from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
 from coexec.frontend.inputs import candidates, random_inputs
 from coexec.frontend.module import Array
@@ -27,7 +28,7 @@ from coexec.profiling.links import crossing, launch_overhead, wake_up
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.runtime.executor import Executor, Waiting
 from coexec.runtime.recorder import RealRecorder
-from coexec.system.hardware import Link, System
+from coexec.system.hardware import Link, Place, System
 from coexec.timing.trace import Detail, Trace
 
 __all__ = ["Effort", "Profiler", "Progress", "measure_in_place"]
@@ -54,7 +55,7 @@ class Profiler:
 
     def __init__(
         self,
-        devices: Sequence[Device],
+        devices: Sequence[OpenDevice],
         store: ProfileStore,
         *,
         fresh: bool = False,
@@ -75,91 +76,96 @@ class Profiler:
         self._progress = progress or (lambda what, done, total: None)
 
     def cost(self, compiler: Compiler) -> CostTable:
-        """Seconds of each task of the model on each device.
+        """Seconds of each task of the model on each device, with its first engine.
 
         Raises:
             InfeasibleError: a task that no device can run.
         """
         graph = compiler.model.graph
         home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
-        tasks_s: dict[str, Mapping[str, float]] = {}
+        tasks_s: dict[Place, Mapping[str, float]] = {}
         by_key: dict[str, Mapping[str, float]] = {}
-        for device in self._devices:
-            key = device.spec.key
+        for engine in self._engines:
+            key = _key(engine)
             if key not in by_key:
-                by_key[key] = self._tasks_s(compiler, device, home)
-            tasks_s[device.spec.name] = by_key[key]
-        return CostTable(tasks_s, {d.spec.name: self._launch_s(d) for d in self._devices})
+                by_key[key] = self._tasks_s(compiler, engine, home)
+            tasks_s[engine.place] = by_key[key]
+        return CostTable(tasks_s, {e.place: self._launch_s(e) for e in self._engines})
 
-    def _first_that_runs(self, task: Task, graph: Graph) -> str:
+    @property
+    def _engines(self) -> list[OpenEngine]:
+        """What plans may use: of each device its first engine."""
+        return [device.first for device in self._devices]
+
+    def _first_that_runs(self, task: Task, graph: Graph) -> Place:
         reasons = []
-        for device in self._devices:
-            reason = device.why_not(task, graph.tensors)
+        for engine in self._engines:
+            reason = engine.why_not(task, graph.tensors)
             if reason is None:
-                return device.spec.name
-            reasons.append(f"{device.spec.name}: {reason}")
+                return engine.place
+            reasons.append(f"{engine.place}: {reason}")
         raise InfeasibleError(f"no device runs task {task.name!r} ({task.kind}): "
                               f"{'; '.join(reasons)}; add a CPU device")  # fmt: skip
 
     def _tasks_s(
-        self, compiler: Compiler, device: Device, home: Mapping[str, str]
+        self, compiler: Compiler, engine: OpenEngine, home: Mapping[str, Place]
     ) -> Mapping[str, float]:
         graph = compiler.model.graph
-        can = {t.name: device.why_not(t, graph.tensors) is None for t in graph.tasks}
-        device_of = {n: device.spec.name if runs else home[n] for n, runs in can.items()}
-        compiled = compiler.compile(stepwise(graph, device_of), self._devices)
+        can = {t.name: engine.why_not(t, graph.tensors) is None for t in graph.tasks}
+        place_of = {n: engine.place if runs else home[n] for n, runs in can.items()}
+        compiled = compiler.compile(stepwise(graph, place_of), self._devices)
         signatures = [
             f"{task.signature} | {' '.join(module.operators)}"
             for task, module in zip(graph.tasks, compiled.modules, strict=True)
         ]
         wanted = {s for s, t in zip(signatures, graph.tasks, strict=True) if can[t.name]}
-        known = {} if self._fresh else self._store.read(device.spec.key)
+        known = {} if self._fresh else self._store.read(_key(engine))
         if not wanted <= known.keys():
-            measured = self._sweep(compiled, signatures, device, graph)
+            measured = self._sweep(compiled, signatures, engine, graph)
             if measured is None:
-                return self._estimated(graph, device, can)
+                return self._estimated(graph, engine, can)
             known = {s: m for s, m in measured.items() if s in wanted and s not in known} | known
-            self._store.write(device.spec.key, {s: known[s] for s in wanted})
+            self._store.write(_key(engine), {s: known[s] for s in wanted})
         return {
             t.name: known[s].seconds if can[t.name] else float("inf")
             for s, t in zip(signatures, graph.tasks, strict=True)
         }
 
     def _estimated(
-        self, graph: Graph, device: Device, can: Mapping[str, bool]
+        self, graph: Graph, engine: OpenEngine, can: Mapping[str, bool]
     ) -> Mapping[str, float]:
         """Seconds of each task, of what it computes and moves. They are not stored."""
-        launch_s, cores = self._launch_s(device), len(device.spec.cores)
+        launch_s, cores = self._launch_s(engine), len(engine.device.cores)
         return {
             t.name: launch_s + estimated_s(graph, t, cores) if can[t.name] else float("inf")
             for t in graph.tasks
         }
 
     def _sweep(
-        self, compiled: CompiledPlan, signatures: Sequence[str], device: Device, graph: Graph
+        self, compiled: CompiledPlan, signatures: Sequence[str], engine: OpenEngine, graph: Graph
     ) -> dict[str, Measurement] | None:
         """The median of each signature; None if no made-up inputs suit the model."""
         reason = ""
         for feeds in candidates(graph):
             try:
-                return self._swept(compiled, signatures, device, graph, feeds)
+                return self._swept(compiled, signatures, engine, graph, feeds)
             except ExecutionError as error:
                 reason = reason or first_line(error)
         warnings.warn(
             f"{graph.name!r} does not run with made-up inputs ({reason}); its tasks cannot be "
-            f"measured, and plans for {device.spec.name} rest on estimates",
+            f"measured, and plans for {engine.place} rest on estimates",
             ModelWarning, stacklevel=2,
         )  # fmt: skip
         return None
 
     def _swept(
-        self, compiled: CompiledPlan, signatures: Sequence[str], device: Device, graph: Graph,
+        self, compiled: CompiledPlan, signatures: Sequence[str], engine: OpenEngine, graph: Graph,
         feeds: Mapping[str, Array],
     ) -> dict[str, Measurement]:  # fmt: skip
         """Run all tasks in order until their sum is stable; the median of each signature."""
         effort = self._effort
         rows: list[list[float]] = []
-        what = f"{device.spec.name}: {len(set(signatures))} distinct tasks"
+        what = f"{engine.place}: {len(set(signatures))} distinct tasks"
         with Executor(compiled, self._devices) as executor:
             for _ in range(effort.warm_up):
                 executor.run(feeds)
@@ -178,32 +184,32 @@ class Profiler:
             samples.setdefault(signature, []).extend(column)
         return {signature: Measurement.of(seconds) for signature, seconds in samples.items()}
 
-    def _launch_s(self, device: Device) -> float:
-        (seconds,) = self._cached(
-            device.spec.key, ["launch, joined"], lambda: [launch_overhead(device)]
-        )
+    def _launch_s(self, engine: OpenEngine) -> float:
+        (seconds,) = self._cached(_key(engine), ["launch"], lambda: [launch_overhead(engine)])
         return seconds
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
-        links = tuple(self._link(a, b) for a in self._devices for b in self._devices if a is not b)
+        links = tuple(self._link(a, b) for a in self._engines for b in self._engines if a is not b)
         return System(tuple(d.spec for d in self._devices), links)
 
-    def _link(self, source: Device, target: Device) -> Link:
-        ends = source.spec.name, target.spec.name
-        key = f"{source.spec.key} -> {target.spec.key}"
+    def _link(self, source: OpenEngine, target: OpenEngine) -> Link:
+        ends = source.device.name, target.device.name
+        key = f"{_key(source)} -> {_key(target)}"
         how = "" if self._waiting == "passive" else ", active"
-        if source.spec.memory == target.spec.memory:
+        if source.memory == target.memory:
             (latency_s,) = self._cached(
                 key, [f"handover{how}"], lambda: [wake_up(source, target, self._waiting)]
             )
-            return Link(*ends, latency_s)
+            return Link(*ends, latency_s, source_engine=source.info.name,
+                        target_engine=target.info.name)  # fmt: skip
         latency_s, byte_s = self._cached(
             key,
             [f"crossing{how}", f"crossing, a byte{how}"],
             lambda: crossing(source, target, self._waiting),
         )
-        return Link(*ends, latency_s, 1 / byte_s if byte_s else math.inf)
+        return Link(*ends, latency_s, 1 / byte_s if byte_s else math.inf,
+                    source_engine=source.info.name, target_engine=target.info.name)  # fmt: skip
 
     def _cached(
         self, key: str, signatures: Sequence[str], measure: Callable[[], Sequence[Measurement]]
@@ -216,8 +222,12 @@ class Profiler:
         return [known[signature].seconds for signature in signatures]
 
 
+def _key(engine: OpenEngine) -> str:
+    return engine.device.key(engine.info.name)
+
+
 def measure_in_place(
-    compiler: Compiler, schedule: Schedule, devices: Sequence[Device], runs: int = 7
+    compiler: Compiler, schedule: Schedule, devices: Sequence[OpenDevice], runs: int = 7
 ) -> dict[str, float]:
     """Median seconds of each task of a schedule that has a segment for each, in order."""
     graph = schedule.graph

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from coexec.engines.base import Bound, Device
+from coexec.engines.base import Bound, OpenEngine
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.memory.reuse import Lifetime, share
 from coexec.plans.schedule import Segment, ended_before
 from coexec.runtime.installation import Installation
+from coexec.system.hardware import MAIN, Memory
 
 __all__ = ["Buffers", "Values"]
 
@@ -23,7 +24,7 @@ class Values:
     feeds: Mapping[str, Array]
     returned: Mapping[str, Any]
     """What segments write straight into the caller's arrays, by name."""
-    moved: dict[tuple[str, str], Any] = field(default_factory=dict)
+    moved: dict[tuple[str, Memory], Any] = field(default_factory=dict)
     """By value and memory, what this run has moved there."""
 
 
@@ -37,7 +38,7 @@ class Buffers:
     def __init__(self, installation: Installation) -> None:
         self._installed = installation
         self._static = _allocate(installation)
-        self._landed: dict[tuple[str, str], Any] = {}
+        self._landed: dict[tuple[str, Memory], Any] = {}
         """By value and memory: the device tensor that it moves into in each run."""
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -54,30 +55,30 @@ class Buffers:
         program = self._installed.programs[index]
         if program is None:
             return None
-        device = self._installed.devices[segment.device]
+        engine = self._installed.engines[segment.place]
         bound = self._bindings.get(index)
         if bound is not None:
             changing_inputs, changing_outputs = self._changing[index]
             for name in changing_inputs:
-                bound.set_input(name, self.input(name, device, values))
+                bound.set_input(name, self.input(name, engine, values))
             for name in changing_outputs:
                 bound.set_output(name, values.returned[name])
             return bound
         module = self._installed.compiled.modules[index]
-        inputs = {t.name: self.input(t.name, device, values) for t in module.inputs}
+        inputs = {t.name: self.input(t.name, engine, values) for t in module.inputs}
         outputs = {t.name: self._tensor(t.name, values) for t in module.outputs}
         self._changing[index] = (
-            tuple(n for n in inputs if not self._stays(n, device)),
+            tuple(n for n in inputs if not self._stays(n, engine)),
             tuple(n for n in outputs if n not in self._static),
         )
         self._bindings[index] = bound = program.bind(inputs, outputs)
         return bound
 
-    def input(self, value: str, device: Device, values: Values) -> Any:
-        """A value in the memory of ``device``; moved there once, kept for later readers."""
-        key = (value, device.spec.memory)
+    def input(self, value: str, engine: OpenEngine, values: Values) -> Any:
+        """A value in the memory of ``engine``; moved there once, kept for later readers."""
+        key = (value, engine.memory)
         source = self._installed.home.get(value)
-        if source is not None and source.spec.memory == device.spec.memory:
+        if source is not None and source.memory == engine.memory:
             return self._tensor(value, values)
         # Only the thread of a device moves tensors into its memory, unless devices share one.
         if key not in values.moved or (source is not None and not self._installed.tensor_caching):
@@ -85,7 +86,7 @@ class Buffers:
                 array = values.feeds[value]
             else:
                 array = source.download(self._tensor(value, values))
-            self._landed[key] = values.moved[key] = device.upload(array, self._landed.get(key))
+            self._landed[key] = values.moved[key] = engine.upload(array, self._landed.get(key))
         return values.moved[key]
 
     def output(self, tensor: Tensor, values: Values) -> Array:
@@ -105,11 +106,11 @@ class Buffers:
     def _tensor(self, value: str, values: Values) -> Any:
         return self._static[value] if value in self._static else values.returned[value]
 
-    def _stays(self, value: str, device: Device) -> bool:
-        """Whether ``device`` finds a value in the same tensor in every run."""
+    def _stays(self, value: str, engine: OpenEngine) -> bool:
+        """Whether ``engine`` finds a value in the same tensor in every run."""
         if value not in self._static:
             return False
-        return self._installed.home[value].spec.memory == device.spec.memory
+        return self._installed.home[value].memory == engine.memory
 
 
 def _allocate(installed: Installation) -> dict[str, Any]:
@@ -118,16 +119,16 @@ def _allocate(installed: Installation) -> dict[str, Any]:
     kept = {value for parts in installed.compiled.parts.values() for value, _ in parts}
     kept.update(t.name for t in installed.compiled.outputs)
     made = {t.name: (s.index, t) for s, m in installed.parts() for t in m.outputs}
-    groups: dict[str, list[str]] = {}
+    groups: dict[Memory, list[str]] = {}
     for name in made:
         if name not in returned:
-            groups.setdefault(installed.home[name].spec.memory, []).append(name)
+            groups.setdefault(installed.home[name].memory, []).append(name)
     leaving = kept | {n for values in installed.crossing.values() for n, _ in values}
     static: dict[str, Any] = {}
     for memory, names in groups.items():
-        if memory == "host":
+        if memory.name == MAIN:
             static |= _shared(installed, names, kept, made)
-        else:  # such devices lay their tensors out themselves
+        else:  # such engines lay their tensors out themselves
             static |= {n: installed.home[n].allocate(made[n][1], n in leaving) for n in names}
     return static
 

@@ -22,7 +22,8 @@ from queue import Empty
 from typing import Literal
 
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.base import Device, Timed
+from coexec.engines.base import OpenEngine, Timed
+from coexec.engines.opened import OpenDevice
 from coexec.errors import ClosedError, CoexecError, DeviceError, ExecutionError
 from coexec.frontend.module import Array
 from coexec.plans.schedule import Progress
@@ -54,7 +55,7 @@ class Executor:
     def __init__(
         self,
         compiled: CompiledPlan,
-        devices: Sequence[Device],
+        devices: Sequence[OpenDevice],
         *,
         waiting: Waiting = "passive",
         tensor_caching: bool = True,
@@ -83,7 +84,8 @@ class Executor:
         self._callers_cores = self._cores_of(self._callers)
         self._served = [n for n in self._installed.used if n != self._callers]
         """Devices with a thread of their own."""
-        self._timed = [d for d in devices if isinstance(d, Timed)]
+        self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
+        self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
         self._turn = Turn()
         self._latest: Run | None = None
         self._refusal: CoexecError | None = None
@@ -135,12 +137,12 @@ class Executor:
             installed, buffers, self._progress.again(), feeds, recorder, dict(self._workers)
         )
         timed = self._timed if recorder.wants_details() else []
-        for device in timed:
-            device.start_timing()
+        for engine in timed:
+            engine.start_timing()
         self._serve(run)
         outputs = run.output()
-        for device in timed:
-            recorder.add(device.stop_timing())
+        for engine in timed:
+            recorder.add(engine.stop_timing())
         self._buffers = buffers
         if self._refusal is not None:  # closed meanwhile by a signal handler
             _end(self._workers)
@@ -194,7 +196,8 @@ class Executor:
         """The cores for a thread that serves a device. Empty: the thread is not bound."""
         if not hasattr(os, "sched_setaffinity"):
             return set()
-        return {core for d in self._devices if d.spec.name == name for core in d.thread_cores}
+        installed = self._installed
+        return set() if name is None or installed is None else set(installed.thread_cores(name))
 
     def _have_workers(self) -> None:
         for name in self._served:
@@ -218,8 +221,8 @@ class Executor:
                     f"that was interrupted; make a new session, without this device if it hangs"
                 )
                 self._refuse()
-        for device in self._timed:
-            device.stop_timing()
+        for engine in self._timed:
+            engine.stop_timing()
 
     def close(self) -> None:
         """End the threads. The devices stay open.
@@ -252,11 +255,10 @@ class Executor:
                                           "has to run again"))  # fmt: skip
         self._turn, self._latest, self._buffers = Turn(), None, None
         self._workers.clear()
-        used = [d for d in self._devices if d.spec.name in (*self._served, self._callers)]
-        if any(d.after_fork != "works" for d in used):
+        if any(engine.after_fork != "works" for engine in self._engines):
             forks.keep_for_ever((self._installed, self._devices))
             self._installed = None
-        lost = [d.spec.name for d in used if d.after_fork == "lost"]
+        lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
             self._refusal = DeviceError(
                 f"{lost[0]} belongs to the process that os.fork copied; make the session in the "

@@ -1,14 +1,15 @@
 """A compiled plan on open devices: its programs, and where each value lies."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.base import Device, Program
-from coexec.errors import DeviceError
+from coexec.engines.base import OpenEngine, Program
+from coexec.engines.opened import OpenDevice, engine_at
 from coexec.frontend.module import Module
 from coexec.ir.graph import Tensor
 from coexec.plans.schedule import Segment
+from coexec.system.hardware import MAIN, Memory, Place
 
 __all__ = ["Installation"]
 
@@ -20,7 +21,7 @@ class Installation:
     """The part of an executor that all runs share and no run changes."""
 
     def __init__(
-        self, compiled: CompiledPlan, devices: Sequence[Device], tensor_caching: bool
+        self, compiled: CompiledPlan, devices: Sequence[OpenDevice], tensor_caching: bool
     ) -> None:
         """Compile the modules.
 
@@ -28,23 +29,27 @@ class Installation:
             DeviceError: a device of the plan is missing, or cannot compile its part.
         """
         self.compiled = compiled
-        self.devices = {d.spec.name: d for d in devices}
         self.tensor_caching = tensor_caching
-        for segment in compiled.segments:
-            if segment.device not in self.devices:
-                raise DeviceError(
-                    f"the plan uses {segment.device!r}, which is not open; open devices: "
-                    f"{', '.join(self.devices)}"
-                )
-        self.home = {t.name: self.devices[s.device] for s, m in self.parts() for t in m.outputs}
-        """By value that a segment computes: the device that computes it."""
+        places = dict.fromkeys(segment.place for segment in compiled.segments)
+        self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
+        self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
+        """By value that a segment computes: the engine that computes it."""
         self.programs: list[Program | None] = [
-            self.devices[s.device].compile(m) if m.outputs else None for s, m in self.parts()
+            self.engines[s.place].compile(m) if m.outputs else None for s, m in self.parts()
         ]
 
     def parts(self) -> Iterator[tuple[Segment, Module]]:
         """The segments with their modules."""
         return zip(self.compiled.segments, self.compiled.modules, strict=True)
+
+    def thread_cores(self, device: str) -> Collection[int]:
+        """Where the thread of a device belongs, for all engines that it serves; empty: anywhere.
+
+        Where they have no core in common, the first engine decides.
+        """
+        wanted = [set(e.thread_cores) for p, e in self.engines.items() if p.device == device]
+        common = set.intersection(*(cores for cores in wanted if cores)) if any(wanted) else set()
+        return common or next((cores for cores in wanted if cores), set())
 
     @cached_property
     def used(self) -> tuple[str, ...]:
@@ -65,11 +70,11 @@ class Installation:
             for t in module.outputs
             if t.name in whole
             and t.size_bytes >= _SMALL_BYTES
-            and self.home[t.name].spec.memory == "host"
+            and self.home[t.name].memory.name == MAIN
         )
 
     @cached_property
-    def crossing(self) -> Mapping[int, Sequence[tuple[str, str]]]:
+    def crossing(self) -> Mapping[int, Sequence[tuple[str, Place]]]:
         """By segment, the values that move into another memory, each with its first reader there.
 
         Empty without tensor caching: each reader fetches what it needs then.
@@ -77,13 +82,13 @@ class Installation:
         if not self.tensor_caching:
             return {}
         maker = {t.name: s.index for s, m in self.parts() for t in m.outputs}
-        first: dict[tuple[str, str], str] = {}
+        first: dict[tuple[str, Memory], Place] = {}
         for segment, module in self.parts():
-            memory = self.devices[segment.device].spec.memory
+            memory = self.engines[segment.place].memory
             for tensor in module.inputs:
-                if tensor.name in maker and self.home[tensor.name].spec.memory != memory:
-                    first.setdefault((tensor.name, memory), segment.device)
-        found: dict[int, list[tuple[str, str]]] = {}
-        for (value, _), device in first.items():
-            found.setdefault(maker[value], []).append((value, device))
+                if tensor.name in maker and self.home[tensor.name].memory != memory:
+                    first.setdefault((tensor.name, memory), segment.place)
+        found: dict[int, list[tuple[str, Place]]] = {}
+        for (value, _), place in first.items():
+            found.setdefault(maker[value], []).append((value, place))
         return found

@@ -78,7 +78,7 @@ class RealRecorder:
             start_s = self._start_s[node] - self._origin_s
             tasks = tuple(piece.task for piece in segment.pieces)
             spans.append(Span(segment.name, segment.device, start_s, end_s - self._origin_s,
-                              "compute", tasks, node))  # fmt: skip
+                              "compute", tasks, node, engine=segment.engine))  # fmt: skip
         details = tuple(_moved(d, self._origin_s) for d in self._details)
         return Trace(self._devices, tuple(spans), tuple(flows(self._compiled.transfers)), details)
 

@@ -13,11 +13,13 @@ from coexec.runtime.forks import COMPUTING
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.workers import LOOK_S, Worker
+from coexec.system.hardware import Place
 
 __all__ = ["Job", "Run"]
 
-Job = int | str | None
-"""A segment to run, or a value to fetch. None only tells threads that wait actively to begin."""
+Job = int | tuple[str, Place] | None
+"""A segment to run, or a value to fetch for an engine. None only tells threads that wait actively
+to begin."""
 
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
@@ -70,8 +72,8 @@ class Run:
     def advance(self, job: Job, name: str) -> None:
         """Do a job on the device ``name``, then the segments that it makes ready there."""
         with COMPUTING:
-            if isinstance(job, str):
-                self._prefetch(job, name)
+            if isinstance(job, tuple):
+                self._prefetch(*job)
                 return
             following = job
             while following is not None:
@@ -82,18 +84,18 @@ class Run:
         outputs = self.installed.compiled.outputs
         return {t.name: self.buffers.output(t, self.values) for t in outputs}
 
-    def _prefetch(self, value: str, name: str) -> None:
-        """Move a value into the device's memory before its reader is ready.
+    def _prefetch(self, value: str, place: Place) -> None:
+        """Move a value into an engine's memory before its reader is ready.
 
         The job stands before its reader in the queue, so the run cannot have ended yet.
         """
         try:
             if not self.stopped:
-                self.buffers.input(value, self.installed.devices[name], self.values)
+                self.buffers.input(value, self.installed.engines[place], self.values)
         except Exception as error:
-            if self._is_callers(error, name):
+            if self._is_callers(error, place.device):
                 raise
-            self.fail(ExecutionError(f"{name} failed while it fetched {value!r}: {error}; the run "
+            self.fail(ExecutionError(f"{place} failed while it fetched {value!r}: {error}; the run "
                                      f"was stopped, no result is returned"))  # fmt: skip
 
     def _step(self, node: int, name: str) -> int | None:
@@ -116,8 +118,9 @@ class Run:
             self.fail(_explained(error, segment))
             return None
         self.recorder.end(node)
-        for value, device in self.installed.crossing.get(node, ()):
-            self._give(device, value)
+        for value, place in self.installed.crossing.get(node, ()):
+            if place.device != name:  # this thread fetches for itself when it gets there
+                self._give(place.device, (value, place))
         following = None
         for freed in self._finish(node):
             device = self.installed.compiled.segments[freed].device

@@ -4,61 +4,128 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from coexec.errors import DeviceError
 
-__all__ = ["Busy", "Device", "Link", "System"]
+__all__ = ["MAIN", "Busy", "Device", "EngineInfo", "Link", "Memory", "Place", "System"]
 
 Busy = Literal["source", "target", "none"]
 """Which processor cannot compute while data moves over a link."""
 
+MAIN = "main"
+"""The memory of a host in which tensors are arrays that every program of the host can read."""
+
+
+class Place(NamedTuple):
+    """A device with one of its engines: where a piece is computed."""
+
+    device: str
+    engine: str
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.engine}"
+
+
+class Memory(NamedTuple):
+    """Where tensors lie. Places with the same memory hand tensors on without a copy."""
+
+    host: str
+    name: str
+    """`MAIN`, or a name for what one engine alone can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """An engine as it drives one device."""
+
+    name: str
+    """As the user writes it: "onnxruntime", "opencl"."""
+    version: str = ""
+    """All that durations and compiled programs depend on besides the processor: the engine's
+    version, its build, its driver."""
+    memory: str = MAIN
+    """The memory of the host that its tensors lie in."""
+    memory_bytes: int | None = None
+    precision: str = "fp32"
+    """How it computes: "fp32", "fp16" or "bf16"."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A processor, or a set of cores, with the memory that it computes in."""
+    """A processor, or a set of cores, with the engines that may compute on it."""
 
     name: str
     """As the user writes it: "cpu:0-3", "gpu:0"."""
     kind: str
-    """The row of the device registry that made it: "cpu", "null", ..."""
+    """What stands before the colon: "cpu", "gpu", "null", ..."""
+    engines: tuple[EngineInfo, ...] = (EngineInfo("null"),)
+    """At least one. Planners that choose no engine take the first."""
     cores: tuple[int, ...] = ()
     """Cores of the host that it occupies; none for a processor of its own."""
-    memory: str = "host"
-    """Devices that name the same memory hand tensors to each other without a copy."""
-    memory_bytes: int | None = None
+    host: str = "localhost"
+    """The machine that it is in."""
     max_frequency_hz: float | None = None
     processor: str = ""
     """The processor's own name."""
-    engine: str = ""
-    """What runs the kernels, with its version: "onnxruntime 1.31.1, ..."."""
-    precision: str = "fp32"
-    """How tensors are stored: "fp32" or "fp16"."""
     features: str = ""
     """A digest of the processor's instruction sets: engines lay out weights by them."""
+    identity: str = ""
+    """What engines tell it by from others of its kind, such as a GPU's UUID."""
+
+    def engine(self, name: str) -> EngineInfo:
+        """What is known of one of its engines.
+
+        Raises:
+            DeviceError: it has no such engine.
+        """
+        for engine in self.engines:
+            if engine.name == name:
+                return engine
+        raise DeviceError(f"device {self.name!r} has no engine {name!r} here, only "
+                          f"{', '.join(e.name for e in self.engines)}; write "
+                          f"{self.name}/{name}, or make a new plan")  # fmt: skip
 
     @property
-    def key(self) -> str:
-        """Equal for two devices on which a task takes equally long: keys the profile store."""
+    def request(self) -> str:
+        """How a user asks for it with exactly these engines: "cpu:1/opencl"."""
+        return f"{self.name}/{'+'.join(engine.name for engine in self.engines)}"
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """One for each engine."""
+        return tuple(Place(self.name, engine.name) for engine in self.engines)
+
+    def memory(self, engine: str) -> Memory:
+        """Where the tensors of an engine lie."""
+        return Memory(self.host, self.engine(engine).memory)
+
+    def key(self, engine: str) -> str:
+        """Equal for two places on which a task takes equally long: keys the profile store."""
+        info = self.engine(engine)
         hertz = "" if self.max_frequency_hz is None else f" {self.max_frequency_hz / 1e9:.2f} GHz"
-        stored = "" if self.precision == "fp32" else f", {self.precision}"
+        stored = "" if info.precision == "fp32" else f", {info.precision}"
         count = max(1, len(self.cores))
         features = f" ({self.features})" if self.features else ""
         processor = f"{self.processor}{features}{hertz}"
-        return f"{self.kind} x{count} {processor}, {self.engine}{stored}"
+        return f"{self.kind} x{count} {processor}, {info.name} {info.version}{stored}"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How data gets from one device to another, in one direction."""
+    """How data gets from one device to another, or from one engine to another, in one direction."""
 
     source: str
+    """Name of a device."""
     target: str
     latency_s: float = 0.0
     """From the end of a segment to the start of one that waits for it; nobody is busy."""
     bandwidth_bytes_per_s: float = float("inf")
-    """Infinite where the devices share a memory."""
+    """Infinite where the tensors lie in one memory."""
     busy: Busy = "target"
+    source_engine: str = ""
+    """Empty: the same for all engines of the source that have no link of their own."""
+    target_engine: str = ""
 
     def copy_s(self, size_bytes: int) -> float:
         """Seconds that moving ``size_bytes`` keeps the link and its busy processor occupied."""
@@ -67,7 +134,11 @@ class Link:
 
 @dataclass(frozen=True)
 class System:
-    """The devices that a plan may use, and a link for each ordered pair of them."""
+    """The devices that a plan may use, and a link for each ordered pair of them.
+
+    Where two engines have a link of their own, that one counts; else the link of their devices;
+    and where there is none, data moves at no cost.
+    """
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
@@ -92,13 +163,24 @@ class System:
         return {d.name: d for d in self.devices}
 
     @cached_property
-    def _link(self) -> Mapping[tuple[str, str], Link]:
-        return {(link.source, link.target): link for link in self.links}
+    def places(self) -> tuple[Place, ...]:
+        """By device, its place for planners that choose no engine: the one with its first."""
+        return tuple(device.places[0] for device in self.devices)
 
-    def link(self, source: str, target: str) -> Link:
-        """The link between two devices; one without cost where none is described."""
-        found = self._link.get((source, target))
-        return Link(source, target) if found is None else found
+    @cached_property
+    def _link(self) -> Mapping[tuple[str, str, str, str], Link]:
+        return {(x.source, x.source_engine, x.target, x.target_engine): x for x in self.links}
+
+    def link(self, source: Place, target: Place) -> Link:
+        """The link between two places; one without cost where none is described."""
+        found = self._link.get((*source, *target))
+        if found is None:
+            found = self._link.get((source.device, "", target.device, ""))
+        return Link(source.device, target.device) if found is None else found
+
+    def memory(self, place: Place) -> Memory:
+        """Where the tensors of a place lie."""
+        return self.device[place.device].memory(place.engine)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +189,8 @@ class System:
     @property
     def fingerprint(self) -> str:
         """A digest of the devices: what a cached plan and profile depend on."""
-        text = repr([(d.name, d.key, d.memory) for d in self.devices])
+        text = repr([(d.name, d.key(e.name), d.memory(e.name)) for d in self.devices
+                     for e in d.engines])  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
@@ -120,12 +203,17 @@ class System:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
-        devices = tuple(Device(**(d | {"cores": tuple(d["cores"])})) for d in data["devices"])
+        devices = tuple(_device(row) for row in data["devices"])
         links = tuple(
             Link(**(x | {"bandwidth_bytes_per_s": x["bandwidth_bytes_per_s"] or float("inf")}))
             for x in data["links"]
         )
         return cls(devices, links)
+
+
+def _device(row: Mapping[str, Any]) -> Device:
+    engines = tuple(EngineInfo(**engine) for engine in row["engines"])
+    return Device(**{**row, "cores": tuple(row["cores"]), "engines": engines})
 
 
 def _finite(link: dict[str, Any]) -> dict[str, Any]:
@@ -135,12 +223,12 @@ def _finite(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_shared_cores(devices: Iterable[Device]) -> None:
-    owner: dict[int, str] = {}
+    owner: dict[tuple[str, int], str] = {}
     for device in devices:
         for core in device.cores:
-            if core in owner:
+            other = owner.setdefault((device.host, core), device.name)
+            if other != device.name:
                 raise DeviceError(
-                    f"devices {owner[core]!r} and {device.name!r} share core {core}; two devices "
+                    f"devices {other!r} and {device.name!r} share core {core}; two devices "
                     f"of one plan never share a core: give each its own, for example cpu:0,cpu:1"
                 )
-            owner[core] = device.name

@@ -1,7 +1,7 @@
 """Why each task is where it is: reasons that a plan's costs, data and times give."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from coexec.costs.base import CostModel
@@ -24,6 +24,7 @@ class Reason:
 
     task: str
     device: str
+    engine: str
     why: str
     predicted_s: float
     moved_bytes: int
@@ -35,18 +36,19 @@ def explain(
     schedule: Schedule,
     cost: CostModel,
     system: System,
-    pins: Mapping[str, str] | None = None,
+    pinned: Collection[str] = (),
 ) -> list[Reason]:
     """A reason for each piece of the plan, in the order in which they start.
 
     Args:
         plan: verified; ``schedule`` is derived from it.
-        pins: devices of tasks that the user has chosen, by task name.
+        pinned: names of tasks whose device the user has chosen.
     """
     graph = schedule.graph
     trace = simulate(schedule, cost, system)
     span_of = {s.segment: s for s in trace.spans if s.kind == "compute"}
     device_of = {piece.task: device for piece, device in plan.device_of.items()}
+    elsewhere = {place.device: place for place in system.places}
     found = []
     for segment in sorted(schedule.segments, key=lambda s: span_of[s.index].start_s):
         beside = sorted(
@@ -62,12 +64,12 @@ def explain(
         for piece in segment.pieces:
             task = graph.task[piece.task]
             moved = sum(arriving.pop(name, 0) for name in task.inputs)
-            seconds = {name: cost.piece_s(graph, task, piece.region, name) for name in system.names}
-            why = ((pins or {}).get(task.name) and "pinned") or _why(
-                graph, task, segment.device, seconds, device_of, beside
-            )
+            places = {**elsewhere, segment.device: segment.place}
+            seconds = {n: cost.piece_s(graph, task, piece.region, p) for n, p in places.items()}
+            why = _why(graph, task, segment.device, seconds, device_of, beside)
+            why = "pinned" if task.name in pinned else why
             found.append(Reason(str(piece) if piece.region != graph.output_of(task).whole
-                                else task.name, segment.device, why,
+                                else task.name, *segment.place, why,
                                 seconds[segment.device], moved))  # fmt: skip
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from coexec.costs.base import CostModel
 from coexec.plans.schedule import Progress, Schedule, Segment, Transfer
-from coexec.system.hardware import System
+from coexec.system.hardware import Link, Place, System
 from coexec.timing.trace import Flow, Span, Trace
 
 __all__ = ["VirtualClock", "flows", "launched_s", "segment_s", "simulate"]
@@ -15,10 +15,10 @@ def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
     """Seconds of one segment: its pieces, started once."""
     graph = schedule.graph
     pieces_s = [
-        cost.piece_s(graph, graph.task[piece.task], piece.region, segment.device)
+        cost.piece_s(graph, graph.task[piece.task], piece.region, segment.place)
         for piece in segment.pieces
     ]
-    return launched_s(pieces_s, cost.launch_s(segment.device))
+    return launched_s(pieces_s, cost.launch_s(segment.place))
 
 
 def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
@@ -58,7 +58,7 @@ class VirtualClock:
         self._count = len(schedule.segments)
         self._duration_s = [segment_s(s, schedule, cost) for s in schedule.segments]
         self._free_s = dict.fromkeys(system.names, 0.0)
-        self._link_free_s: dict[tuple[str, str], float] = {}
+        self._link_free_s: dict[tuple[Place, Place], float] = {}
         self._end_s: dict[int, float] = {}
         self._arrival_s: dict[tuple[int, int], float] = {}
         self._spans: list[Span] = []
@@ -73,7 +73,17 @@ class VirtualClock:
         self._free_s[segment.device] = self._end_s[node] = end_s
         tasks = tuple(p.task for p in segment.pieces)
         self._spans.append(
-            Span(segment.name, segment.device, start_s, end_s, "compute", tasks, index, request)
+            Span(
+                segment.name,
+                segment.device,
+                start_s,
+                end_s,
+                "compute",
+                tasks,
+                index,
+                request,
+                segment.engine,
+            )
         )
         self._send(segment, request)
         return end_s
@@ -90,15 +100,15 @@ class VirtualClock:
         here = segment.device
         segments = self._schedule.segments
         for before in segment.after:
-            source = segments[before].device
-            if source != here:
-                latency_s = self._system.link(source, here).latency_s
+            source = segments[before].place
+            if source != segment.place:
+                latency_s = self._system.link(source, segment.place).latency_s
                 self._wait(here, self._end_s[request * self._count + before] + latency_s)
         arrivals_s = [self._free_s[here]]
         for number, transfer in enumerate(self._schedule.incoming[segment.index]):
-            link = self._system.link(segments[transfer.source].device, here)
+            link = self._system.link(segments[transfer.source].place, segment.place)
             if link.busy == "target":
-                self._copy(here, transfer.size_bytes, link.source, here, transfer.tensor, request)
+                self._copy(here, transfer, link, request)
             else:
                 node = request * self._count + segment.index
                 arrivals_s.append(self._arrival_s[node, number])
@@ -110,16 +120,17 @@ class VirtualClock:
         end_s = self._free_s[here]
         for transfer in self._schedule.outgoing[segment.index]:
             target = self._schedule.segments[transfer.target]
-            link = self._system.link(here, target.device)
+            link = self._system.link(segment.place, target.place)
             if link.busy == "target":
                 continue
             if link.busy == "source":
-                self._copy(here, transfer.size_bytes, here, link.target, transfer.tensor, request)
+                self._copy(here, transfer, link, request)
                 done_s = self._free_s[here]
             else:
-                start_s = max(end_s, self._link_free_s.get((here, link.target), 0.0))
+                ends = segment.place, target.place
+                start_s = max(end_s, self._link_free_s.get(ends, 0.0))
                 done_s = start_s + self._cost.transfer_s(transfer.size_bytes, link)
-                self._link_free_s[here, link.target] = done_s
+                self._link_free_s[ends] = done_s
             number = self._schedule.incoming[target.index].index(transfer)
             key = (request * self._count + target.index, number)
             self._arrival_s[key] = done_s + link.latency_s
@@ -127,16 +138,13 @@ class VirtualClock:
     def _wait(self, device: str, until_s: float) -> None:
         self._free_s[device] = max(self._free_s[device], until_s)
 
-    def _copy(
-        self, busy: str, size_bytes: int, source: str, target: str, tensor: str, request: int
-    ) -> None:
-        link = self._system.link(source, target)
-        duration_s = self._cost.transfer_s(size_bytes, link)
+    def _copy(self, busy: str, transfer: Transfer, link: Link, request: int) -> None:
+        duration_s = self._cost.transfer_s(transfer.size_bytes, link)
         if duration_s <= 0.0:
             return
         start_s = self._free_s[busy]
         self._free_s[busy] = start_s + duration_s
-        name = f"{tensor}: {source} -> {target}"
+        name = f"{transfer.tensor}: {link.source} -> {link.target}"
         self._spans.append(
             Span(name, busy, start_s, start_s + duration_s, "transfer", request=request)
         )

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from coexec.system.hardware import Place
+
 __all__ = ["Detail", "Flow", "Span", "Trace"]
 
 
@@ -20,10 +22,17 @@ class Span:
     tasks: tuple[str, ...] = ()
     segment: int = -1
     request: int = 0
+    engine: str = ""
+    """Of the device, for segments."""
 
     @property
     def duration_s(self) -> float:
         return self.end_s - self.start_s
+
+    @property
+    def place(self) -> Place:
+        """Of a segment: where it was computed."""
+        return Place(self.device, self.engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,12 @@ def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
         "tid": rows[span.device],
         "ts": span.start_s * 1e6,
         "dur": span.duration_s * 1e6,
-        "args": {"tasks": list(span.tasks), "segment": span.segment, "request": span.request},
+        "args": {
+            "tasks": list(span.tasks),
+            "segment": span.segment,
+            "request": span.request,
+            "engine": span.engine,
+        },
     }
 
 

@@ -2,29 +2,24 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime as ort
 
-from coexec.engines.base import AfterFork
+from coexec.engines.base import OpenEngine
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
-from coexec.ir.graph import Task, Tensor
-from coexec.system import hardware
+from coexec.system.hardware import Device, EngineInfo
 
-__all__ = ["CpuCluster", "OrtProgram", "aligned_empty", "session_options"]
+__all__ = ["CpuCluster", "OrtProgram", "session_options"]
 
 _ORT_FOLDER = os.path.dirname(ort.__file__) + os.sep
 
-_ALIGNMENT = 64
-"""Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
 
-
-class CpuCluster:
-    """The cores ``spec.cores`` as one device: one thread a core, bound to it."""
+class CpuCluster(OpenEngine):
+    """ONNX Runtime on the cores of one device: one thread a core, bound to it."""
 
     layout_ops: LayoutOps = frozenset(
         {
@@ -34,15 +29,12 @@ class CpuCluster:
         }
     )
 
-    def __init__(self, spec: hardware.Device) -> None:
-        self.spec = spec
+    def __init__(self, device: Device, info: EngineInfo) -> None:
+        super().__init__(device, info)
         # The other threads of a session are bound to one core each. A caller that may use any of
         # the cores can stay on one of theirs, where it was last, and the run takes twice as long.
-        self.thread_cores: Collection[int] = spec.cores[:1]
-        self.after_fork: AfterFork = "works" if len(spec.cores) == 1 else "again"
-
-    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        return None
+        self.thread_cores = device.cores[:1]
+        self.after_fork = "works" if len(device.cores) == 1 else "again"
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
         from coexec.engines.onnxruntime.lowering import lower
@@ -50,22 +42,10 @@ class CpuCluster:
         return lower(model, borders, folder)
 
     def compile(self, module: Module) -> "OrtProgram":
-        options = session_options(len(self.spec.cores), self.spec.cores)
+        options = session_options(len(self.device.cores), self.device.cores)
         # The module is cut from a lowered model: everything was optimised there.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return OrtProgram(module, options, self.spec.name)
-
-    def allocate(self, tensor: Tensor, leaving: bool = False) -> Array:
-        return aligned_empty(tensor)
-
-    def upload(self, array: Array, into: Array | None = None) -> Array:
-        return array
-
-    def download(self, tensor: Any) -> Array:
-        return np.asarray(tensor)
-
-    def close(self) -> None:
-        pass
+        return OrtProgram(module, options, self.device.name)
 
 
 class OrtProgram:
@@ -157,14 +137,6 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
         others = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
     return options
-
-
-def aligned_empty(tensor: Tensor) -> Array:
-    """Uninitialised memory for ``tensor`` that starts at a cache line."""
-    raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
-    offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
-    flat = raw[offset : offset + tensor.size_bytes]
-    return flat.view(tensor.dtype).reshape(tensor.shape)
 
 
 _shared: list[bool] = []

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coexec.engines import detect
-from coexec.engines.opencl import child
+from coexec.engines import child, detect
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.platforms import devices
@@ -118,7 +117,7 @@ def _started(binaries: Binaries, sources: Sequence[str], options: str) -> "subpr
     found = binaries.found
     words = (found.name, found.driver, str(binaries.folder), options)
     command = child.command("coexec.engines.opencl.compiling", *words)
-    env = child.variables(POCL_MAX_PTHREAD_COUNT="1")
+    env = child.variables(POCL_MAX_PTHREAD_COUNT="1", POCL_KERNEL_CACHE="0")
     with tempfile.TemporaryFile() as given:  # a pipe would have to wait until the helper reads
         given.write(json.dumps(sources).encode())
         given.seek(0)

@@ -1,16 +1,16 @@
-"""An OpenCL device as coexec sees devices: `gpu:0`, or `gpu:0@1` for a CPU runtime on core 1."""
+"""OpenCL on one device: a GPU, or CPU cores."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from coexec.engines.base import AfterFork, Options
+from coexec.engines.base import AfterFork, OpenEngine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.choices import Choices
 from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
+from coexec.engines.opencl.engine import Options
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.kernels import why_not
 from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, KernelLaunch
@@ -20,46 +20,46 @@ from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rule
 from coexec.errors import DeviceError, ExecutionError, first_line
-from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.module import Array, Module
 from coexec.ir.graph import Task, Tensor
-from coexec.system import hardware
+from coexec.system.hardware import Device, EngineInfo
 from coexec.timing.trace import Detail
 
 __all__ = ["OpenClDevice"]
 
 
-class OpenClDevice:
+class OpenClDevice(OpenEngine):
     """A GPU, or CPU cores, with kernels generated for it."""
 
-    layout_ops: LayoutOps = frozenset()
     after_fork: AfterFork = "lost"
 
     def __init__(
         self,
-        spec: hardware.Device,
+        device: Device,
+        info: EngineInfo,
         found: DeviceHandle,
-        options: Options | None = None,
+        options: Options,
+        folder: Path | None = None,
         arch: Architecture | None = None,
     ) -> None:
         """``arch``: generate kernels for another kind of processor than this one, to test them."""
-        options = options or Options()
-        self.spec = spec
-        with translated(spec.name, f"opening {found.name}"):
-            found, binding = found.on(spec.cores)
+        super().__init__(device, info)
+        with translated(device.name, f"opening {found.name}"):
+            found, binding = found.on(device.cores)
             context = found.context()
         self._binding: CoreBinding | None = binding
-        self.thread_cores: Collection[int] = binding.thread_cores
+        self.thread_cores = binding.thread_cores
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
-        self.binaries = Binaries(found, context, options.binaries)
+        self.binaries = Binaries(found, context, folder)
         waits_actively = options.waiting == "active"
         self._queue = DeviceQueue(
-            spec.name, self.arch, self.binaries, context, OPTIONS, waits_actively
+            device.name, self.arch, self.binaries, context, OPTIONS, waits_actively
         )
         self._memory = DeviceMemory(self._queue, found.unified)
         self._tuning = options.tuning
         self._measuring: Measuring | None = None
         if options.tuning == "exhaustive":
-            choices = Choices(f"{found.name} {found.driver} {self.arch}", options.binaries)
+            choices = Choices(f"{found.name} {found.driver} {self.arch}", folder)
             self._measuring = Measuring(self._queue, choices)
 
     @property
@@ -80,32 +80,29 @@ class OpenClDevice:
                 return reason
         return None
 
-    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
-        return None
-
     def compile(self, module: Module) -> OpenClProgram:
         try:
             built = build(module, self.arch, self._chooser)
         except (ValueError, KeyError) as error:
             names = ", ".join(t.name for t in module.outputs)
-            raise DeviceError(f"{self.spec.name} cannot compile what makes {names}: "
+            raise DeviceError(f"{self.device.name} cannot compile what makes {names}: "
                               f"{first_line(error)}; run that part elsewhere with another "
                               f"plan") from error  # fmt: skip
         return OpenClProgram(built, self._memory, self._group_of)
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> DeviceTensor:
         value = Context(self.arch, {tensor.name: tensor}, {}).value(tensor.name)
-        with translated(self.spec.name, f"taking {value.size_bytes} bytes for {tensor.name!r}"):
+        with translated(self.device.name, f"taking {value.size_bytes} bytes for {tensor.name!r}"):
             return self._memory.allocate(value, leaving)
 
     def upload(self, array: Array, into: DeviceTensor | None = None) -> DeviceTensor:
         target = into or self.allocate(Tensor("", array.shape, array.dtype.name))
-        with translated(self.spec.name, f"receiving {array.nbytes} bytes", ExecutionError):
+        with translated(self.device.name, f"receiving {array.nbytes} bytes", ExecutionError):
             self._memory.upload(array, target)
         return target
 
     def download(self, tensor: DeviceTensor) -> Array:
-        with translated(self.spec.name, f"sending {tensor.value.name!r}", ExecutionError):
+        with translated(self.device.name, f"sending {tensor.value.name!r}", ExecutionError):
             return self._memory.download(tensor)
 
     def start_timing(self) -> None:

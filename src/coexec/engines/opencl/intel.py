@@ -11,6 +11,7 @@ that stands in may then run on any of these cores.
 
 import os
 from collections.abc import Collection, Sequence
+from itertools import cycle
 from typing import Any
 
 from coexec.engines.opencl.cpu_runtime import (
@@ -39,7 +40,10 @@ that the runtime gives them, which are those of the thread that made the first c
 
 
 class Intel(CpuRuntime):
-    """Any number of cores for one device; one core each for several."""
+    """Any number of cores for one device; one core each for several.
+
+    On fewer cores than there are threads, threads take turns.
+    """
 
     binds = True
     remedy = "pip install --upgrade 'coexec[intel-opencl]'"
@@ -77,13 +81,13 @@ class Intel(CpuRuntime):
     def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         self.want(cores)
         self.start(handle)
-        if len(cores) != self._threads:
+        if len(cores) > self._threads:
             raise DeviceError(
                 f"{self.title} has {self._threads} threads in this process, so it cannot compute "
-                f"on {len(cores)} cores; give it the same number as its first device in the "
-                f"process, or use another process"
+                f"on {len(cores)} cores; open the device with the most cores first, or use another "
+                f"process"
             )
-        if len(cores) == 1:
+        if self._threads == 1:
             return self._on_one(handle, cores)
         if others := self._elsewhere(cores):
             raise DeviceError(
@@ -91,7 +95,8 @@ class Intel(CpuRuntime):
                 f"several devices in one process have one core each: close that device first, "
                 f"give each device one core, or use another process"
             )
-        bind(self._workers, [{core} for core in cores[1:]])
+        others_cores = zip(cycle((*cores[1:], cores[0])), self._workers, strict=False)
+        bind(self._workers, [{core} for core, _ in others_cores])
         return CoreBinding(handle, cores, cores[:1])
 
     def _on_one(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:

@@ -1,7 +1,6 @@
 """The OpenCL devices of this machine: GPUs first, then CPU runtimes, which compute on CPU cores.
 
-A new runtime does not change the numbers of the devices before it: PoCL comes before Intel's, and
-that before any other.
+Of several CPU runtimes Intel's comes first, which is twice as fast as PoCL on two threads.
 """
 
 import os
@@ -18,14 +17,20 @@ from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, environme
 from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
+from coexec.system.hardware import Device
+from coexec.units import format_bytes
 
-__all__ = ["DeviceHandle", "absent", "devices", "start"]
+__all__ = ["INSTALL", "DeviceHandle", "absent", "devices", "find", "start"]
 
 _RUNTIMES: dict[str, CpuRuntime] = {
-    "Portable Computing Language": Pocl(),
     "Intel(R) OpenCL": Intel(),
+    "Portable Computing Language": Pocl(),
 }
 """By the platform's name, in the order of their devices. Others join when they are found."""
+INSTALL = (
+    "pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings a runtime for CPU cores, a GPU "
+    "needs its driver"
+)
 _lock = threading.Lock()
 _loaded = threading.Event()
 """OpenCL was used, with the threads that were wanted first."""
@@ -93,6 +98,23 @@ class DeviceHandle:
         return " ".join([self.driver, *(detect.features() if self.on_cpu else ())])
 
     @property
+    def identity(self) -> str:
+        """The UUID of a GPU where its driver tells it, else its name and number."""
+        uuid = getattr(self.handle, "uuid_khr", None) if _tells_uuid(self.handle) else None
+        if uuid is not None:
+            return bytes(uuid).hex()
+        return f"{self.name} #{self.handle.platform.get_devices().index(self.handle)}"
+
+    def facts(self) -> dict[str, str]:
+        """What people want to know of it."""
+        return {
+            "units": str(self.handle.max_compute_units),
+            "memory": format_bytes(self.memory_bytes),
+            "unified": "yes" if self.unified else "no",
+            "fp16 arithmetic": "yes" if self.half else "no",
+        }
+
+    @property
     def memory_bytes(self) -> int:
         return int(self.handle.global_mem_size)
 
@@ -108,7 +130,7 @@ class DeviceHandle:
         )
 
     def architecture(self, half: bool = False, storage: str = "auto") -> Architecture:
-        """``storage``: see `coexec.engines.base.Options`. Adreno GPUs read images faster."""
+        """``storage``: see the engine's `Options`. Adreno GPUs read images faster."""
         device = self.handle
         images = storage == "image" or (storage == "auto" and "adreno" in self.name.lower())
         common = {
@@ -167,19 +189,52 @@ def _load(threads: int) -> None:
 
 
 def devices() -> list[DeviceHandle]:
-    """All devices, in the order of their numbers: ``gpu:0`` is the first.
-
-    Whether one works is said by `coexec.engines.opencl.trial`.
-    """
+    """All devices, GPUs first. Whether one works is said by `coexec.engines.opencl.trial`."""
     start()
     found = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
     ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}
     return sorted((f for f in found if f), key=lambda f: ranks.get(id(f.runtime), 0))
 
 
+def find(device: Device, runtime: str = "") -> DeviceHandle:
+    """The OpenCL device for a processor, tried before.
+
+    Args:
+        device: CPU cores, or a GPU by its identity.
+        runtime: for CPU cores, a part of the name of the runtime to take.
+
+    Raises:
+        DeviceError: there is none, or none that works.
+    """
+    from coexec.engines.opencl.trial import unusable
+
+    start(device.cores)
+    if device.kind != "cpu":
+        candidates = [found for found in devices() if found.identity == device.identity]
+    else:
+        words = runtime.lower()
+        on_cpu = [found for found in devices() if found.on_cpu]
+        candidates = [f for f in on_cpu if words in f.handle.platform.name.lower()]
+    reasons = []
+    for found in candidates:
+        reason = unusable(found)
+        if reason is None:
+            return found
+        reasons.append(reason)
+    known = "" if candidates or not runtime else f"no OpenCL runtime is called {runtime!r}; "
+    why = known + "; ".join(
+        [*reasons, *absent()] or [f"there is no OpenCL runtime for it; {INSTALL}"]
+    )
+    raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
+
+
 def absent() -> list[str]:
     """Why CPU runtimes that are installed are not among the devices, with the remedy."""
     return vendors.absent(" ".join(platform.name for platform in _platforms()))
+
+
+def _tells_uuid(handle: Any) -> bool:
+    return "cl_khr_device_uuid" in handle.extensions
 
 
 def _found(handle: Any) -> DeviceHandle | None:

@@ -6,6 +6,7 @@ no way to more than one set of cores: PoCL 3.0 runs the kernels of any part on a
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
@@ -18,7 +19,10 @@ _THREADS = "POCL_MAX_PTHREAD_COUNT"
 
 
 class Pocl(CpuRuntime):
-    """One set of cores at a time, and one number of them as long as the process lives."""
+    """One set of cores at a time, and one number of threads as long as the process lives.
+
+    On fewer cores, threads take turns.
+    """
 
     binds = True
     remedy = (
@@ -45,11 +49,11 @@ class Pocl(CpuRuntime):
         return tell_cpu(handle)
 
     def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
-        if len(cores) != self._threads:
+        if len(cores) > self._threads:
             raise DeviceError(
                 f"PoCL has {self._threads} threads in this process, so it cannot compute on "
-                f"{len(cores)} cores; give it the same number of cores as OpenCL's first device "
-                f"in the process, or use another process"
+                f"{len(cores)} cores; open the device with the most cores first, or use another "
+                f"process"
             )
         if others := self._elsewhere(cores):
             raise DeviceError(
@@ -57,5 +61,5 @@ class Pocl(CpuRuntime):
                 f"other threads; close that device first, use another process, or Intel's runtime "
                 f"(pip install 'coexec[intel-opencl]'), which has a device for each core"
             )
-        bind(self._workers, [{core} for core in cores])
+        bind(self._workers, [{core} for core, _ in zip(cycle(cores), self._workers, strict=False)])
         return CoreBinding(handle, cores, cores)

@@ -24,5 +24,4 @@ def command(module: str, *words: str) -> list[str]:
 def variables(**more: str) -> dict[str, str]:
     """This process's variables, and ``more``, for a child that finds the same modules."""
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-    # PoCL's own cache would keep what ours keeps, or what is not to be kept.
-    return os.environ | {"PYTHONPATH": path, "POCL_KERNEL_CACHE": "0"} | more
+    return os.environ | {"PYTHONPATH": path} | more

@@ -1,0 +1,136 @@
+"""Devices as users write them: a processor, and behind a stroke the engine if one is asked for.
+
+cpu:0-3           cores 0, 1, 2 and 3 as one device
+cpu:0,2           cores 0 and 2
+gpu:0             the first GPU
+cpu:1/opencl      core 1, with this engine only
+cpu:1/opencl+onnxruntime   with these engines, of which plans use the first if they choose none
+null:0            computes nothing; for tests
+reference:0       slow, exact; for tests
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coexec.engines import detect
+from coexec.errors import DeviceError
+
+__all__ = ["Request", "cores_of", "cpu_name", "default_names", "number_of", "parse", "split_names",
+           "whole_cpu", "without_engine"]  # fmt: skip
+
+_CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_OLD = re.compile(r"gpu:\d+@(?P<cores>[\d,-]+)")
+
+
+class Request(NamedTuple):
+    """A device as it was asked for."""
+
+    device: str
+    kind: str
+    rest: str
+    """Behind the colon."""
+    engines: tuple[str, ...]
+    """Empty: whichever the device has."""
+
+
+def parse(text: str) -> Request:
+    """The parts of a device's name.
+
+    Raises:
+        DeviceError: malformed.
+    """
+    old = _OLD.fullmatch(text.strip())
+    if old is not None:
+        raise DeviceError(f"device {text!r} is written in the way of an earlier version; it is "
+                          f"called cpu:{old['cores']}/opencl now")  # fmt: skip
+    device, stroke, engines = text.strip().partition("/")
+    kind, colon, rest = device.partition(":")
+    if not colon or not kind:
+        raise DeviceError(f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
+                          f"cpu:0/opencl; coexec devices lists this machine's")  # fmt: skip
+    named = tuple(name.strip() for name in engines.split("+")) if stroke else ()
+    if "" in named or len(set(named)) != len(named):
+        raise DeviceError(f"device {text!r} does not name its engines, each once; write for "
+                          f"example {device}/opencl")  # fmt: skip
+    return Request(device, kind, rest, named)
+
+
+def without_engine(text: str) -> str:
+    """The processor of "cpu:1/opencl"."""
+    return text.partition("/")[0]
+
+
+def split_names(text: str) -> list[str]:
+    """ "cpu:0-1,3,cpu:2" as ["cpu:0-1,3", "cpu:2"]."""
+    parts = re.split(r",(?=\s*[A-Za-z])", text.strip().strip(","))
+    return [part.strip() for part in parts if part.strip()]
+
+
+def default_names() -> list[str]:
+    """A device for each cluster of equal cores of this machine, the fastest first."""
+    return [cpu_name(cores) for cores, _ in detect.clusters()]
+
+
+def whole_cpu() -> str:
+    """All usable cores of this machine as one device."""
+    return cpu_name(detect.usable_cores())
+
+
+def cpu_name(cores: Sequence[int]) -> str:
+    """The name of a cluster: (0, 1, 3) as "cpu:0-1,3"."""
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return "cpu:" + ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def number_of(request: Request) -> int:
+    """The number of a processor that is not made of cores: 1 of "gpu:1".
+
+    Raises:
+        DeviceError: it has none.
+    """
+    if not request.rest.isdecimal():
+        raise DeviceError(f"device {request.device!r} has no number; write for example "
+                          f"{request.kind}:0")  # fmt: skip
+    return int(request.rest)
+
+
+def cores_of(request: Request) -> tuple[int, ...]:
+    """The cores of "cpu:0-3", ascending.
+
+    Raises:
+        DeviceError: malformed, or cores that this process may not use.
+    """
+    name, text = request.device, request.rest
+    if not _CORES.fullmatch(text):
+        raise DeviceError(f"device {name!r} names no cores; write for example cpu:0 or cpu:0-3")
+    cores: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        stop = int(last or first)
+        if stop < int(first) or stop - int(first) > 4096:
+            raise DeviceError(f"device {name!r}: {part!r} is not a range of cores; write the "
+                              f"lower one first, for example cpu:0-3")  # fmt: skip
+        cores += range(int(first), stop + 1)
+    if len(set(cores)) != len(cores):
+        raise DeviceError(f"device {name!r} names a core twice; name each one once")
+    have = _allowed_cores()
+    for core in cores:
+        if core not in have:
+            raise DeviceError(
+                f"device {name!r} wants core {core}, but this process may use only "
+                f"{cpu_name(sorted(have))[4:]} ({len(have)} cores); coexec devices lists them"
+            )
+    return tuple(sorted(cores))
+
+
+def _allowed_cores() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))

@@ -1,0 +1,37 @@
+"""ONNX Runtime as an engine: CPU cores, every operator."""
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coexec.engines.base import Engine, OpenEngine
+from coexec.system.hardware import Device, EngineInfo
+
+__all__ = ["OnnxRuntime"]
+
+_LOWERING = "lowered in form 3"
+"""Raised when ONNX Runtime is given something else: lowered models and profiles are made anew."""
+
+
+class OnnxRuntime(Engine):
+    """What every machine has, and what runs the most models."""
+
+    name = "onnxruntime"
+    rank = 0
+    distributions = ("onnxruntime",)
+
+    @cached_property
+    def version(self) -> str:
+        import onnxruntime
+
+        # Tells builds with equal versions apart: their kernels differ.
+        build = hashlib.sha256(onnxruntime.get_build_info().encode()).hexdigest()[:8]
+        return f"{onnxruntime.__version__}, build {build}, {_LOWERING}"
+
+    def open(
+        self, device: Device, info: EngineInfo, options: Any, folder: Path | None
+    ) -> OpenEngine:
+        from coexec.engines.onnxruntime.device import CpuCluster
+
+        return CpuCluster(device, info)

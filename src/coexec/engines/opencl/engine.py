@@ -1,0 +1,77 @@
+"""OpenCL as an engine: GPUs with a driver, and CPU cores where a runtime for them is installed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.errors import DeviceError
+from coexec.system.hardware import Device, EngineInfo
+
+__all__ = ["OpenCl", "Options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The choices that the engine leaves."""
+
+    precision: Literal["fp32", "fp16"] = "fp32"
+    """"fp16" stores tensors and weights in 16 bits and computes in 32."""
+    waiting: Literal["passive", "active"] = "passive"
+    """A thread that waits for kernels sleeps ("passive"), or looks again and again ("active")."""
+    tuning: Literal["fast", "none", "exhaustive"] = "fast"
+    """Of work groups: "none", "fast" (by rule) or "exhaustive" (measured and remembered)."""
+    storage: Literal["auto", "buffer", "image"] = "auto"
+    """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
+    runtime: str = ""
+    """On CPU cores: a part of the name of the runtime to take. Empty: the first that works."""
+
+
+class OpenCl(Engine):
+    """Kernels generated for the processor."""
+
+    name = "opencl"
+    kinds = ("cpu", "gpu")
+    rank = 10
+    options = Options
+    distributions = ("coexec",)
+
+    def processors(self) -> Sequence[Processor]:
+        from coexec.engines.opencl.platforms import INSTALL, absent, devices
+        from coexec.engines.opencl.trial import unusable
+
+        try:
+            found = devices()
+        except DeviceError as error:
+            return [Processor("cpu", "", unusable=str(error))]
+        rows = [
+            Processor("gpu", gpu.name, gpu.identity, gpu.driver, unusable(gpu), gpu.facts())
+            for gpu in found
+            if not gpu.on_cpu
+        ]
+        reasons = list(absent())
+        for cpu in (device for device in found if device.on_cpu):
+            reason = unusable(cpu)
+            if reason is None:
+                return [Processor("cpu", cpu.name, "", cpu.driver, None, cpu.facts()), *rows]
+            reasons.append(reason)
+        why = "; ".join(reasons) or f"there is no OpenCL runtime for CPU cores; {INSTALL}"
+        return [Processor("cpu", "", unusable=why), *rows]
+
+    def describe(self, device: Device, options: Options) -> EngineInfo:
+        from coexec.engines.opencl.platforms import find
+
+        found = find(device, options.runtime)
+        return EngineInfo(
+            self.name, f"{self.version}, {found.driver}", f"{self.name} on {device.name}",
+            found.memory_bytes, options.precision,
+        )  # fmt: skip
+
+    def open(
+        self, device: Device, info: EngineInfo, options: Options, folder: Path | None
+    ) -> OpenEngine:
+        from coexec.engines.opencl.device import OpenClDevice
+        from coexec.engines.opencl.platforms import find
+
+        return OpenClDevice(device, info, find(device, options.runtime), options, folder)

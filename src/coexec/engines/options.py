@@ -1,0 +1,51 @@
+"""Options of engines as users write them, and as engines take them."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from coexec.engines.base import Engine
+from coexec.errors import UsageError
+
+__all__ = ["EngineOptions", "parsed"]
+
+EngineOptions = Mapping[str, Mapping[str, str]]
+"""By engine, texts by option: ``{"opencl": {"precision": "fp16"}}``."""
+
+
+def parsed(engine: Engine, options: EngineOptions | None) -> Any:
+    """The options of one engine as an object of its own dataclass.
+
+    A field is text, a whole number, a truth value, or one of several words (`Literal`).
+
+    Raises:
+        UsageError: an option or a value that does not exist.
+    """
+    texts = (options or {}).get(engine.name, {})
+    types = get_type_hints(engine.options)
+    known = [field.name for field in fields(engine.options)]
+    values = {}
+    for name, text in texts.items():
+        if name not in known:
+            raise UsageError(f"engine {engine.name} has no option {name!r}; it has "
+                             f"{', '.join(known) or 'none'}")  # fmt: skip
+        values[name] = _value(f"{engine.name}.{name}", str(text), types[name])
+    return engine.options(**values)
+
+
+def _value(name: str, text: str, kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        words = get_args(kind)
+        if text not in words:
+            raise UsageError(f"{name}={text!r}: it is one of {', '.join(words)}")
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise UsageError(f"{name}={text!r}: it is true or false")
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"{name}={text!r}: it is a whole number") from None
+    return text
