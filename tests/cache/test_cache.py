@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from harmed import DEVICES, answer, flip, same, save_model
+from harmed import DEVICES, answer, flip, same
 from small_models import branches
 
 import coexec
@@ -20,30 +20,6 @@ from coexec.errors import CacheWarning
 from coexec.workbench import Workbench
 
 ENTRIES = ("models/*", "lowered/*", "plans/*", "choices/*", "sources/*")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def warm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warm cache, with the choice of "auto" as well; not to be changed."""
-    folder = tmp_path_factory.mktemp("warm")
-    for planner in ("heft", "auto"):
-        answer(model, folder, planner)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(warm: Path, model: Path) -> list[Any]:
-    return answer(model, warm)
-
-
-@pytest.fixture
-def copy(warm: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(warm, tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("kind", [*ENTRIES, "weights/*/*", "profiles*"])

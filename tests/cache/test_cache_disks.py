@@ -15,33 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harmed import DEVICES, answer, same, save_model
+from harmed import DEVICES, answer, same
 
 from coexec.cache import Cache, Entry
 from coexec.errors import CacheWarning
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def warm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warm cache; not to be changed."""
-    folder = tmp_path_factory.mktemp("warm")
-    answer(model, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(warm: Path, model: Path) -> list[Any]:
-    return answer(model, warm)
-
-
-@pytest.fixture
-def copy(warm: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(warm, tmp_path / "cache"))
 
 
 @contextmanager

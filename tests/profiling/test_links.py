@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coexec.engines.null import NullEngine
-from coexec.profiling.links import crossing, launch, wake_up
+from coexec.profiling.links import crossing, launch_overhead, wake_up
 from coexec.system.hardware import MAIN, Device, EngineInfo
 
 BYTE_S = 5e-9
@@ -60,8 +60,8 @@ def far() -> Far:
 
 
 def test_a_launch_is_what_joining_saves() -> None:
-    assert launch(Starting(*null(0))).seconds == pytest.approx(1e-3, rel=0.3)
-    assert launch(HERE).seconds < 1e-4
+    assert launch_overhead(Starting(*null(0))).seconds == pytest.approx(1e-3, rel=0.3)
+    assert launch_overhead(HERE).seconds < 1e-4
 
 
 def test_a_crossing_counts_the_copy_and_the_change_of_layout() -> None:

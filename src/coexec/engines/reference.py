@@ -56,11 +56,11 @@ class _ReferenceProgram:
         self._evaluator = ReferenceEvaluator(proto)
         self._device = device
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_Bound":
-        return _Bound(self._evaluator, self._device, dict(inputs), dict(outputs))
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_BoundEvaluator":
+        return _BoundEvaluator(self._evaluator, self._device, dict(inputs), dict(outputs))
 
 
-class _Bound:
+class _BoundEvaluator:
     def __init__(
         self,
         evaluator: Any,

@@ -32,16 +32,16 @@ def attach(model: ir.Model, path: Path | None) -> None:
     Raises:
         ModelError: a file that is missing, too short, or may not be read.
     """
-    places = None if path is None else _Places(path)
+    folders = None if path is None else _ModelFolders(path)
 
     def found(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
         name, location = tensor.name or "", os.fspath(tensor.location)
-        if places is None:
+        if folders is None:
             raise ModelError(
                 f"weight {name!r} lies in the external file {location!r}, but the model "
                 f"was given as an object without a folder; load it from its path instead"
             )
-        file = places.file(name, location)
+        file = folders.file(name, location)
         _require_inside(tensor, file)
         # Without a base folder, onnx_ir leaves it to us which files may be read.
         return ir.ExternalTensor(
@@ -131,7 +131,7 @@ def _require_inside(tensor: ir.ExternalTensor, file: Path) -> None:
         )
 
 
-class _Places:
+class _ModelFolders:
     """The folders of one model."""
 
     def __init__(self, path: Path) -> None:

@@ -27,14 +27,14 @@ def assign(records: Sequence[Record]) -> Assignment:
     when it grows. O(n^3) at worst and in practice nearer to n^2, in numpy: 0.1 s for the 684
     tensors of NASNet-A. O(n) memory.
     """
-    choice = _Choice(records)
+    givers = _Givers(records)
     order = in_order(records)
     for i in order:
-        choice.add(i)
+        givers.add(i)
     object_of = [-1] * len(records)
     sizes: list[int] = []
     for i in order:
-        giver = choice.giver(i)
+        giver = givers.giver(i)
         if giver is None:
             object_of[i] = len(sizes)
             sizes.append(records[i].size_bytes)
@@ -44,7 +44,7 @@ def assign(records: Sequence[Record]) -> Assignment:
     return Assignment.shared(object_of, sizes)
 
 
-class _Choice:
+class _Givers:
     """The cheapest choice of givers for the tensors added so far.
 
     The network is bipartite with a unit for each tensor, so a shortest path of the residual network

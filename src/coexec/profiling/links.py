@@ -24,7 +24,7 @@ from coexec.system.hardware import Place
 from coexec.timing.trace import Span
 from coexec.zoo.builder import Builder
 
-__all__ = ["crossing", "launch", "wake_up"]
+__all__ = ["crossing", "launch_overhead", "wake_up"]
 
 _CHAIN = 40
 _RUNS = 10
@@ -37,10 +37,10 @@ _MAPS = ((16, 3), (48, 1))
 """Height and width of feature maps and of filters: few and many bytes for the same work."""
 
 
-def launch(engine: OpenEngine) -> Measurement:
-    """Seconds that two operators take less in one segment than in two.
+def launch_overhead(engine: OpenEngine) -> Measurement:
+    """Launch overhead in seconds: time saved by running two operators in one segment.
 
-    That is what a program takes to start; with several threads, waking them for it too.
+    It is what a program takes to start; with several threads, waking them is part of it.
     """
     feeds = {"v0": np.zeros((_QUICK, _QUICK), np.float32)}
     devices = [OpenDevice.of(engine)]

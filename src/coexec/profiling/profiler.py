@@ -24,7 +24,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Schedule
-from coexec.profiling.links import crossing, launch, wake_up
+from coexec.profiling.links import crossing, launch_overhead, wake_up
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.runtime.executor import Executor, Waiting
 from coexec.runtime.recorder import RealRecorder
@@ -185,7 +185,7 @@ class Profiler:
         return {signature: Measurement.of(seconds) for signature, seconds in samples.items()}
 
     def _launch_s(self, engine: OpenEngine) -> float:
-        (seconds,) = self._cached(_key(engine), ["launch"], lambda: [launch(engine)])
+        (seconds,) = self._cached(_key(engine), ["launch"], lambda: [launch_overhead(engine)])
         return seconds
 
     def system(self) -> System:

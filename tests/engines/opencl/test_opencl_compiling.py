@@ -171,7 +171,7 @@ def many_kernels() -> onnx.ModelProto:
 
 
 def program(device: OpenClDevice, built: Build) -> OpenClProgram:
-    return OpenClProgram(built, device._runtime, device._group_of)
+    return OpenClProgram(built, device._memory, device._group_of)
 
 
 @pytest.mark.parametrize("position", [0, 5, -1])

@@ -172,14 +172,14 @@ def test_devices_are_numbered_gpus_first(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_pocl_has_one_set_of_cores_at_a_time(bound: dict[int, set[int]]) -> None:
     runtime = pocl_with(2)
-    place = runtime.occupy("device", (0, 1))
-    assert bound == {100: {0}, 101: {1}} and place.thread_cores == (0, 1)
+    binding = runtime.occupy("device", (0, 1))
+    assert bound == {100: {0}, 101: {1}} and binding.thread_cores == (0, 1)
     again = runtime.occupy("device", (0, 1))
     with pytest.raises(DeviceError, match=r"PoCL computes on core 0, 1 .* close that device"):
         runtime.occupy("device", (2, 3))
     with pytest.raises(DeviceError, match=r"has 2 threads .* cannot compute on 1 cores"):
         runtime.occupy("device", (2,))
-    del place, again
+    del binding, again
     runtime.occupy("device", (2, 3))
     assert bound == {100: {2}, 101: {3}}
 
@@ -188,8 +188,8 @@ def test_intels_caller_computes_on_the_first_core(
     bound: dict[int, set[int]],
 ) -> None:
     runtime = intel_with(3)
-    place = runtime.occupy(handle(), (1, 2, 4))
-    assert bound == {200: {2}, 201: {4}} and place.thread_cores == (1,)
+    binding = runtime.occupy(handle(), (1, 2, 4))
+    assert bound == {200: {2}, 201: {4}} and binding.thread_cores == (1,)
     with pytest.raises(DeviceError, match="several devices in one process have one core each"):
         runtime.occupy(handle(), (5, 6, 7))
     with pytest.raises(DeviceError, match="has 3 threads in this process"):

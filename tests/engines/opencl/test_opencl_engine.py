@@ -21,9 +21,9 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.device import OpenClDevice
-from coexec.engines.opencl.kernels.base import Launch, Window
+from coexec.engines.opencl.device_queue import DeviceQueue
+from coexec.engines.opencl.kernels.base import ConvTraits, KernelLaunch
 from coexec.engines.opencl.platforms import devices
-from coexec.engines.opencl.tensors import Runtime
 from coexec.engines.opencl.tuner import candidates, rounded, rule
 from coexec.engines.registry import describe, gpu_options, open_devices
 from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
@@ -84,7 +84,7 @@ def test_activations_residuals_and_gates_join_the_kernel_before() -> None:
     assert [launch.name for launch in launches] == ["conv_tiled"]
     joined = build(small_network("concat"), ARCHITECTURES["nvidia"])
     assert [launch.name for launch in joined.launches] == ["conv_tiled", "conv_tiled"]
-    assert {joined.places.of(n).root for n in ("left", "right")} == {"y"}
+    assert {joined.aliases.of(n).root for n in ("left", "right")} == {"y"}
 
 
 def test_pads_are_merged() -> None:
@@ -147,31 +147,31 @@ def test_exhaustive_tuning_measures_once(gpu: str, tmp_path: Path) -> None:
     assert worst_difference(found["y"], expected) < 1e-5
 
 
-def launch(grid: tuple[int, int, int], window: Window | None = None) -> Launch:
-    return Launch("k", "", (), frozenset(), grid, None, window)
+def launch(grid: tuple[int, int, int], traits: ConvTraits | None = None) -> KernelLaunch:
+    return KernelLaunch("k", "", (), frozenset(), grid, None, traits)
 
 
 @pytest.mark.parametrize(
-    ("model", "window", "grid", "group"),
+    ("model", "traits", "grid", "group"),
     [
-        ("QUALCOMM Adreno(TM) 630", Window("convolution", 3, 1), (56, 56, 16), (4, 8, 4)),
-        ("QUALCOMM Adreno(TM) 630", Window("convolution", 3, 2), (56, 56, 16), (8, 4, 4)),
-        ("QUALCOMM Adreno(TM) 630", Window("depthwise", 3, 2), (56, 56, 16), (4, 4, 4)),
-        ("QUALCOMM Adreno(TM) 630", Window("depthwise", 5, 1), (56, 56, 16), (4, 4, 8)),
-        ("QUALCOMM Adreno(TM) 540", Window("convolution", 1, 1), (56, 56, 16), (8, 2, 2)),
-        ("QUALCOMM Adreno(TM) 509", Window("depthwise", 3, 1), (56, 56, 16), (8, 8, 2)),
+        ("QUALCOMM Adreno(TM) 630", ConvTraits("convolution", 3, 1), (56, 56, 16), (4, 8, 4)),
+        ("QUALCOMM Adreno(TM) 630", ConvTraits("convolution", 3, 2), (56, 56, 16), (8, 4, 4)),
+        ("QUALCOMM Adreno(TM) 630", ConvTraits("depthwise", 3, 2), (56, 56, 16), (4, 4, 4)),
+        ("QUALCOMM Adreno(TM) 630", ConvTraits("depthwise", 5, 1), (56, 56, 16), (4, 4, 8)),
+        ("QUALCOMM Adreno(TM) 540", ConvTraits("convolution", 1, 1), (56, 56, 16), (8, 2, 2)),
+        ("QUALCOMM Adreno(TM) 509", ConvTraits("depthwise", 3, 1), (56, 56, 16), (8, 8, 2)),
         # few channels, few pixels, another GPU, another kernel: the generic rule
-        ("QUALCOMM Adreno(TM) 540", Window("convolution", 1, 1), (56, 56, 4), (28, 2, 4)),
-        ("QUALCOMM Adreno(TM) 540", Window("convolution", 1, 1), (5, 56, 8), (3, 10, 8)),
-        ("Mali-G72", Window("convolution", 3, 1), (56, 56, 6), (28, 4, 2)),
+        ("QUALCOMM Adreno(TM) 540", ConvTraits("convolution", 1, 1), (56, 56, 4), (28, 2, 4)),
+        ("QUALCOMM Adreno(TM) 540", ConvTraits("convolution", 1, 1), (5, 56, 8), (3, 10, 8)),
+        ("Mali-G72", ConvTraits("convolution", 3, 1), (56, 56, 6), (28, 4, 2)),
         ("QUALCOMM Adreno(TM) 540", None, (7, 1, 1), (4, 1, 1)),
     ],
 )
 def test_work_groups_by_rule(
-    model: str, window: Window | None, grid: tuple[int, int, int], group: tuple[int, int, int]
+    model: str, traits: ConvTraits | None, grid: tuple[int, int, int], group: tuple[int, int, int]
 ) -> None:
     arch = Architecture("mobile", 4, max_group=256, model=model)
-    asked = launch(grid, window)
+    asked = launch(grid, traits)
     assert rule(asked, arch) == group
     filled = rounded(grid, group)
     assert all(a >= b and a % g == 0 for a, b, g in zip(filled, grid, group, strict=True))
@@ -278,7 +278,7 @@ def test_what_leaves_is_read_without_waiting_for_the_queue(
         bound.set_input(x.name, device.upload(feed))
         bound.run()
         with monkeypatch.context() as patch:
-            patch.setattr(Runtime, "finish", lambda self: pytest.fail("it waits for the queue"))
+            patch.setattr(DeviceQueue, "finish", lambda self: pytest.fail("it waits for the queue"))
             found.append(device.download(made).copy())
     for feed, result in zip(feeds, found, strict=True):
         expected = plain_session(proto).run(None, {x.name: feed})[0]

@@ -16,7 +16,7 @@ from needs_opencl import opencl_number
 from coexec.engines import detect
 from coexec.engines.opencl import trial
 from coexec.engines.opencl.binaries import Binaries
-from coexec.engines.opencl.platforms import _RUNTIMES, Found, devices
+from coexec.engines.opencl.platforms import _RUNTIMES, DeviceHandle, devices
 from coexec.engines.opencl.trial import unusable
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
@@ -36,15 +36,17 @@ print(describe("{name}").name)
 """
 
 
-def listed(name: str = "A GPU", told_cpu: str | None = None, platform: str = "GPUs") -> Found:
+def listed(
+    name: str = "A GPU", told_cpu: str | None = None, platform: str = "GPUs"
+) -> DeviceHandle:
     """A device as drivers describe it. Nothing can be run there."""
     vendor = SimpleNamespace(name=platform, version="OpenCL 3.0")
     handle = SimpleNamespace(platform=vendor, name=name, driver_version="1.2", version="CL 3")
-    return Found(handle, _RUNTIMES.get(platform), told_cpu)
+    return DeviceHandle(handle, _RUNTIMES.get(platform), told_cpu)
 
 
 @pytest.fixture
-def pocl() -> Found:
+def pocl() -> DeviceHandle:
     """A device that works."""
     number = opencl_number()
     return devices()[number]
@@ -102,12 +104,14 @@ def test_a_device_that_another_process_does_not_find_is_unusable() -> None:
     assert "another process does not find the device" in str(unusable(listed("No such GPU")))
 
 
-def test_the_trial_passes_where_the_device_works(pocl: Found, folder: Path) -> None:
+def test_the_trial_passes_where_the_device_works(pocl: DeviceHandle, folder: Path) -> None:
     assert unusable(pocl) is None
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_frozen_program_tries_within_itself(pocl: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_program_tries_within_itself(
+    pocl: DeviceHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its ``sys.executable`` is the program, which would be started again."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(trial, "_run", lambda command: pytest.fail("it started itself"))
@@ -123,7 +127,7 @@ def test_a_frozen_program_tries_within_itself(pocl: Found, monkeypatch: pytest.M
     ids=["numbers", "build"],
 )
 def test_numbers_and_builds_are_checked(
-    pocl: Found, old: str, new: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    pocl: DeviceHandle, old: str, new: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert trial._compute(pocl) == ""
     monkeypatch.setattr(trial, "_SOURCE", trial._SOURCE.replace(old, new))
@@ -192,7 +196,7 @@ def test_a_trial_ends_by_itself() -> None:
     assert done.returncode == 1 and b"Timeout (0:00:01)" in done.stderr
 
 
-def test_a_plain_script_is_not_run_twice(pocl: Found, tmp_path: Path) -> None:
+def test_a_plain_script_is_not_run_twice(pocl: DeviceHandle, tmp_path: Path) -> None:
     """Scripts that do not ask for ``__name__`` would be, by multiprocessing."""
     name = f"gpu:{opencl_number()}"
     script = tmp_path / "script.py"

@@ -67,8 +67,8 @@ class OrtProgram:
                               f"run that part elsewhere with another plan") from error  # fmt: skip
         self._weights = values  # the session borrows their memory
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_Bound":
-        bound = _Bound(self._session, self._device)
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_BoundSession":
+        bound = _BoundSession(self._session, self._device)
         for tensor in self._module.inputs:
             bound.set_input(tensor.name, inputs[tensor.name])
         for tensor in self._module.outputs:
@@ -76,7 +76,7 @@ class OrtProgram:
         return bound
 
 
-class _Bound:
+class _BoundSession:
     """ONNX Runtime's IO binding on memory of the caller: nothing is copied."""
 
     def __init__(self, session: ort.InferenceSession, device: str) -> None:

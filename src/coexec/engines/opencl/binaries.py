@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coexec.cache import Cache, Entry
-from coexec.engines.opencl.platforms import Found
+from coexec.engines.opencl.platforms import DeviceHandle
 
 __all__ = ["OPTIONS", "Binaries"]
 
@@ -25,7 +25,7 @@ OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
 class Binaries:
     """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept."""
 
-    def __init__(self, found: Found, context: Any, folder: Path | None) -> None:
+    def __init__(self, found: DeviceHandle, context: Any, folder: Path | None) -> None:
         self.found = found
         self.folder = folder
         self._context = context

@@ -1,14 +1,14 @@
-"""From a module to launches: read, clean up, place, generate. Pure: OpenCL is not needed for it."""
+"""From a module to launches: read, clean up, alias, generate. Pure: OpenCL is not needed for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coexec.engines.opencl.aliasing import Aliases, alias
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.images import Extent, stored_as_images
 from coexec.engines.opencl.kernels import KERNELS
-from coexec.engines.opencl.kernels.base import Chooser, Context, Launch, Value
+from coexec.engines.opencl.kernels.base import Chooser, Context, KernelLaunch, Value
 from coexec.engines.opencl.network import Network, clean_up, read_network
-from coexec.engines.opencl.placing import Places, place
 from coexec.frontend.module import Module
 
 __all__ = ["Build", "Scratch", "build"]
@@ -29,10 +29,10 @@ class Scratch:
 class Build:
     """All that a program is made of, as text and numbers."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     tasks: tuple[str, ...]
     """For each launch the result that it works on, for messages and traces."""
-    places: Places
+    aliases: Aliases
     scratch: tuple[Scratch, ...]
     images: Mapping[str, Extent]
     """Tensors between launches that lie in images and not in buffers."""
@@ -48,8 +48,8 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
     """
     network = clean_up(read_network(module))
     context = Context(arch, network.tensors, network.constants, chooser=chooser)
-    places, done = place(network, context)
-    launches: list[Launch] = []
+    aliases, done = alias(network, context)
+    launches: list[KernelLaunch] = []
     tasks: list[str] = []
     for node in network.nodes:
         if node.outputs and node.output in done:
@@ -61,27 +61,27 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
         launches += made
         tasks += [node.operator.outputs[0]] * len(made)
     external = {*network.inputs, *network.outputs}
-    launches, images = stored_as_images(launches, places, external, arch)
-    scratch = _scratch(launches, places, network, context)
-    return Build(tuple(launches), tuple(tasks), places, scratch, images)
+    launches, images = stored_as_images(launches, aliases, external, arch)
+    scratch = _scratch(launches, aliases, network, context)
+    return Build(tuple(launches), tuple(tasks), aliases, scratch, images)
 
 
 def _scratch(
-    launches: list[Launch], places: Places, network: Network, context: Context
+    launches: list[KernelLaunch], aliases: Aliases, network: Network, context: Context
 ) -> tuple[Scratch, ...]:
-    """Everything that launches touch and nobody outside does."""
+    """Everything that launches touch and that does not leave the program."""
     external = {*network.inputs, *network.outputs}
-    spans: dict[str, tuple[int, int]] = {}
+    lifetimes: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}
     for index, launch in enumerate(launches):
         for value in launch.arguments:
             if not isinstance(value, Value):
                 continue
-            root = places.of(value.name).root
+            root = aliases.of(value.name).root
             if root in external:
                 continue
-            first, _ = spans.get(root, (index, index))
-            spans[root] = (first, index)
-            items = value.items if value.name not in network.tensors else places.items(root)
+            first, _ = lifetimes.get(root, (index, index))
+            lifetimes[root] = (first, index)
+            items = value.items if value.name not in network.tensors else aliases.items(root)
             sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
-    return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in spans.items())
+    return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in lifetimes.items())

@@ -69,9 +69,9 @@ def shares(sources: Sequence[str], helpers: int) -> list[list[str]]:
     found: list[list[str]] = [[] for _ in range(helpers + 1)]
     loads = [0] + [_START] * helpers
     for source in sorted(sources, key=len, reverse=True):
-        place = loads.index(min(loads))
-        found[place].append(source)
-        loads[place] += _LEAST + len(source)
+        lightest = loads.index(min(loads))
+        found[lightest].append(source)
+        loads[lightest] += _LEAST + len(source)
     return [found[0], *(share for share in found[1:] if share)]
 
 

@@ -46,7 +46,7 @@ class CpuRuntime:
     def __init__(self, title: str) -> None:
         self.title = title
         self._lock = threading.Lock()
-        self._places: WeakSet[CoreBinding] = WeakSet()
+        self._bindings: WeakSet[CoreBinding] = WeakSet()
 
     def variables(self, threads: int) -> Mapping[str, str]:
         """Environment variables for the first use of OpenCL in this process."""
@@ -73,11 +73,11 @@ class CpuRuntime:
             DeviceError: it cannot compute on exactly these cores, beside those that are open.
         """
         with self._lock:
-            place = self._placed(handle, cores)
-            self._places.add(place)
-            return place
+            binding = self._binding(handle, cores)
+            self._bindings.add(binding)
+            return binding
 
-    def _placed(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
+    def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if cores != detect.usable_cores():
             raise DeviceError(f"coexec cannot bind the threads of {self.title}; leave the cores "
                               f"away, it then computes on all of them")  # fmt: skip
@@ -85,10 +85,10 @@ class CpuRuntime:
 
     def _elsewhere(self, cores: tuple[int, ...]) -> list[int]:
         """Cores of open devices, unless all of these are on ``cores``."""
-        if all(place.cores == cores for place in self._places):
+        if all(binding.cores == cores for binding in self._bindings):
             return []
         gc.collect()  # devices that nothing refers to any more
-        others = [place.cores for place in self._places if place.cores != cores]
+        others = [binding.cores for binding in self._bindings if binding.cores != cores]
         return sorted({core for other in others for core in other})
 
 

@@ -9,14 +9,15 @@ from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.choices import Choices
 from coexec.engines.opencl.cpu_runtime import CoreBinding
+from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.engine import Options
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.kernels import why_not
-from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, Launch
+from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, KernelLaunch
 from coexec.engines.opencl.measuring import Measuring
-from coexec.engines.opencl.platforms import Found
+from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
-from coexec.engines.opencl.tensors import DeviceTensor, Runtime
+from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rule
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, Module
@@ -36,7 +37,7 @@ class OpenClDevice(OpenEngine):
         self,
         device: Device,
         info: EngineInfo,
-        found: Found,
+        found: DeviceHandle,
         options: Options,
         folder: Path | None = None,
         arch: Architecture | None = None,
@@ -50,21 +51,22 @@ class OpenClDevice(OpenEngine):
         self.thread_cores = binding.thread_cores
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         self.binaries = Binaries(found, context, folder)
-        self._runtime = Runtime(
-            device.name, found.handle, self.arch, found.unified, self.binaries, context, OPTIONS,
-            options.waiting == "active",
-        )  # fmt: skip
+        waits_actively = options.waiting == "active"
+        self._queue = DeviceQueue(
+            device.name, self.arch, self.binaries, context, OPTIONS, waits_actively
+        )
+        self._memory = DeviceMemory(self._queue, found.unified)
         self._tuning = options.tuning
         self._measuring: Measuring | None = None
         if options.tuning == "exhaustive":
             choices = Choices(f"{found.name} {found.driver} {self.arch}", folder)
-            self._measuring = Measuring(self._runtime, choices)
+            self._measuring = Measuring(self._queue, choices)
 
     @property
     def _chooser(self) -> Chooser | None:
         return None if self._measuring is None else self._measuring.variant
 
-    def _group_of(self, launch: Launch) -> Grid | None:
+    def _group_of(self, launch: KernelLaunch) -> Grid | None:
         if launch.group or self._tuning == "none":
             return launch.group
         if self._measuring is not None:
@@ -86,29 +88,29 @@ class OpenClDevice(OpenEngine):
             raise DeviceError(f"{self.device.name} cannot compile what makes {names}: "
                               f"{first_line(error)}; run that part elsewhere with another "
                               f"plan") from error  # fmt: skip
-        return OpenClProgram(built, self._runtime, self._group_of)
+        return OpenClProgram(built, self._memory, self._group_of)
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> DeviceTensor:
         value = Context(self.arch, {tensor.name: tensor}, {}).value(tensor.name)
         with translated(self.device.name, f"taking {value.size_bytes} bytes for {tensor.name!r}"):
-            return self._runtime.allocate(value, leaving)
+            return self._memory.allocate(value, leaving)
 
     def upload(self, array: Array, into: DeviceTensor | None = None) -> DeviceTensor:
         target = into or self.allocate(Tensor("", array.shape, array.dtype.name))
         with translated(self.device.name, f"receiving {array.nbytes} bytes", ExecutionError):
-            self._runtime.upload(array, target)
+            self._memory.upload(array, target)
         return target
 
     def download(self, tensor: DeviceTensor) -> Array:
         with translated(self.device.name, f"sending {tensor.value.name!r}", ExecutionError):
-            return self._runtime.download(tensor)
+            return self._memory.download(tensor)
 
     def start_timing(self) -> None:
-        self._runtime.start_timing()
+        self._queue.start_timing()
 
     def stop_timing(self) -> Sequence[Detail]:
-        return self._runtime.stop_timing()
+        return self._queue.stop_timing()
 
     def close(self) -> None:
-        self._runtime.finish()
+        self._queue.finish()
         self._binding = None  # its cores are free for another device

@@ -7,9 +7,9 @@ if it is computed and read inside of one program, and if no other tensor lies in
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from coexec.engines.opencl.aliasing import Aliases
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Launch, Value
-from coexec.engines.opencl.placing import Places
+from coexec.engines.opencl.kernels.base import KernelLaunch, Value
 
 __all__ = ["Extent", "extent", "stored_as_images"]
 
@@ -23,8 +23,8 @@ def extent(value: Value) -> Extent:
 
 
 def stored_as_images(
-    launches: Sequence[Launch], places: Places, external: set[str], arch: Architecture
-) -> tuple[list[Launch], Mapping[str, Extent]]:
+    launches: Sequence[KernelLaunch], aliases: Aliases, external: set[str], arch: Architecture
+) -> tuple[list[KernelLaunch], Mapping[str, Extent]]:
     """The launches with sources for images, and the images by tensor; none on most processors."""
     if not arch.image_edge:
         return list(launches), {}
@@ -36,7 +36,7 @@ def stored_as_images(
                 continue
             if (
                 value.name in launch.may_be_images
-                and places.alone(value.name)
+                and aliases.alone(value.name)
                 and max(extent(value)) <= arch.image_edge
             ):
                 found[value.name] = extent(value)
@@ -46,6 +46,6 @@ def stored_as_images(
     return [_rewritten(launch, frozenset(images)) for launch in launches], images
 
 
-def _rewritten(launch: Launch, images: frozenset[str]) -> Launch:
+def _rewritten(launch: KernelLaunch, images: frozenset[str]) -> KernelLaunch:
     names = launch.may_be_images & images
     return replace(launch, source=launch.with_images(names)) if names else launch

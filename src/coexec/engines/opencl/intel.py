@@ -78,7 +78,7 @@ class Intel(CpuRuntime):
                 if len(self._workers) >= self._threads - 1:
                     break
 
-    def _placed(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
+    def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         self.want(cores)
         self.start(handle)
         if len(cores) > self._threads:

@@ -8,8 +8,8 @@ import numpy as np
 import pyopencl as cl
 
 from coexec.engines.opencl.choices import Choices
-from coexec.engines.opencl.kernels.base import Grid, Launch, Value
-from coexec.engines.opencl.tensors import Runtime
+from coexec.engines.opencl.device_queue import DeviceQueue
+from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.tuner import candidates, rounded, rule
 
 __all__ = ["Measuring"]
@@ -20,13 +20,13 @@ _RUNS = 5
 class Measuring:
     """Chooses variants and groups by their time on the device, on random numbers."""
 
-    def __init__(self, runtime: Runtime, choices: Choices) -> None:
-        self._runtime = runtime
+    def __init__(self, queue: DeviceQueue, choices: Choices) -> None:
+        self._queue = queue
         self._choices = choices
         properties = cl.command_queue_properties.PROFILING_ENABLE
-        self._queue = cl.CommandQueue(runtime.context, properties=properties)
+        self._commands = cl.CommandQueue(queue.context, properties=properties)
 
-    def variant(self, key: str, variants: Mapping[str, Callable[[], list[Launch]]]) -> str:
+    def variant(self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]) -> str:
         """The name of the fastest variant of a node."""
         known = self._choices.get(key)
         if known in variants:
@@ -34,27 +34,27 @@ class Measuring:
         seconds = {}
         for name, make in variants.items():
             launches = make()
-            groups = [rule(launch, self._runtime.arch) for launch in launches]
+            groups = [rule(launch, self._queue.arch) for launch in launches]
             seconds[name] = self._seconds(launches, groups)
         best = min(seconds, key=seconds.__getitem__)
         self._choices.set(key, best)
         return best
 
-    def group(self, launch: Launch) -> Grid:
+    def group(self, launch: KernelLaunch) -> Grid:
         """The fastest group of a launch that leaves the choice."""
         if launch.group:
             return launch.group
         sizes = [str(a) for a in launch.arguments if isinstance(a, int)]
         key = " ".join(["group", str(launch.grid), *sizes, launch.source])
         known = self._choices.get(key)
-        options = {str(group): group for group in candidates(launch, self._runtime.arch)}
+        options = {str(group): group for group in candidates(launch, self._queue.arch)}
         if known not in options:
             seconds = {text: self._seconds([launch], [group]) for text, group in options.items()}
             known = min(seconds, key=seconds.__getitem__)
             self._choices.set(key, known)
         return options[known]
 
-    def _seconds(self, launches: Sequence[Launch], groups: Sequence[Grid]) -> float:
+    def _seconds(self, launches: Sequence[KernelLaunch], groups: Sequence[Grid]) -> float:
         """Of all launches; infinite if the device cannot run them, which is no error here."""
         buffers: dict[Any, Any] = {}  # alive until the end: kernels do not keep them
         try:
@@ -64,15 +64,15 @@ class Measuring:
             ]
             totals = []
             for _ in range(_RUNS):
-                events = [cl.enqueue_nd_range_kernel(self._queue, *call) for call in calls]
-                self._queue.finish()
+                events = [cl.enqueue_nd_range_kernel(self._commands, *call) for call in calls]
+                self._commands.finish()
                 totals.append(sum(1e-9 * (e.profile.end - e.profile.start) for e in events))
             return statistics.median(totals)
         except cl.Error:
             return float("inf")
 
-    def _kernel(self, launch: Launch, buffers: dict[Any, Any]) -> Any:
-        program = self._runtime.binaries.program(launch.source, self._runtime.options)
+    def _kernel(self, launch: KernelLaunch, buffers: dict[Any, Any]) -> Any:
+        program = self._queue.binaries.program(launch.source, self._queue.options)
         kernel = cl.Kernel(program, launch.name)
         index = 0
         for argument in launch.arguments:
@@ -86,7 +86,7 @@ class Measuring:
                 kernel.set_arg(index, np.int32(argument))
                 index += 1
             else:
-                buffers[id(argument)] = self._runtime.constant(argument)
+                buffers[id(argument)] = self._queue.constant(argument)
                 kernel.set_arg(index, buffers[id(argument)])
                 index += 1
         return kernel
@@ -95,4 +95,4 @@ class Measuring:
         """Zeros would hide denormals, and run faster than data does."""
         ctype = np.float16 if value.half else np.dtype(value.dtype)
         numbers = np.random.default_rng(0).integers(0, 2, max(value.items, 1)).astype(ctype)
-        return self._runtime.constant(numbers, writable=True)
+        return self._queue.constant(numbers, writable=True)

@@ -20,7 +20,7 @@ from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["Network", "clean_up", "read_network"]
 
-_LONGEST_CHAIN = 16
+_LONGEST_EPILOGUE = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ def _fuse(network: Network) -> Network:
 
     From each head on, element-wise operators of its output's shape are taken in order as long as
     they read nothing of the group but values of this shape. The group ends where a single value
-    leaves it; what was taken beyond that is given back. It runs at the place of its last member:
+    leaves it; what was taken beyond that is given back. It runs in the position of its last member:
     by then everything else that it reads is there.
     """
     return _Fusion(network).run()
@@ -189,10 +189,10 @@ class _Fusion:
         for node in self._network.nodes:
             if id(node) in self._taken:
                 continue
-            chain = self._chain(node) if self._may_head(node) else []
-            self._taken.update(id(n) for n in chain)
-            last = chain[-1] if chain else node
-            groups[id(last)] = Node(node.operator, tuple(n.operator for n in chain))
+            epilogue = self._epilogue(node) if self._may_head(node) else []
+            self._taken.update(id(n) for n in epilogue)
+            last = epilogue[-1] if epilogue else node
+            groups[id(last)] = Node(node.operator, tuple(n.operator for n in epilogue))
         nodes = tuple(groups[id(n)] for n in self._network.nodes if id(n) in groups)
         return replace(self._network, nodes=nodes)
 
@@ -201,10 +201,10 @@ class _Fusion:
         fits = op.op_type in FUSED_BEHIND or op.op_type in ELEMENTWISE
         return fits and len(node.outputs) == 1
 
-    def _chain(self, head: Node) -> list[Node]:
+    def _epilogue(self, head: Node) -> list[Node]:
         group = [head]
         best = 1
-        while len(group) <= _LONGEST_CHAIN:
+        while len(group) <= _LONGEST_EPILOGUE:
             following = self._following(group)
             if following is None or self._needs_result_of(following, group):
                 break
@@ -255,7 +255,7 @@ class _Fusion:
         return False
 
     def _escaping(self, group: Sequence[Node]) -> set[str]:
-        """Values of the group that somebody outside reads."""
+        """Values of the group that are read outside of it."""
         inside = {id(n) for n in group}
         return {
             n.output

@@ -20,7 +20,7 @@ from coexec.errors import DeviceError, first_line
 from coexec.system.hardware import Device
 from coexec.units import format_bytes
 
-__all__ = ["INSTALL", "Found", "absent", "devices", "find", "start"]
+__all__ = ["INSTALL", "DeviceHandle", "absent", "devices", "find", "start"]
 
 _RUNTIMES: dict[str, CpuRuntime] = {
     "Intel(R) OpenCL": Intel(),
@@ -37,7 +37,7 @@ _loaded = threading.Event()
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class DeviceHandle:
     """An OpenCL device."""
 
     handle: Any
@@ -55,8 +55,8 @@ class Found:
         """Whether it computes on chosen cores."""
         return self.runtime is not None and self.runtime.binds
 
-    def on(self, cores: tuple[int, ...]) -> "tuple[Found, CoreBinding]":
-        """The device on ``cores``, which are its own as long as the place lives.
+    def on(self, cores: tuple[int, ...]) -> "tuple[DeviceHandle, CoreBinding]":
+        """The device on ``cores``, which are its own as long as the binding lives.
 
         Args:
             cores: empty for GPUs.
@@ -66,8 +66,8 @@ class Found:
         """
         if self.runtime is None:
             return self, CoreBinding(self.handle, (), ())
-        place = self.runtime.occupy(self.handle, cores or detect.usable_cores())
-        return replace(self, handle=place.handle), place
+        binding = self.runtime.occupy(self.handle, cores or detect.usable_cores())
+        return replace(self, handle=binding.handle), binding
 
     def context(self) -> Any:
         import pyopencl
@@ -99,7 +99,7 @@ class Found:
 
     @property
     def identity(self) -> str:
-        """The UUID of a GPU where its driver tells it, else its name and place among the others."""
+        """The UUID of a GPU where its driver tells it, else its name and number."""
         uuid = getattr(self.handle, "uuid_khr", None) if _tells_uuid(self.handle) else None
         if uuid is not None:
             return bytes(uuid).hex()
@@ -188,7 +188,7 @@ def _load(threads: int) -> None:
         runtime.loaded(sorted(thread_ids() - before))
 
 
-def devices() -> list[Found]:
+def devices() -> list[DeviceHandle]:
     """All devices, GPUs first. Whether one works is said by `coexec.engines.opencl.trial`."""
     start()
     found = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
@@ -196,7 +196,7 @@ def devices() -> list[Found]:
     return sorted((f for f in found if f), key=lambda f: ranks.get(id(f.runtime), 0))
 
 
-def find(device: Device, runtime: str = "") -> Found:
+def find(device: Device, runtime: str = "") -> DeviceHandle:
     """The OpenCL device for a processor, tried before.
 
     Args:
@@ -237,7 +237,7 @@ def _tells_uuid(handle: Any) -> bool:
     return "cl_khr_device_uuid" in handle.extensions
 
 
-def _found(handle: Any) -> Found | None:
+def _found(handle: Any) -> DeviceHandle | None:
     import pyopencl
 
     name = handle.platform.name.strip()
@@ -245,8 +245,8 @@ def _found(handle: Any) -> Found | None:
     if runtime is None and handle.type & pyopencl.device_type.CPU:
         runtime = _RUNTIMES.setdefault(name, CpuRuntime(name))
     if runtime is not None:
-        return Found(handle, runtime, runtime.prepare(handle))
-    return Found(handle) if handle.type & pyopencl.device_type.GPU else None
+        return DeviceHandle(handle, runtime, runtime.prepare(handle))
+    return DeviceHandle(handle) if handle.type & pyopencl.device_type.GPU else None
 
 
 def _platforms() -> list[Any]:

@@ -48,7 +48,7 @@ class Pocl(CpuRuntime):
         os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
         return tell_cpu(handle)
 
-    def _placed(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
+    def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if len(cores) > self._threads:
             raise DeviceError(
                 f"PoCL has {self._threads} threads in this process, so it cannot compute on "

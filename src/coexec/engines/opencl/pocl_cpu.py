@@ -6,7 +6,7 @@ target CPU 'generic'", and no option or environment variable sets another name. 
 to the name in its structure of the device. This module sets the pointer to the name of an older CPU
 whose instructions this one has.
 
-The place of the pointer belongs to one build. Nothing is changed unless that build is loaded, and
+The offset of the pointer belongs to one build. Nothing is changed unless that build is loaded, and
 the pointer leads to exactly the text "generic". Memory is read and written through /proc/self/mem,
 where an address that is not mapped is an error and not a crash. Whether kernels then compute the
 right numbers is found out by the trial (`coexec.engines.opencl.trial`), as for any device.
@@ -70,13 +70,13 @@ def _is_loaded(library: str) -> bool:
     return any(line.endswith(f"/{library}") for line in lines)
 
 
-def _tell(memory: int, place: int, name: str) -> str | None:
-    """Point the pointer at ``place`` to ``name``, if the text there is "generic".
+def _tell(memory: int, pointer: int, name: str) -> str | None:
+    """Let the pointer at the address ``pointer`` point to ``name``, if it points to "generic".
 
     Args:
         memory: this process's memory as a file.
     """
-    (address,) = _POINTER.unpack(os.pread(memory, _POINTER.size, place))
+    (address,) = _POINTER.unpack(os.pread(memory, _POINTER.size, pointer))
     if _holds(memory, address, name):
         return name
     if not _holds(memory, address, _UNKNOWN):
@@ -84,7 +84,7 @@ def _tell(memory: int, place: int, name: str) -> str | None:
     libc = ctypes.CDLL(None)
     libc.strdup.restype = ctypes.c_void_p
     copy = libc.strdup(name.encode())  # lives as long as the process, as PoCL may use it at its end
-    os.pwrite(memory, _POINTER.pack(copy), place)
+    os.pwrite(memory, _POINTER.pack(copy), pointer)
     return name
 
 

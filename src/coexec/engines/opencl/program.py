@@ -10,9 +10,9 @@ from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.failures import translated
-from coexec.engines.opencl.kernels.base import Grid, Launch, Value
+from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.scratch import ScratchMemory
-from coexec.engines.opencl.tensors import DeviceTensor, Runtime
+from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rounded
 from coexec.errors import ExecutionError
 
@@ -23,19 +23,20 @@ class OpenClProgram:
     """The launches of a module on one device."""
 
     def __init__(
-        self, build: Build, runtime: Runtime, group_of: Callable[[Launch], Grid | None]
+        self, build: Build, memory: DeviceMemory, group_of: Callable[[KernelLaunch], Grid | None]
     ) -> None:
         """``group_of``: work items that form a group; None leaves it to the driver."""
         self._build = build
-        self._runtime = runtime
+        self.memory = memory
+        self.queue = queue = memory.queue
         self.group_of = group_of
-        self._programs = self._compile(runtime.binaries, runtime.options)
-        with translated(runtime.name, f"taking memory for {len(build.launches)} kernels"):
+        self._programs = self._compile(queue.binaries, queue.options)
+        with translated(queue.name, f"taking memory for {len(build.launches)} kernels"):
             self._constants = self._upload()
-            self._scratch = ScratchMemory(build, runtime)
+            self._scratch = ScratchMemory(build, queue)
 
     @property
-    def launches(self) -> tuple[Launch, ...]:
+    def launches(self) -> tuple[KernelLaunch, ...]:
         return self._build.launches
 
     @property
@@ -45,8 +46,8 @@ class OpenClProgram:
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
-    ) -> "_Bound":
-        return _Bound(self, {**inputs, **outputs}, tuple(outputs))
+    ) -> "_BoundLaunches":
+        return _BoundLaunches(self, {**inputs, **outputs}, tuple(outputs))
 
     def _compile(self, binaries: Binaries, options: str) -> list[Any]:
         launches = self._build.launches
@@ -56,10 +57,10 @@ class OpenClProgram:
 
         def build(source: str) -> Any:
             kernel, task = first[source]
-            with translated(self._runtime.name, f"compiling the kernel {kernel} of {task!r}"):
+            with translated(self.queue.name, f"compiling the kernel {kernel} of {task!r}"):
                 return binaries.program(source, options)
 
-        found = programs(binaries, list(first), options, build, self._runtime.arch)
+        found = programs(binaries, list(first), options, build, self.queue.arch)
         return [found[launch.source] for launch in launches]
 
     def _upload(self) -> list[list[Any]]:
@@ -71,7 +72,7 @@ class OpenClProgram:
             for argument in launch.arguments:
                 if isinstance(argument, np.ndarray):
                     if id(argument) not in made:
-                        made[id(argument)] = self._runtime.constant(argument)
+                        made[id(argument)] = self.queue.constant(argument)
                     row.append(made[id(argument)])
             found.append(row)
         return found
@@ -91,25 +92,27 @@ class OpenClProgram:
         """Of the memory between the launches, as allocated."""
         return self._scratch.allocated_bytes
 
-    def memory(self, value: Value, tensors: Mapping[str, DeviceTensor]) -> tuple[Any, int | None]:
+    def buffer_of(
+        self, value: Value, tensors: Mapping[str, DeviceTensor]
+    ) -> tuple[Any, int | None]:
         """The buffer of a tensor and where it starts there, in scalars; or an image and None."""
-        place = self._build.places.of(value.name)
-        if place.root in tensors:
-            return tensors[place.root].buffer, place.offset
-        buffer, start_bytes = self._scratch.of(place.root)
+        location = self._build.aliases.of(value.name)
+        if location.root in tensors:
+            return tensors[location.root].buffer, location.offset
+        buffer, start_bytes = self._scratch.of(location.root)
         if start_bytes is None:
             return buffer, None
-        return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + place.offset
+        return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + location.offset
 
 
-class _Bound:
+class _BoundLaunches:
     def __init__(
         self, program: OpenClProgram, tensors: dict[str, DeviceTensor], written: tuple[str, ...]
     ) -> None:
         self._program = program
         self._tensors = tensors
         self._written = written
-        self._runtime = program._runtime
+        self._memory, self._queue = program.memory, program.queue
         launches = program._build.launches
         self.calls: list[tuple[Any, Any, Any]] = []
         """Kernel, grid and group of each launch."""
@@ -123,7 +126,7 @@ class _Bound:
             grid = launch.grid if group is None else rounded(launch.grid, group)
             self.calls.append((kernel, grid, group))
 
-    def _set_arguments(self, kernel: Any, launch: Launch, constants: list[Any]) -> None:
+    def _set_arguments(self, kernel: Any, launch: KernelLaunch, constants: list[Any]) -> None:
         index = 0
         rest = iter(constants)
         for argument in launch.arguments:
@@ -135,13 +138,13 @@ class _Bound:
                 kernel.set_arg(index, np.int32(argument))
                 index += 1
                 continue
-            root = self._program._build.places.of(argument.name).root
+            root = self._program._build.aliases.of(argument.name).root
             self._uses.setdefault(root, []).append((kernel, index, argument))
             index += self._set(kernel, index, argument)
 
     def _set(self, kernel: Any, index: int, value: Value) -> int:
         """Set a tensor; how many arguments it takes."""
-        buffer, offset = self._program.memory(value, self._tensors)
+        buffer, offset = self._program.buffer_of(value, self._tensors)
         kernel.set_arg(index, buffer)
         if offset is None:
             return 1
@@ -158,23 +161,23 @@ class _Bound:
     set_output = set_input
 
     def run(self) -> None:
-        runtime = self._runtime
+        memory, queue = self._memory, self._queue
         tasks = self._program.tasks
         doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
-        with translated(runtime.name, doing, ExecutionError):
+        with translated(queue.name, doing, ExecutionError):
             for name in self._written:
-                runtime.take_back(self._tensors[name])
-            if runtime.timer is None:
+                memory.take_back(self._tensors[name])
+            if queue.timer is None:
                 for kernel, grid, group in self.calls:
-                    cl.enqueue_nd_range_kernel(runtime.queue, kernel, grid, group)
+                    cl.enqueue_nd_range_kernel(queue.commands, kernel, grid, group)
             else:
                 for call, launch, result in zip(
                     self.calls, self._program.launches, self._program.tasks, strict=True
                 ):
-                    runtime.call(*call, launch.name, result)
+                    queue.launch(*call, launch.name, result)
             leaving = [t for t in map(self._tensors.__getitem__, self._written) if t.leaving]
             for tensor in leaving:
-                runtime.send(tensor)
-            runtime.finish()
+                memory.send(tensor)
+            queue.finish()
             for tensor in leaving:
                 tensor.sent = True

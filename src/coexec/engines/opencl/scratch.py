@@ -6,7 +6,7 @@ from typing import Any
 import pyopencl as cl
 
 from coexec.engines.opencl.building import Build, Scratch
-from coexec.engines.opencl.tensors import Runtime
+from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.memory.records import Record
 from coexec.memory.strategies import smallest
 
@@ -19,7 +19,7 @@ _ALIGNMENT = 256
 class ScratchMemory:
     """One buffer for all tensors that have an offset in it, and images, which are whole."""
 
-    def __init__(self, build: Build, runtime: Runtime) -> None:
+    def __init__(self, build: Build, queue: DeviceQueue) -> None:
         self._images: dict[str, Any] = {}
         self.image_bytes = 0
         by_extent: dict[tuple[int, int], list[Scratch]] = {}
@@ -27,12 +27,12 @@ class ScratchMemory:
             if scratch.name in build.images:
                 by_extent.setdefault(build.images[scratch.name], []).append(scratch)
         for (width, height), members in by_extent.items():
-            self._make_images(runtime, width, height, members)
+            self._make_images(queue, width, height, members)
         buffers = [s for s in build.scratch if s.name not in build.images]
         self._offsets, self.buffer_bytes = _plan(buffers)
         flags = cl.mem_flags.READ_WRITE
         size = self.buffer_bytes
-        self._arena = cl.Buffer(runtime.context, flags, size) if size else None
+        self._arena = cl.Buffer(queue.context, flags, size) if size else None
 
     @property
     def planned_bytes(self) -> int:
@@ -51,18 +51,18 @@ class ScratchMemory:
         return self._arena, self._offsets[name]
 
     def _make_images(
-        self, runtime: Runtime, width: int, height: int, members: list[Scratch]
+        self, queue: DeviceQueue, width: int, height: int, members: list[Scratch]
     ) -> None:
         """Images of one extent share: other extents would need a view that OpenCL 1.2 lacks."""
-        half = cl.channel_type.HALF_FLOAT if runtime.arch.half else cl.channel_type.FLOAT
+        half = cl.channel_type.HALF_FLOAT if queue.arch.half else cl.channel_type.FLOAT
         form = cl.ImageFormat(cl.channel_order.RGBA, half)
         _, plan = smallest([Record(s.size_bytes, s.first, s.last) for s in members], ("objects",))
         flags = cl.mem_flags.READ_WRITE
         made = [
-            cl.create_image(runtime.context, flags, form, shape=(width, height)) for _ in plan.sizes
+            cl.create_image(queue.context, flags, form, shape=(width, height)) for _ in plan.sizes
         ]
         self._images |= {s.name: made[i] for s, i in zip(members, plan.object_of, strict=True)}
-        self.image_bytes += len(made) * width * height * (8 if runtime.arch.half else 16)
+        self.image_bytes += len(made) * width * height * (8 if queue.arch.half else 16)
 
 
 def _plan(scratch: list[Scratch]) -> tuple[dict[str, int], int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from coexec.engines import child, detect, trial
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
-from coexec.engines.opencl.platforms import Found, devices, start
+from coexec.engines.opencl.platforms import DeviceHandle, devices, start
 
 __all__ = ["unusable"]
 
@@ -28,7 +28,7 @@ __kernel void trial(__global const float* x, __global float* y) {
 """Vectors, local memory and a barrier, which all the engine's kernels are made of."""
 
 
-def unusable(found: Found) -> str | None:
+def unusable(found: DeviceHandle) -> str | None:
     """Why a device must not be used, and what to do about it. None: it works.
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
@@ -44,7 +44,7 @@ def unusable(found: Found) -> str | None:
             f"CPU devices work without it")  # fmt: skip
 
 
-def _facts(found: Found) -> dict[str, object]:
+def _facts(found: DeviceHandle) -> dict[str, object]:
     """All that the verdict depends on."""
     import pyopencl
 
@@ -56,7 +56,7 @@ def _facts(found: Found) -> dict[str, object]:
     }
 
 
-def _compute(found: Found) -> str:
+def _compute(found: DeviceHandle) -> str:
     """Compile and run the kernel in this process."""
     import pyopencl as cl
 

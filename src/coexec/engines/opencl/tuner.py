@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Grid, Launch, Window, ceil_div
+from coexec.engines.opencl.kernels.base import ConvTraits, Grid, KernelLaunch, ceil_div
 
 __all__ = ["candidates", "rounded", "rule"]
 
@@ -25,10 +25,10 @@ _ADRENO: dict[int, tuple[Grid, Grid]] = {
 }
 """By model: the best group for convolutions, and for depthwise ones."""
 
-_ADRENO_630: dict[Window, Grid] = {
-    Window("convolution", 3, 2): (8, 4, 4),
-    Window("depthwise", 3, 2): (4, 4, 4),
-    Window("depthwise", 1, 1): (8, 4, 4),
+_ADRENO_630: dict[ConvTraits, Grid] = {
+    ConvTraits("convolution", 3, 2): (8, 4, 4),
+    ConvTraits("depthwise", 3, 2): (4, 4, 4),
+    ConvTraits("depthwise", 1, 1): (8, 4, 4),
 }
 """Kernels (kind, edge, stride) for which that model has a better one."""
 
@@ -36,7 +36,7 @@ _MOST = 256
 """Work items of a group by rule: larger ones leave registers for fewer of them."""
 
 
-def rule(launch: Launch, arch: Architecture) -> Grid:
+def rule(launch: KernelLaunch, arch: Architecture) -> Grid:
     """The group of a launch that leaves the choice.
 
     One thread runs a whole group on a CPU, so groups are long in x there.
@@ -56,23 +56,23 @@ def rule(launch: Launch, arch: Architecture) -> Grid:
     return width, max(1, min(plane // width, y)), depth
 
 
-def _adreno(launch: Launch, arch: Architecture) -> Grid | None:
+def _adreno(launch: KernelLaunch, arch: Architecture) -> Grid | None:
     """From the table; not for results of few channels or few pixels, where it does not hold."""
     model = re.search(r"Adreno\D*(\d{3})", arch.model)
-    window = launch.window
-    if model is None or window is None or int(model.group(1)) not in _ADRENO:
+    traits = launch.convolution
+    if model is None or traits is None or int(model.group(1)) not in _ADRENO:
         return None
     width, height, slices = launch.grid
     if slices * arch.block < 32 or height <= 5 or width <= 5:
         return None
     number = int(model.group(1))
-    if number == 630 and window in _ADRENO_630:
-        return _ADRENO_630[window]
+    if number == 630 and traits in _ADRENO_630:
+        return _ADRENO_630[traits]
     convolution, depthwise = _ADRENO[number]
-    return convolution if window.kind == "convolution" else depthwise
+    return convolution if traits.kind == "convolution" else depthwise
 
 
-def candidates(launch: Launch, arch: Architecture) -> Iterator[Grid]:
+def candidates(launch: KernelLaunch, arch: Architecture) -> Iterator[Grid]:
     """Groups worth measuring: that of the rule, and all of 1, 2, 4, 8, ... an axis that fit."""
     yield rule(launch, arch)
     x, y, z = launch.grid

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import platformdirs
-
+from coexec.cache import default_cache_folder
+from coexec.cache.drafts import Drafts
 from coexec.errors import first_line
 
 __all__ = ["absent", "installed", "variables"]
@@ -70,23 +70,18 @@ def _folder(system: Path, libraries: list[Path]) -> Path | None:
         except (OSError, ValueError):
             continue  # the loader could not read it either
     digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    folder = platformdirs.user_cache_path("coexec") / "opencl-vendors" / digest
+    cache = default_cache_folder()
+    folder, drafts = cache / "opencl-vendors" / digest, Drafts(cache)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            _write(folder / name, text)
+            path = folder / name
+            if not path.is_file() or path.read_text() != text:
+                drafts.write(path, [text.encode()])
     except OSError:
         return None
+    finally:
+        drafts.close()
     return folder
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file unless it is there. Other processes see all of it or nothing."""
-    if path.is_file() and path.read_text() == text:
-        return
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 def absent(platforms: str) -> list[str]:
@@ -116,8 +111,8 @@ def _reason(library: Path) -> str:
         return ("OCL_ICD_VENDORS or OCL_ICD_FILENAMES is set and does not name it; unset it, or "
                 f"add {library}")  # fmt: skip
     return ("OpenCL was in use before coexec, or the cache folder "
-            f"{platformdirs.user_cache_path('coexec')} cannot be written; open coexec's device "
-            "first, or make the folder writable")  # fmt: skip
+            f"{default_cache_folder()} cannot be written; open coexec's device first, or make the "
+            "folder writable")  # fmt: skip
 
 
 def _mapped(library: str) -> Path | None:

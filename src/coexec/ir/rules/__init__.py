@@ -10,11 +10,11 @@ from coexec.ir.rules import (
     transposed,
     windows,
 )
-from coexec.ir.rules.base import OperatorRegion, Rule
+from coexec.ir.rules.base import OperatorRegion, SplitRule
 
-__all__ = ["RULES", "OperatorRegion", "Rule"]
+__all__ = ["RULES", "OperatorRegion", "SplitRule"]
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, SplitRule] = {
     **cropping.RULES,
     **elementwise.RULES,
     **layout.RULES,

@@ -7,14 +7,14 @@ from coexec.ir.graph import Operator, Scalars, Tensor
 from coexec.ir.region import Region
 
 __all__ = [
-    "Links",
+    "AxisMaps",
     "OperatorRegion",
-    "Rule",
+    "SplitRule",
     "Tensors",
     "box",
-    "broadcast_link",
+    "broadcast_axes",
+    "cut_by_axes",
     "empty_region",
-    "linked",
     "normalized",
     "output_shape",
 ]
@@ -22,7 +22,7 @@ __all__ = [
 Tensors = Mapping[str, Tensor]
 """The tensors of the graph by name."""
 
-Links = Sequence[Mapping[int, int]]
+AxisMaps = Sequence[Mapping[int, int]]
 """Per input of an operator: the input axis that each output axis runs along, where there is one."""
 
 
@@ -49,7 +49,7 @@ class OperatorRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SplitRule:
     """How operators of one type are cut; their first output is the only one that is read.
 
     ``cut`` is only called with regions that are neither whole nor empty, and cut along ``axes``.
@@ -63,33 +63,35 @@ class Rule:
     one: what an operator that is fused behind another one must have."""
 
 
-def linked(links: Callable[[Operator, Tensors], Links | None], *, aligned: int = 0) -> Rule:
+def cut_by_axes(
+    maps: Callable[[Operator, Tensors], AxisMaps | None], *, aligned: int = 0
+) -> SplitRule:
     """The rule of operators whose attributes stay as they are under a cut.
 
-    An input is cut along the axes that ``links`` ties to output axes and whole along the others;
+    An input is cut along the axes that ``maps`` ties to output axes and whole along the others;
     every tied axis can be cut. None stands for operators that cannot be cut at all.
     """
 
     def axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
-        return tuple(sorted({axis for link in links(op, tensors) or () for axis in link}))
+        return tuple(sorted({axis for axis_map in maps(op, tensors) or () for axis in axis_map}))
 
     def cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
-        pairs = zip(op.inputs, links(op, tensors) or (), strict=True)
-        inputs = (_project(tensors[n], link, region) if n else None for n, link in pairs)
+        pairs = zip(op.inputs, maps(op, tensors) or (), strict=True)
+        inputs = (_project(tensors[n], axis_map, region) if n else None for n, axis_map in pairs)
         return OperatorRegion(region, region, tuple(inputs))
 
-    return Rule(axes, cut, aligned)
+    return SplitRule(axes, cut, aligned)
 
 
-def _project(tensor: Tensor, link: Mapping[int, int], region: Region) -> Region:
+def _project(tensor: Tensor, axis_map: Mapping[int, int], region: Region) -> Region:
     start, stop = [0] * len(tensor.shape), list(tensor.shape)
-    for output_axis, input_axis in link.items():
+    for output_axis, input_axis in axis_map.items():
         start[input_axis] = region.start[output_axis]
         stop[input_axis] = region.stop[output_axis]
     return Region(tuple(start), tuple(stop))
 
 
-def broadcast_link(shape: Sequence[int], output: Sequence[int]) -> dict[int, int] | None:
+def broadcast_axes(shape: Sequence[int], output: Sequence[int]) -> dict[int, int] | None:
     """Tie an input's axes to the output's as numpy broadcasts; None if it does not.
 
     Axes of size 1 that are repeated are tied to nothing, so they stay whole.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from coexec.ir.graph import Operator, Scalars
 from coexec.ir.region import Region
-from coexec.ir.rules.base import OperatorRegion, Rule, Tensors, normalized, output_shape
+from coexec.ir.rules.base import OperatorRegion, SplitRule, Tensors, normalized, output_shape
 
 __all__ = ["RULES"]
 
@@ -17,7 +17,7 @@ class _Steps(NamedTuple):
     start: int
     step: int
 
-    def span(self, a: int, b: int) -> tuple[int, int]:
+    def needed(self, a: int, b: int) -> tuple[int, int]:
         """The input range that holds the elements a to b - 1 of the output."""
         ends = self.start + a * self.step, self.start + (b - 1) * self.step
         return min(ends), max(ends) + 1
@@ -64,7 +64,7 @@ def _slice(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     sliced = _sliced(op, tensors) or {}
     needed = region
     for axis, steps in sliced.items():
-        needed = needed.with_axis(axis, *steps.span(region.start[axis], region.stop[axis]))
+        needed = needed.with_axis(axis, *steps.needed(region.start[axis], region.stop[axis]))
     forward = [steps.step > 0 for steps in sliced.values()]
     starts = tuple(0 if f else _TO_THE_END for f in forward)
     ends = tuple(_TO_THE_END if f else -_TO_THE_END for f in forward)
@@ -82,7 +82,7 @@ class _Border(NamedTuple):
     begin: int
     end: int
 
-    def span(self, a: int, b: int, reach: int) -> tuple[int, int, int, int]:
+    def needed(self, a: int, b: int, reach: int) -> tuple[int, int, int, int]:
         """Input range and padding for the output rows [a, b), or for more than those.
 
         ``reach`` is how many rows at a border the padding is made from, beyond its own width.
@@ -140,10 +140,10 @@ def _pad(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     reach = _REACH.get(op.text("mode", "constant"), 0)
     needed, computes, begins, ends = region, region, [], []
     for axis, border in borders.items():
-        span = (0, border.size, border.begin, border.end)
+        needed_rows = (0, border.size, border.begin, border.end)
         if axis in cuttable:
-            span = border.span(region.start[axis], region.stop[axis], reach)
-        start, stop, begin, end = span
+            needed_rows = border.needed(region.start[axis], region.stop[axis], reach)
+        start, stop, begin, end = needed_rows
         first = start + border.begin - begin
         needed = needed.with_axis(axis, start, stop)
         computes = computes.with_axis(axis, first, first + begin + stop - start + end)
@@ -155,7 +155,7 @@ def _pad(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, computes, inputs, changed, {} if changed else {1: pads})
 
 
-RULES: dict[str, Rule] = {
-    "Pad": Rule(_pad_axes, _pad, aligned=1),
-    "Slice": Rule(_slice_axes, _slice, aligned=1),
+RULES: dict[str, SplitRule] = {
+    "Pad": SplitRule(_pad_axes, _pad, aligned=1),
+    "Slice": SplitRule(_slice_axes, _slice, aligned=1),
 }

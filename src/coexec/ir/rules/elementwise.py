@@ -3,27 +3,34 @@
 from sys import maxsize
 
 from coexec.ir.graph import Operator
-from coexec.ir.rules.base import Links, Rule, Tensors, broadcast_link, linked, output_shape
+from coexec.ir.rules.base import (
+    AxisMaps,
+    SplitRule,
+    Tensors,
+    broadcast_axes,
+    cut_by_axes,
+    output_shape,
+)
 
 __all__ = ["RULES"]
 
 
-def _broadcast(op: Operator, tensors: Tensors) -> Links | None:
+def _broadcast(op: Operator, tensors: Tensors) -> AxisMaps | None:
     if "broadcast" in op.attributes:
         return None  # before opset 7: another alignment of axes than numpy's
     output = output_shape(op, tensors)
-    found = [broadcast_link(tensors[n].shape, output) if n else {} for n in op.inputs]
-    links = [link for link in found if link is not None]
-    return links if len(links) == len(found) else None
+    found = [broadcast_axes(tensors[n].shape, output) if n else {} for n in op.inputs]
+    maps = [axis_map for axis_map in found if axis_map is not None]
+    return maps if len(maps) == len(found) else None
 
 
-def _dropout(op: Operator, tensors: Tensors) -> Links | None:
+def _dropout(op: Operator, tensors: Tensors) -> AxisMaps | None:
     # In training the random mask depends on how many elements are drawn.
     trains = len(op.inputs) > 2 and op.inputs[2] and op.constants.get(2) != (False,)
     return None if trains else _broadcast(op, tensors)
 
 
-def _per_axis(op: Operator, tensors: Tensors) -> Links | None:
+def _per_axis(op: Operator, tensors: Tensors) -> AxisMaps | None:
     """Quantization: scale and zero point are scalars or vectors along ``axis``."""
     rank = len(output_shape(op, tensors))
     axis = op.int("axis", 1) % max(rank, 1)
@@ -34,7 +41,7 @@ def _per_axis(op: Operator, tensors: Tensors) -> Links | None:
     return [{i: i for i in range(rank)}, *vectors]
 
 
-_POINTWISE = linked(_broadcast, aligned=maxsize)
+_POINTWISE = cut_by_axes(_broadcast, aligned=maxsize)
 
 _UNARY = frozenset({
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu",
@@ -48,9 +55,9 @@ _BROADCAST = frozenset({
     "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or",
     "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"})  # fmt: skip
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, SplitRule] = {
     **dict.fromkeys(_UNARY | _BROADCAST, _POINTWISE),
-    "Dropout": linked(_dropout, aligned=1),
-    "DequantizeLinear": linked(_per_axis),
-    "QuantizeLinear": linked(_per_axis),
+    "Dropout": cut_by_axes(_dropout, aligned=1),
+    "DequantizeLinear": cut_by_axes(_per_axis),
+    "QuantizeLinear": cut_by_axes(_per_axis),
 }

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from coexec.ir.graph import Operator
 from coexec.ir.region import Region
 from coexec.ir.rules.base import (
-    Links,
+    AxisMaps,
     OperatorRegion,
-    Rule,
+    SplitRule,
     Tensors,
     box,
-    broadcast_link,
+    broadcast_axes,
+    cut_by_axes,
     empty_region,
-    linked,
     normalized,
     output_shape,
 )
@@ -43,7 +43,7 @@ def _concat(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, region, tuple(inputs))
 
 
-def _transpose(op: Operator, tensors: Tensors) -> Links:
+def _transpose(op: Operator, tensors: Tensors) -> AxisMaps:
     rank = len(output_shape(op, tensors))
     return [dict(enumerate(op.ints("perm", range(rank - 1, -1, -1))))]
 
@@ -51,7 +51,7 @@ def _transpose(op: Operator, tensors: Tensors) -> Links:
 def _expand(op: Operator, tensors: Tensors) -> dict[int, int] | None:
     if 1 not in op.constants:
         return None
-    return broadcast_link(tensors[op.inputs[0]].shape, output_shape(op, tensors))
+    return broadcast_axes(tensors[op.inputs[0]].shape, output_shape(op, tensors))
 
 
 def _expand_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
@@ -66,7 +66,7 @@ def _expand_cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegio
     return OperatorRegion(region, region, inputs, constants={1: region.shape})
 
 
-def _tile(op: Operator, tensors: Tensors) -> Links | None:
+def _tile(op: Operator, tensors: Tensors) -> AxisMaps | None:
     if 1 not in op.constants or len(op.inputs) != 2:
         return None
     return [{axis: axis for axis, count in enumerate(op.constants[1]) if count == 1}, {}]
@@ -146,12 +146,12 @@ def _space_to_depth(op: Operator, tensors: Tensors, region: Region) -> OperatorR
     return OperatorRegion(region, region, (box([batch, channels, *rows]),))
 
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_GIVEN, Rule(_reshape_axes, _reshape_cut)),
-    "Concat": Rule(_all_axes, _concat),
-    "DepthToSpace": Rule(_space_axes, _depth_to_space),
-    "Expand": Rule(_expand_axes, _expand_cut),
-    "SpaceToDepth": Rule(_space_axes, _space_to_depth),
-    "Tile": linked(_tile),
-    "Transpose": linked(_transpose),
+RULES: dict[str, SplitRule] = {
+    **dict.fromkeys(_GIVEN, SplitRule(_reshape_axes, _reshape_cut)),
+    "Concat": SplitRule(_all_axes, _concat),
+    "DepthToSpace": SplitRule(_space_axes, _depth_to_space),
+    "Expand": SplitRule(_expand_axes, _expand_cut),
+    "SpaceToDepth": SplitRule(_space_axes, _space_to_depth),
+    "Tile": cut_by_axes(_tile),
+    "Transpose": cut_by_axes(_transpose),
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from coexec.ir.graph import Operator
 from coexec.ir.region import Region
-from coexec.ir.rules.base import OperatorRegion, Rule, Tensors, normalized, output_shape
+from coexec.ir.rules.base import OperatorRegion, SplitRule, Tensors, normalized, output_shape
 
 __all__ = ["RULES"]
 
@@ -78,7 +78,7 @@ def _cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
             continue  # whole, as the caller has made sure
         a, b = region.start[axis], region.stop[axis]
         if scale > 1:
-            a, b = _span(op, a, b, scale, data.stop[axis])
+            a, b = _needed(op, a, b, scale, data.stop[axis])
             computes = computes.with_axis(axis, a * scale, b * scale)
         needed = needed.with_axis(axis, a, b)
     inputs = (needed, *(tensors[n].whole if n else None for n in op.inputs[1:]))
@@ -88,7 +88,7 @@ def _cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, computes, inputs, constants=sizes)
 
 
-def _span(op: Operator, a: int, b: int, scale: int, size: int) -> tuple[int, int]:
+def _needed(op: Operator, a: int, b: int, scale: int, size: int) -> tuple[int, int]:
     """The input rows that the output rows [a, b) are interpolated from, and those they belong to.
 
     The latter make the node yield the rows at all: between pixel centres "floor" takes each
@@ -106,4 +106,4 @@ def _span(op: Operator, a: int, b: int, scale: int, size: int) -> tuple[int, int
     return max(first, 0), min(last, size - 1) + 1
 
 
-RULES: dict[str, Rule] = {"Resize": Rule(_axes, _cut), "Upsample": Rule(_axes, _cut)}
+RULES: dict[str, SplitRule] = {"Resize": SplitRule(_axes, _cut), "Upsample": SplitRule(_axes, _cut)}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coexec.ir.graph import Operator, Scalars
 from coexec.ir.region import Region
-from coexec.ir.rules.base import OperatorRegion, Rule, Tensors, box, output_shape
+from coexec.ir.rules.base import OperatorRegion, SplitRule, Tensors, box, output_shape
 from coexec.ir.rules.windows import group_range
 
 __all__ = ["RULES"]
@@ -19,7 +19,7 @@ class _Spread:
     stride: int
     begin: int
 
-    def span(self, a: int, b: int) -> tuple[int, int, int, int, int]:
+    def needed(self, a: int, b: int) -> tuple[int, int, int, int, int]:
         """Input range, padding at both ends (which crops) and rows to add, for output [a, b)."""
         # Rows between two spread inputs that touch neither are bias alone. Reading from the last
         # input that starts at or before row a keeps the piece's own first row at or before it.
@@ -78,12 +78,12 @@ def _spatial(
     spreads = _spreads(op, tensors)
     if spreads is None:
         return [(0, size) for size in tensors[op.inputs[0]].shape[2:]], {}
-    spans = [s.span(region.start[i], region.stop[i]) for i, s in enumerate(spreads, 2)]
+    ranges = [s.needed(region.start[i], region.stop[i]) for i, s in enumerate(spreads, 2)]
     changed: dict[str, Scalars | None] = {
-        "pads": (*(s[2] for s in spans), *(s[3] for s in spans)),
-        "output_padding": tuple(s[4] for s in spans),
+        "pads": (*(s[2] for s in ranges), *(s[3] for s in ranges)),
+        "output_padding": tuple(s[4] for s in ranges),
     }
-    return [(s[0], s[1]) for s in spans], changed
+    return [(s[0], s[1]) for s in ranges], changed
 
 
-RULES: dict[str, Rule] = {"ConvTranspose": Rule(_axes, _cut)}
+RULES: dict[str, SplitRule] = {"ConvTranspose": SplitRule(_axes, _cut)}

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from coexec.ir.graph import Operator, Scalars
 from coexec.ir.region import Region
-from coexec.ir.rules.base import OperatorRegion, Rule, Tensors, box, output_shape
+from coexec.ir.rules.base import OperatorRegion, SplitRule, Tensors, box, output_shape
 
-__all__ = ["RULES", "Span", "Window", "group_range", "same_pads", "windows"]
+__all__ = ["RULES", "ReceptiveRange", "Window", "group_range", "same_pads", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReceptiveRange:
     """A range of one axis: what is read of the input, with which padding, and what comes out."""
 
     start: int
@@ -53,7 +53,7 @@ class Window:
             rows -= 1  # a window that starts behind the last element does not count
         return rows == self.output and min(self.begin, self.end, room) >= 0 and self.size > 0
 
-    def span(self, a: int, b: int) -> Span:
+    def needed(self, a: int, b: int) -> ReceptiveRange:
         """What the output rows [a, b) need. At least one row is read, as no engine takes none."""
         if self.ceil and b == self.output:
             return self._tail(a)
@@ -63,15 +63,15 @@ class Window:
         start, stop = max(low, 0), max(min(high, self.size), 1)
         begin, end = start - low, max(high - stop, 0)
         rows = (begin + stop - start + end - self.extent) // self.stride + 1
-        return Span(start, stop, begin, end, a, a + rows)
+        return ReceptiveRange(start, stop, begin, end, a, a + rows)
 
-    def _tail(self, a: int) -> Span:
+    def _tail(self, a: int) -> ReceptiveRange:
         """The last rows under ``ceil_mode``: the last window may reach behind the padding, and
         what it makes of that differs between pools, so nothing changes at this end."""
         a = min(a, (self.size - 1 + self.begin) // self.stride)
         low = a * self.stride - self.begin
         start = max(low, 0)
-        return Span(start, self.size, start - low, self.end, a, self.output)
+        return ReceptiveRange(start, self.size, start - low, self.end, a, self.output)
 
 
 def same_pads(
@@ -122,23 +122,23 @@ def windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Windo
     return found if all(w.fits for w in found) else None
 
 
-def _spans(
+def _receptive_ranges(
     op: Operator, tensors: Tensors, kernel: Sequence[int], region: Region
-) -> tuple[list[Span], dict[str, Scalars | None]]:
+) -> tuple[list[ReceptiveRange], dict[str, Scalars | None]]:
     """The spatial axes of ``region`` and the attributes that say the same of a piece."""
     slides = windows(op, tensors, kernel)
     if slides is None:
         sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]
-        whole = [Span(0, size, 0, 0, 0, out) for size, out in zip(sizes, outputs, strict=True)]
-        return whole, {}
-    spans = [w.span(region.start[i], region.stop[i]) for i, w in enumerate(slides, 2)]
+        axes = zip(sizes, outputs, strict=True)
+        return [ReceptiveRange(0, size, 0, 0, 0, output) for size, output in axes], {}
+    ranges = [w.needed(region.start[i], region.stop[i]) for i, w in enumerate(slides, 2)]
     changed: dict[str, Scalars | None] = {
-        "pads": (*(s.begin for s in spans), *(s.end for s in spans)),
+        "pads": (*(s.begin for s in ranges), *(s.end for s in ranges)),
         "auto_pad": None,
     }
     if op.text("auto_pad", "NOTSET").startswith("SAME"):
         changed["ceil_mode"] = None
-    return spans, changed
+    return ranges, changed
 
 
 def _conv_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
@@ -150,16 +150,16 @@ def _conv_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
 def _conv(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     weight, groups = tensors[op.inputs[1]].shape, op.int("group", 1)
     low, high, first, last = group_range(region.start[1], region.stop[1], weight[0] // groups)
-    spans, changed = _spans(op, tensors, weight[2:], region)
+    ranges, changed = _receptive_ranges(op, tensors, weight[2:], region)
     if groups > 1:
         changed["group"] = high - low
     batch, channels = (region.start[0], region.stop[0]), (low * weight[1], high * weight[1])
     inputs: list[Region | None] = [
-        box([batch, channels, *((s.start, s.stop) for s in spans)]),
+        box([batch, channels, *((s.start, s.stop) for s in ranges)]),
         Region.whole(weight).with_axis(0, first, last),
     ]
     inputs += [Region((first,), (last,)) if name else None for name in op.inputs[2:]]
-    computes = box([batch, (first, last), *((s.first, s.last) for s in spans)])
+    computes = box([batch, (first, last), *((s.first, s.last) for s in ranges)])
     return OperatorRegion(region, computes, tuple(inputs), changed)
 
 
@@ -169,14 +169,14 @@ def _pool_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
 
 
 def _pool(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
-    spans, changed = _spans(op, tensors, op.ints("kernel_shape", ()), region)
+    ranges, changed = _receptive_ranges(op, tensors, op.ints("kernel_shape", ()), region)
     batch, channels = zip(region.start[:2], region.stop[:2], strict=True)
-    inputs = (box([batch, channels, *((s.start, s.stop) for s in spans)]),)
-    computes = box([batch, channels, *((s.first, s.last) for s in spans)])
+    inputs = (box([batch, channels, *((s.start, s.stop) for s in ranges)]),)
+    computes = box([batch, channels, *((s.first, s.last) for s in ranges)])
     return OperatorRegion(region, computes, inputs, changed)
 
 
-RULES: dict[str, Rule] = {
-    "Conv": Rule(_conv_axes, _conv, aligned=1),
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), Rule(_pool_axes, _pool, aligned=1)),
+RULES: dict[str, SplitRule] = {
+    "Conv": SplitRule(_conv_axes, _conv, aligned=1),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), SplitRule(_pool_axes, _pool, aligned=1)),
 }

@@ -35,7 +35,7 @@ from coexec.engines.opencl.kernels import (
     top_k,
     transpose,
 )
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["FUSED_BEHIND", "KERNELS", "Kernel", "why_not"]
@@ -47,7 +47,7 @@ class Kernel:
 
     why_not: Callable[[Operator, Mapping[str, Tensor]], str | None]
     """None, or the reason why this operator is out of reach, as a user reads it."""
-    launches: Callable[[Node, Context], list[Launch]]
+    launches: Callable[[Node, Context], list[KernelLaunch]]
 
 
 def _of(module: object) -> Kernel:
@@ -97,7 +97,7 @@ FUSED_BEHIND = frozenset(
      "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "LRN", "LogSoftmax",
      "LpPool", "MatMul", "MaxPool", "Softmax", *normalize.OPERATORS, *reduce.KINDS}
 )  # fmt: skip
-"""Operators whose kernels apply a chain of element-wise operators to what they make."""
+"""Operators whose kernels apply an epilogue of element-wise operators to what they make."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import joined
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import NUMBERS, wrong_type
-from coexec.engines.opencl.kernels.rows import Rows
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["extremum", "launches", "why_not"]
@@ -17,23 +17,23 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item, or a group, for each scalar of the result."""
     op = node.operator
     source = Source("arg_extremum", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     axis = op.int("axis", 0) % len(x.shape)
-    rows = Rows(source, x, (axis,), vectors=False)
+    rows = RowKernel(source, x, (axis,), vectors=False)
     output = Output(source, context, node, scalar=True)
     lines = extremum(rows, op.op_type == "ArgMax", bool(op.int("select_last_index", 0)))
     at = [f"p{a}" if a != axis else "0" for a in range(len(x.shape))]
     if not op.int("keepdims", 1):
         del at[axis]
     store = output.store("(long)found", at)
-    return [rows.launch([*lines, *(["if (item > 0) return;"] if rows.sharing > 1 else []), *store])]
+    return [rows.finish([*lines, *(["if (item > 0) return;"] if rows.sharing > 1 else []), *store])]
 
 
-def extremum(rows: Rows, largest: bool, last: bool) -> list[str]:
+def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
     """Lines that declare ``best``, the largest or smallest element, and its index ``found``.
 
     Of equal ones it is the first or the last. ``rows`` must give elements one by one.
@@ -42,8 +42,8 @@ def extremum(rows: Rows, largest: bool, last: bool) -> list[str]:
     either = f"{better}=" if last else better
     later = ">" if last else "<"
     lines = [f"{rows.ctype} best = 0;", "int found = -1;"]
-    lines += rows.loop(rows.scalars(), lambda unit: [
-        f"if (found < 0 || v {either} best) {{ best = v; found = {unit.index}; }}"])  # fmt: skip
+    lines += rows.loop(rows.layout.scalars(), lambda access: [
+        f"if (found < 0 || v {either} best) {{ best = v; found = {access.index}; }}"])  # fmt: skip
     merge = [
         f"if (found_other >= 0 && (found < 0 || best_other {better} best",
         f"    || (best_other == best && found_other {later} found))) {{",

@@ -1,7 +1,7 @@
 """What kernel files are written with: values, the text of one kernel, and how it is launched.
 
 A kernel file holds text and numbers. It never sees OpenCL itself: it says what to run, over which
-grid, with which tensors, and somebody else compiles, places and times it.
+grid, with which tensors. Compiling, allocating and timing are done elsewhere.
 """
 
 import math
@@ -12,15 +12,15 @@ from itertools import count
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.launch import Argument, Grid, Launch, Window
+from coexec.engines.opencl.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.opencl.kernels.outlining import fixed_group, outlined
 from coexec.engines.opencl.kernels.parameter import Parameter
 from coexec.engines.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "Grid", "Launch", "Node", "Source", "Value",
-           "Window", "ceil_div", "literal", "row_major"]  # fmt: skip
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch", "Node",
+           "Source", "Value", "ceil_div", "literal", "row_major"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,23 @@ class Node:
     """An operator with the element-wise operators that are computed with it."""
 
     operator: Operator
-    chain: tuple[Operator, ...] = ()
+    epilogue: tuple[Operator, ...] = ()
     """In order; each reads the one before or an earlier one, and has an output of equal shape."""
 
     @property
     def output(self) -> str:
-        """What it computes in the end. Operators with several outputs have no chain."""
-        return (self.chain[-1] if self.chain else self.operator).outputs[0]
+        """What it computes in the end. Operators with several outputs have no epilogue."""
+        return (self.epilogue[-1] if self.epilogue else self.operator).outputs[0]
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        if self.chain:
+        if self.epilogue:
             return (self.output,)
         return tuple(name for name in self.operator.outputs if name)
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        return (self.operator, *self.chain)
+        return (self.operator, *self.epilogue)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Node:
         return tuple(dict.fromkeys(names))
 
 
-Chooser = Callable[[str, Mapping[str, Callable[[], list[Launch]]]], str]
+Chooser = Callable[[str, Mapping[str, Callable[[], list[KernelLaunch]]]], str]
 """Picks one of several named variants of a kernel; the first argument tells equal choices."""
 
 
@@ -86,7 +86,9 @@ class Context:
         """The values of a constant tensor; None for one that is computed."""
         return self.constants.get(name)
 
-    def choose(self, key: str, variants: Mapping[str, Callable[[], list[Launch]]]) -> list[Launch]:
+    def choose(
+        self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
+    ) -> list[KernelLaunch]:
         """The launches of one of ``variants``, which are named, the most promising first.
 
         ``key`` is equal where the same choice is right: shapes and attributes, no names.
@@ -133,7 +135,7 @@ class Source:
     def __init__(
         self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
     ) -> None:
-        """``alone``: groups of one work item, whose place the text calls item_0, item_1, item_2."""
+        """``alone``: groups of one work item, which is at item_0, item_1, item_2."""
         self.name = name
         self.arch = arch
         self._sized = sized
@@ -192,9 +194,9 @@ class Source:
         """Add a macro or a function in front of the kernel."""
         self._defines.append(text)
 
-    def launch(
-        self, grid: Sequence[int], group: Grid | None = None, window: Window | None = None
-    ) -> Launch:
+    def finish(
+        self, grid: Sequence[int], group: Grid | None = None, convolution: ConvTraits | None = None
+    ) -> KernelLaunch:
         """The finished kernel over ``grid`` work items (filled up to three axes).
 
         Without a fixed group the grid may be rounded up: items outside return at once.
@@ -206,14 +208,14 @@ class Source:
             self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
         )  # fmt: skip
         written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
-        return Launch(
+        return KernelLaunch(
             name=self.name,
             source=self._text(limits, group, frozenset()),
             arguments=(*(p.argument for p in self._parameters), *self._numbers()),
             written=frozenset(written),
             grid=sizes,
             group=group,
-            window=window,
+            convolution=convolution,
             may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
             with_images=lambda names: self._text(limits, group, names),
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
@@ -25,7 +25,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item for each vector of channels, or for each scalar."""
     op = node.operator
     source = Source("batch_norm", context.arch)
@@ -50,7 +50,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     lines = ["const int index = get_global_id(0);"]
     lines += output.store(f"{value} * ({scale}) + {shift}", coordinates)
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.launch((math.prod(shape),))]
+    return [source.finish((math.prod(shape),))]
 
 
 def _folded(numbers: Sequence[Array | Value], epsilon: float) -> Sequence[Array | Value]:

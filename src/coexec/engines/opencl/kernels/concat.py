@@ -1,9 +1,9 @@
-"""Concat: each input is moved to its place, except those that are computed there."""
+"""Concat: each input is copied to where it belongs, except those that are computed there."""
 
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.elements import coordinates, vectors
 from coexec.engines.opencl.kernels.moving import shifted
 from coexec.engines.opencl.kernels.operands import declare
@@ -17,7 +17,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each input that is not in place, in order."""
     y = context.value(node.output)
     axis = node.operator.int("axis", 1) % len(y.shape)
@@ -34,16 +34,16 @@ def launches(node: Node, context: Context) -> list[Launch]:
     return found
 
 
-def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> Launch:
+def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
     """One work item for each element of the input."""
     own = [f"p{i}" for i in range(len(x.shape))]
     there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(own)]
     source.lines(coordinates(x.shape))
     source.lines(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(own)})));")
-    return source.launch((math.prod(x.shape),))
+    return source.finish((math.prod(x.shape),))
 
 
-def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launch:
+def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
     """One work item for each vector of the result that starts or lies in this input's part.
 
     Where the input starts inside of a vector, that vector keeps its first lanes: the kernels of a
@@ -55,9 +55,9 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launc
     slices = ceil_div(kept + c, y.block)
     first = [start // y.block if axis == 1 == i else start if i == axis else 0 for i in range(4)]
     at, grid = vectors(source.arch, (n, slices, h, w))
-    place = [f"{p} + {f}" for p, f in zip(("p0", "s", "p2", "p3"), first, strict=True)]
+    coordinates = [f"{p} + {f}" for p, f in zip(("p0", "s", "p2", "p3"), first, strict=True)]
     lines, value = _vector(x, y.block, ["p0", "c", "p2", "p3"], -kept % y.block)
-    vector, to = f"float{y.block}", f"VEC_y({', '.join(place)})"
+    vector, to = f"float{y.block}", f"VEC_y({', '.join(coordinates)})"
     if kept:
         old = [f"old.s{lane:x}" for lane in range(kept)]
         new = [f"v.s{lane:x}" for lane in range(kept, y.block)]
@@ -69,14 +69,17 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Launc
         value = "v"
     at.append(f"const int c = s * {y.block} - {kept};")
     source.lines("\n".join(f"  {line}" for line in [*at, *lines, f"STORE_y({to}, {value});"]))
-    return source.launch(grid)
+    return source.finish(grid)
 
 
-def _vector(x: Value, block: int, place: Sequence[str], residue: int) -> tuple[list[str], str]:
-    """Lines, and the ``block`` channels of the input from ``place`` on; any where it has none."""
+def _vector(
+    x: Value, block: int, coordinates: Sequence[str], residue: int
+) -> tuple[list[str], str]:
+    """Lines, and the ``block`` channels of the input from ``coordinates`` on. Lanes past the last
+    channel hold anything."""
     if x.block:
-        return shifted(x, place, residue)
-    n, c, y, x_ = place
+        return shifted(x, coordinates, residue)
+    n, c, y, x_ = coordinates
     channels = [f"clamp({c} + {lane}, 0, {x.shape[1] - 1})" for lane in range(block)]
     lanes = ", ".join(f"GET_x(AT_x({n}, {channel}, {y}, {x_}))" for channel in channels)
     return [], f"(float{block})({lanes})"

@@ -11,21 +11,21 @@ from coexec.engines.opencl.kernels import (
     conv_tiled,
     conv_winograd,
 )
-from coexec.engines.opencl.kernels.base import Context, Launch, Node
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node
 from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
 __all__ = ["launches", "why_not"]
 
-Variants = Mapping[str, Callable[[], list[Launch]]]
+Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return conv_any.why_not(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Those of the best variant: by rule the first, or as measured."""
     variants = _variants(node, context)
     return context.choose(f"conv {_key(node, context)}", variants)
@@ -33,8 +33,8 @@ def launches(node: Node, context: Context) -> list[Launch]:
 
 def _key(node: Node, context: Context) -> str:
     shapes = [context.tensors[n].shape for n in node.inputs]
-    chain = [op.op_type for op in node.chain]
-    return f"{shapes} {sorted(node.operator.attributes.items())} {chain}"
+    epilogue = [op.op_type for op in node.epilogue]
+    return f"{shapes} {sorted(node.operator.attributes.items())} {epilogue}"
 
 
 def _variants(node: Node, context: Context) -> Variants:
@@ -57,15 +57,15 @@ def _variants(node: Node, context: Context) -> Variants:
     if not conv_tiled.fits(shape, x):
         return {"any": lambda: conv_any.launches(node, context)}
     tiled = {
-        f"tiled {tiling}": partial(conv_tiled.launches, node, context, shape, tiling)
-        for tiling in conv_tiled.tilings(shape, context)
+        f"tiled {tile_shape}": partial(conv_tiled.launches, node, context, shape, tile_shape)
+        for tile_shape in conv_tiled.tile_shapes(shape, context)
     }
     direct = {"direct": lambda: conv_direct.launches(node, context, shape)}
     return tiled | direct if context.arch.family == "nvidia" else direct | tiled
 
 
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
-    found: dict[str, Callable[[], list[Launch]]] = {
+    found: dict[str, Callable[[], list[KernelLaunch]]] = {
         "direct": lambda: conv_cpu.launches(node, context, shape)
     }
     seconds = {"direct": conv_cpu.seconds(shape)}

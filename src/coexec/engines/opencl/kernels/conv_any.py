@@ -8,12 +8,12 @@ import math
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels import conv_few
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.sliding import grid, over_taps, place
+from coexec.engines.opencl.kernels.sliding import grid, output_coordinates, over_taps
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
@@ -26,7 +26,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Neighbouring work items are neighbours along the last axis, and share weights."""
     op = node.operator
     if conv_few.fits(op, context):
@@ -41,7 +41,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     output = Output(source, context, node, scalar=True)
     shape = output.value.shape
     per_group = weight[0] // op.int("group", 1)
-    lines, (n, c) = place(shape[2:], shape[:2])
+    lines, (n, c) = output_coordinates(shape[2:], shape[:2])
     start = "GET_bias(AT_bias(channel))" if op.inputs[2:] and op.inputs[2] else "0.0f"
     lines += [
         f"const int channel = {c};",
@@ -55,4 +55,4 @@ def launches(node: Node, context: Context) -> list[Launch]:
     lines += over_taps(slides, dilations, [f"acc += GET_x({element}) * GET_w({factor});"])
     lines += output.store("acc", [n, "channel", *(f"o{a}" for a in axes)])
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.launch(grid(shape[2:], math.prod(shape[:2])))]
+    return [source.finish(grid(shape[2:], math.prod(shape[:2])))]

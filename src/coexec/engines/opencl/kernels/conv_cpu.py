@@ -17,10 +17,10 @@ from functools import partial
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_cpu_text import Form, text
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
 __all__ = ["launches", "seconds"]
@@ -33,10 +33,10 @@ _FAR_BYTES = 2**20
 """An input that is larger does not stay in the second cache from one group to the next."""
 
 
-def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     """Zeros are copied to the left and right of the input first, where there is padding."""
     x = context.value(node.operator.inputs[0])
-    found: list[Launch] = []
+    found: list[KernelLaunch] = []
     given = shape
     if shape.left or shape.right:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
@@ -48,8 +48,8 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
     wide = blocks - parts * (width - 1)
     for first, groups, size in ((0, wide, width), (wide * width, parts - wide, width - 1)):
         if groups and size:
-            kernel = _Kernel(node, context, shape, given, x, first, groups, size)
-            found.append(kernel.launch())
+            kernel = _DirectConv(node, context, shape, given, x, first, groups, size)
+            found.append(kernel.finish())
     return found
 
 
@@ -68,7 +68,7 @@ def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
     """
 
     def rate(width: int) -> float:
-        pixels = shape.row_pixels / _Row.of(arch, shape, width).tiles
+        pixels = shape.row_pixels / _RowTiles.of(arch, shape, width).tiles
         cycles = max(pixels * width / 2, (pixels + width) / 2, 2 * width) + 1
         return pixels * width / cycles
 
@@ -77,7 +77,7 @@ def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _RowTiles:
     """A row of the output in tiles that differ by one pixel at most."""
 
     pixels: int
@@ -96,15 +96,15 @@ class _Row:
         return (self.pixels, smaller) if smaller else (self.pixels,)
 
     @staticmethod
-    def of(arch: Architecture, shape: ConvShape, width: int) -> "_Row":
+    def of(arch: Architecture, shape: ConvShape, width: int) -> "_RowTiles":
         """Accumulators, one set of weights and the broadcast scalar share the registers."""
         most = min(12, max(1, (arch.registers - width - 2) // width))
         tiles = ceil_div(shape.row_pixels, most)
         pixels = ceil_div(shape.row_pixels, tiles)
-        return _Row(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
+        return _RowTiles(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
 
 
-class _Kernel:
+class _DirectConv:
     """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
 
     def __init__(
@@ -116,7 +116,7 @@ class _Kernel:
             node, context.arch, shape, given, x)  # fmt: skip
         self._context = context
         self._first, self._groups, self._size = first, groups, size
-        self._row = _Row.of(self._arch, shape, size)
+        self._row = _RowTiles.of(self._arch, shape, size)
         b = self._arch.block
         # A block of input channels at a time, or all of a row-major image.
         self._depth = b if x.block else shape.in_channels
@@ -128,7 +128,7 @@ class _Kernel:
         chunks = 1 if self._arch.half else ceil_div(self._steps, near)
         self._chunk = ceil_div(self._steps, chunks)
 
-    def launch(self) -> Launch:
+    def finish(self) -> KernelLaunch:
         """Work items split the groups, then the rows, until every core has some."""
         shape, units = self._shape, self._arch.compute_units
         far = self._x.size_bytes > _FAR_BYTES and self._chunk < self._steps
@@ -141,15 +141,17 @@ class _Kernel:
         source.constant("w", self._packed())
         blocks = self._groups * self._size
         source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
-        chain = Chain(source, self._context, self._node, self._node.chain)
+        epilogue = Epilogue(source, self._context, self._node, self._node.epilogue)
         source.write("y", self._context.value(self._node.output))
         form = self._form()
         self._declare_sizes(source, form)
         source.sizes(groups_each=each, rows_each=rows, chunks_outside=far)
         head = self._node.operator.outputs[0]
-        source.lines("\n".join(f"  {line}" for line in text(form, partial(_finish, chain, head))))
+        source.lines(
+            "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
+        )
         bands = ceil_div(shape.rows, rows)
-        return source.launch((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
+        return source.finish((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
 
     def _form(self) -> Form:
         """Two channels in a step, or all of a few planes, so that there is no odd one."""
@@ -192,7 +194,9 @@ class _Kernel:
         return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
 
-def _finish(chain: Chain, head: str, value: str, position: Sequence[str], tag: str) -> list[str]:
-    """Lines that store what the chain makes of a finished sum."""
-    lines, result = chain.apply(value, head, position, tag)
+def _finish(
+    epilogue: Epilogue, head: str, value: str, position: Sequence[str], tag: str
+) -> list[str]:
+    """Lines that store what the epilogue makes of a finished sum."""
+    lines, result = epilogue.apply(value, head, position, tag)
     return [*lines, f"STORE_y(VEC_y({', '.join(position)}), {result});"]

@@ -149,7 +149,7 @@ def _step(form: Form, pixels: int, channel: int, across: str) -> list[str]:
         for o in range(form.blocks)
     ]
     for p in range(pixels):
-        place = f"at + {channel} * {across} + {p * form.stride * form.lanes}"
+        position = f"at + {channel} * {across} + {p * form.stride * form.lanes}"
         sums = "".join(f" a{p}_{o} += w{o} * f;" for o in range(form.blocks))
-        lines.append(f"{{ const float f = GET_x({place});{sums} }}")
+        lines.append(f"{{ const float f = GET_x({position});{sums} }}")
     return ["{", *lines, "}"]

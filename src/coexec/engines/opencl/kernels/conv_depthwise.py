@@ -8,9 +8,9 @@ that need it. At the borders, and on GPUs everywhere, one pixel is computed at a
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches"]
@@ -21,7 +21,7 @@ def fits(shape: ConvShape, x: Value) -> bool:
     return bool(x.block) and shape.in_channels == 1 and shape.groups == shape.out_channels
 
 
-def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
@@ -30,20 +30,20 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
     source.read("x", x)
     source.constant("w", _packed(weights, y))
     source.constant("bias", packed_bias(node, context, 0, y.slices))
-    chain = Chain(source, context, node, node.chain)
+    epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
-    lines = _Lines(node, context, shape, chain, source)
+    lines = _Lines(node, context, shape, epilogue, source)
     if on_cores:
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.lines(lines.rows(rows))
-        return [source.launch((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
+        return [source.finish((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
     source.lines(
         f"  const int ox = get_global_id(0), row = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {y.slices}, n = get_global_id(2) / {y.slices};"
     )
     source.lines(lines.pixel())
     grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
-    return [source.launch(grid, window=shape.window("depthwise"))]
+    return [source.finish(grid, convolution=shape.traits("depthwise"))]
 
 
 def _packed(weights: Array, y: Value) -> Array:
@@ -59,11 +59,11 @@ class _Lines:
     """The text for one convolution."""
 
     def __init__(
-        self, node: Node, context: Context, shape: ConvShape, chain: Chain, source: Source
+        self, node: Node, context: Context, shape: ConvShape, epilogue: Epilogue, source: Source
     ) -> None:
         self._head = node.operator.outputs[0]
         self._shape = shape
-        self._chain = chain
+        self._epilogue = epilogue
         self._vector = context.arch.vector
         # Accumulators, the weights of a row and the current input share the registers.
         self._pixels = max(1, min(8, context.arch.registers - shape.kernel_w - 2))
@@ -151,5 +151,5 @@ class _Lines:
         return dict(sorted(found.items()))
 
     def _finish(self, name: str, ox: str, tag: str = "") -> list[str]:
-        lines, result = self._chain.apply(name, self._head, ["n", "s", "row", ox], tag)
+        lines, result = self._epilogue.apply(name, self._head, ["n", "s", "row", ox], tag)
         return [f"  {line}" for line in (*lines, f"STORE_y(VEC_y(n, s, row, {ox}), {result});")]

@@ -7,9 +7,9 @@ The scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches"]
@@ -23,7 +23,7 @@ def fits(shape: ConvShape, x: Value) -> bool:
     return x.block == 4 and shape.groups == 1
 
 
-def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
@@ -32,7 +32,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
     source.read("x", x)
     source.constant("w", _packed(weights, x, pairs))
     source.constant("bias", packed_bias(node, context, 0, pairs * _BLOCKS))
-    chain = Chain(source, context, node, node.chain)
+    epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     pixels, blocks = range(_PIXELS), range(_BLOCKS)
     lines = [
@@ -47,19 +47,19 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[Launch]:
         for o in blocks:
             block = f"pair * {_BLOCKS} + {o}"
             position = ["n", block, "oy", f"first + {p}"]
-            chained, result = chain.apply(
+            applied, result = epilogue.apply(
                 f"a{p}_{o}", node.operator.outputs[0], position, f"_{p}_{o}"
             )
             lines += [
                 f"  if ({block} < {y.slices}) {{",
-                *(f"    {line}" for line in chained),
+                *(f"    {line}" for line in applied),
                 f"    STORE_y(VEC_y({', '.join(position)}), {result});",
                 "  }",
             ]
         lines.append("}")
     source.lines("\n".join(f"  {line}" for line in lines))
     grid = (ceil_div(shape.out_w, _PIXELS), shape.out_h, pairs * shape.batch)
-    return [source.launch(grid, window=shape.window("convolution"))]
+    return [source.finish(grid, convolution=shape.traits("convolution"))]
 
 
 def _packed(weights: Array, x: Value, pairs: int) -> Array:

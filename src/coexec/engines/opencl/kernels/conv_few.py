@@ -6,7 +6,7 @@ neighbouring pixels times all output channels, and adds up their lanes at the en
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, padded_copy
 from coexec.engines.opencl.kernels.folds import across_lanes, total
 from coexec.engines.opencl.kernels.output import Output
@@ -25,7 +25,7 @@ def fits(op: Operator, context: Context) -> bool:
     return fitting and bool(x.block) and not y.block and op.int("group", 1) == 1
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Padding is copied around the input first."""
     x = context.value(node.operator.inputs[0])
     shape = ConvShape.of(node.operator, context.tensors)
@@ -36,7 +36,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     return [*found, _launch(node, context, x, shape)]
 
 
-def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> Launch:
+def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> KernelLaunch:
     weights = context.constant(node.operator.inputs[1])
     bias = context.constant(node.operator.inputs[2]) if node.operator.inputs[2:] else None
     assert weights is not None
@@ -62,7 +62,7 @@ def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> Launch:
             stored = output.store(f"all{tag} + GET_bias({c})", ["n", str(c), "oy", f"first + {p}"])
             lines += [f"if (first + {p} < {shape.out_w}) {{", *(f"  {s}" for s in stored), "}"]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((ceil_div(shape.out_w, len(pixels)), shape.out_h, shape.batch))
+    return source.finish((ceil_div(shape.out_w, len(pixels)), shape.out_h, shape.batch))
 
 
 def _sums(shape: ConvShape, x: Value, pixels: int, vector: str) -> list[str]:

@@ -6,7 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, Window
+from coexec.engines.opencl.kernels.base import (
+    Context,
+    ConvTraits,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+)
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
@@ -68,10 +75,10 @@ class ConvShape:
         taps = self.in_channels * self.kernel_h * self.kernel_w
         return self.batch * self.out_channels * self.out_h * self.out_w * taps
 
-    def window(self, kind: Literal["convolution", "depthwise"]) -> Window:
+    def traits(self, kind: Literal["convolution", "depthwise"]) -> ConvTraits:
         """What rules for work groups need to know."""
         square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
-        return Window(kind, self.kernel_h if square else 0, self.stride_h)
+        return ConvTraits(kind, self.kernel_h if square else 0, self.stride_h)
 
     @staticmethod
     def of(op: Operator, tensors: Mapping[str, Tensor]) -> "ConvShape":
@@ -96,7 +103,7 @@ class ConvShape:
 
 def padded_copy(
     context: Context, x: Value, shape: ConvShape, rows: bool = True
-) -> tuple[Launch, Value, ConvShape]:
+) -> tuple[KernelLaunch, Value, ConvShape]:
     """Copy an image into a larger one with zeros around it; without ``rows``, left and right only.
 
     Returns the launch, the copy, and the convolution without that padding that reads it. Beside a
@@ -127,7 +134,7 @@ def padded_copy(
     inner = replace(shape, in_h=height, in_w=width, left=0, right=0)
     if rows:
         inner = replace(inner, top=0, bottom=0)
-    return source.launch((width, height, outer)), padded, inner
+    return source.finish((width, height, outer)), padded, inner
 
 
 def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Array:

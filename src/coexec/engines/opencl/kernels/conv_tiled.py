@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
-__all__ = ["Tiling", "fits", "launches", "tilings"]
+__all__ = ["TileShape", "fits", "launches", "tile_shapes"]
 
 _DEPTH = 16
 """Of a tile along the inner axis: scalars; four blocks of four lanes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class TileShape:
     """How the work is cut up. An item sums 4 * ``rows`` pixels times 4 * ``columns`` channels."""
 
     items_x: int
@@ -60,15 +60,15 @@ class Tiling:
         return ceil_div(pixels, self.pixels) * ceil_div(shape.out_channels, self.channels)
 
 
-_TILINGS = (
-    Tiling(16, 8, 1, 2),
-    Tiling(8, 8, 1, 2, 2),
-    Tiling(8, 8, 1, 1, 4),
-    Tiling(4, 8, 1, 1, 8),
+_TILE_SHAPES = (
+    TileShape(16, 8, 1, 2),
+    TileShape(8, 8, 1, 2, 2),
+    TileShape(8, 8, 1, 1, 4),
+    TileShape(4, 8, 1, 1, 8),
 )
 """From large tiles, which load the least for each sum, to small ones, of which there are more."""
 
-_LARGE_TILINGS = (Tiling(16, 16, 2, 1), Tiling(16, 16, 2, 2))
+_LARGE_TILE_SHAPES = (TileShape(16, 16, 2, 1), TileShape(16, 16, 2, 2))
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
@@ -76,7 +76,7 @@ def fits(shape: ConvShape, x: Value) -> bool:
     return x.block == 4 and shape.groups == 1
 
 
-def tilings(shape: ConvShape, context: Context) -> list[Tiling]:
+def tile_shapes(shape: ConvShape, context: Context) -> list[TileShape]:
     """Candidates, the most promising first; none if no group fits this processor.
 
     By rule the largest tile of which every compute unit gets two, as one group waits while the
@@ -87,12 +87,12 @@ def tilings(shape: ConvShape, context: Context) -> list[Tiling]:
     units = arch.compute_units
     allowed = [
         t
-        for t in (*_TILINGS, *_LARGE_TILINGS)
+        for t in (*_TILE_SHAPES, *_LARGE_TILE_SHAPES)
         if t.items * t.parts <= arch.max_group and t.local_bytes <= arch.local_bytes
     ]
     if not allowed:
         return []
-    usual = [t for t in allowed if t in _TILINGS] or allowed
+    usual = [t for t in allowed if t in _TILE_SHAPES] or allowed
     few = -1 if shape.out_h * shape.out_w <= 64 else max(-2, -len(usual))
     chosen = next((t for t in usual if t.groups(shape) >= 2 * units), usual[few])
     depth = ceil_div(_inner(shape), _DEPTH * chosen.parts)
@@ -106,45 +106,47 @@ def _inner(shape: ConvShape) -> int:
     return shape.kernel_h * shape.kernel_w * ceil_div(shape.in_channels, 4) * 4
 
 
-def launches(node: Node, context: Context, shape: ConvShape, tiling: Tiling) -> list[Launch]:
+def launches(
+    node: Node, context: Context, shape: ConvShape, tile_shape: TileShape
+) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
-    tile = _Tile(shape, tiling, x, y)
+    tile = _TiledConv(shape, tile_shape, x, y)
     bias = packed_bias(node, context, 0, y.slices)
     source = Source("conv_tiled", context.arch)
     source.read("x", x)
     source.constant("w", _packed(weights, tile))
-    found: list[Launch] = []
-    if tiling.splits == 1:
+    found: list[KernelLaunch] = []
+    if tile_shape.splits == 1:
         source.constant("bias", bias)
-        chain = Chain(source, context, node, node.chain)
+        epilogue = Epilogue(source, context, node, node.epilogue)
         source.write("y", y)
         position = ["n", "block", "oy", "ox"]
-        lines, result = chain.apply("sum", node.operator.outputs[0], position)
+        lines, result = epilogue.apply("sum", node.operator.outputs[0], position)
         store = ["const float4 sum = total + LOAD_bias(block);", *lines,
                  f"STORE_y(VEC_y(n, block, oy, ox), {result});"]  # fmt: skip
         source.lines(tile.text(store))
-        found.append(source.launch(tile.grid, tile.group))
+        found.append(source.finish(tile.grid, tile.group))
         return found
-    partial = context.temporary((tiling.splits, y.slices, tile.all_pixels, 4))
+    partial = context.temporary((tile_shape.splits, y.slices, tile.all_pixels, 4))
     source.write("y", partial)
     at = f"((split * {y.slices} + block) * {tile.all_pixels} + m)"
     source.lines(tile.text([f"((__global float4*)y)[{at}] = total;"]))
-    found.append(source.launch(tile.grid, tile.group))
-    found.append(_sum_launch(node, context, shape, partial, y, bias, tiling.splits))
+    found.append(source.finish(tile.grid, tile.group))
+    found.append(_sum_launch(node, context, shape, partial, y, bias, tile_shape.splits))
     return found
 
 
 def _sum_launch(
     node: Node, context: Context, shape: ConvShape, partial: Value, y: Value, bias: Array,
     splits: int,
-) -> Launch:  # fmt: skip
+) -> KernelLaunch:  # fmt: skip
     """Adds the sums of the splits, the bias, and what is fused behind."""
     source = Source("conv_sum", context.arch)
     source.read("p", partial)
     source.constant("bias", bias)
-    chain = Chain(source, context, node, node.chain)
+    epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     plane = shape.out_h * shape.out_w
     pixels = shape.batch * plane
@@ -155,47 +157,47 @@ def _sum_launch(
         f"  for (int i = 0; i < {splits}; i++)\n"
         f"    sum += ((__global const float4*)p)[(i * {y.slices} + block) * {pixels} + m];"
     )
-    lines, result = chain.apply("sum", node.operator.outputs[0], ["n", "block", "oy", "ox"])
+    lines, result = epilogue.apply("sum", node.operator.outputs[0], ["n", "block", "oy", "ox"])
     source.lines("\n".join(f"  {line}" for line in lines))
     source.lines(f"  STORE_y(VEC_y(n, block, oy, ox), {result});")
-    return source.launch((pixels, y.slices))
+    return source.finish((pixels, y.slices))
 
 
-def _packed(weights: Array, tile: "_Tile") -> Array:
+def _packed(weights: Array, tile: "_TiledConv") -> Array:
     """[inner axis][output channel], filled up to whole tiles with zeros."""
     shape = tile.shape
     outs, ins = weights.shape[:2]
     full = np.zeros((shape.kernel_h, shape.kernel_w, tile.in_blocks * 4, tile.columns), np.float32)
     full[:, :, :ins, :outs] = weights.transpose(2, 3, 1, 0)
     flat = full.reshape(-1, tile.columns)
-    rows = tile.steps * tile.tiling.parts * tile.tiling.splits * _DEPTH
+    rows = tile.steps * tile.tile_shape.parts * tile.tile_shape.splits * _DEPTH
     return np.concatenate([flat, np.zeros((rows - len(flat), tile.columns), np.float32)])
 
 
-class _Tile:
+class _TiledConv:
     """The text of the kernel for one convolution."""
 
-    def __init__(self, shape: ConvShape, tiling: Tiling, x: Value, y: Value) -> None:
+    def __init__(self, shape: ConvShape, tile_shape: TileShape, x: Value, y: Value) -> None:
         self.shape = shape
-        self.tiling = tiling
+        self.tile_shape = tile_shape
         self.in_blocks = x.slices
         self._rest = shape.in_channels % 4
         self._out_blocks = y.slices
         self.all_pixels = shape.batch * shape.out_h * shape.out_w
-        self.columns = ceil_div(y.slices * 4, tiling.channels) * tiling.channels
+        self.columns = ceil_div(y.slices * 4, tile_shape.channels) * tile_shape.channels
         inner = _inner(shape)
-        self.steps = ceil_div(inner, _DEPTH * tiling.parts * tiling.splits)
+        self.steps = ceil_div(inner, _DEPTH * tile_shape.parts * tile_shape.splits)
         self._blocks = inner // 4
-        self.group = (tiling.items, tiling.parts, 1)
+        self.group = (tile_shape.items, tile_shape.parts, 1)
         self.grid = (
-            ceil_div(self.all_pixels, tiling.pixels) * tiling.items,
-            (self.columns // tiling.channels) * tiling.parts,
-            tiling.splits,
+            ceil_div(self.all_pixels, tile_shape.pixels) * tile_shape.items,
+            (self.columns // tile_shape.channels) * tile_shape.parts,
+            tile_shape.splits,
         )
 
     def text(self, store: list[str]) -> str:
         """The body; ``store`` handles ``total``, four channels (``block``) of pixel ``m``."""
-        t = self.tiling
+        t = self.tile_shape
         return "\n".join([
             "  const int item = get_local_id(0), part = get_local_id(1);",
             f"  const int tx = item % {t.items_x}, ty = item / {t.items_x};",
@@ -225,20 +227,20 @@ class _Tile:
         ])  # fmt: skip
 
     def _sums(self) -> list[tuple[int, int]]:
-        t = self.tiling
+        t = self.tile_shape
         return [(r, c) for r in range(4 * t.rows) for c in range(t.columns)]
 
     @property
     def _x_loads(self) -> int:
-        return ceil_div(_DEPTH // 4 * self.tiling.pixels, self.tiling.items)
+        return ceil_div(_DEPTH // 4 * self.tile_shape.pixels, self.tile_shape.items)
 
     @property
     def _w_loads(self) -> int:
-        return ceil_div(_DEPTH * self.tiling.channels // 4, self.tiling.items)
+        return ceil_div(_DEPTH * self.tile_shape.channels // 4, self.tile_shape.items)
 
     def _loaders(self) -> list[str]:
         """What each item loads of a tile: some vectors of inputs, some of weights."""
-        s, t = self.shape, self.tiling
+        s, t = self.shape, self.tile_shape
         plane = s.out_h * s.out_w
         text = []
         for i in range(self._x_loads):
@@ -255,7 +257,7 @@ class _Tile:
         return text
 
     def _load(self, tile: str) -> list[str]:
-        s, t = self.shape, self.tiling
+        s, t = self.shape, self.tile_shape
         text = []
         for i in range(self._x_loads):
             text += [
@@ -286,7 +288,7 @@ class _Tile:
 
     def _keep(self) -> list[str]:
         """Put what was loaded into local memory; large groups have items to spare."""
-        t = self.tiling
+        t = self.tile_shape
         text = []
         for i in range(self._x_loads):
             guard = f"if (xq{i} < {_DEPTH // 4}) " if self._spare(_DEPTH // 4 * t.pixels) else ""
@@ -304,10 +306,10 @@ class _Tile:
         return text
 
     def _spare(self, vectors: int) -> bool:
-        return vectors % self.tiling.items != 0
+        return vectors % self.tile_shape.items != 0
 
     def _multiply(self) -> list[str]:
-        t = self.tiling
+        t = self.tile_shape
         text = []
         for c in range(t.columns):
             text.append(f"      const float4 w{c} = ws[now][part][k][{c * t.items_y} + ty];")
@@ -320,7 +322,7 @@ class _Tile:
 
     def _add_parts(self) -> list[str]:
         """Sum over the parts of the group, in the local memory of the inputs."""
-        t = self.tiling
+        t = self.tile_shape
         if t.parts == 1:
             return []
         text = [f"  __local float4 shared[{t.parts // 2}][{t.items}];"]
@@ -338,7 +340,7 @@ class _Tile:
         return [*text, "  if (part > 0) return;"]
 
     def _finish(self, store: list[str]) -> list[str]:
-        s, t = self.shape, self.tiling
+        s, t = self.shape, self.tile_shape
         plane = s.out_h * s.out_w
         text = []
         for r in range(4 * t.rows):

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.sliding import grid, place
+from coexec.engines.opencl.kernels.sliding import grid, output_coordinates
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
@@ -30,7 +30,7 @@ _PIXELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
+class _TransposedAxis:
     """One spatial axis."""
 
     size: int
@@ -46,9 +46,9 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
-    spreads = _spreads(op, context.tensors)
+    axes = _axes(op, context.tensors)
     groups = op.int("group", 1)
     weights = context.constant(op.inputs[1])
     x, y = (context.value(n) for n in (op.inputs[0], node.output))
@@ -56,11 +56,11 @@ def launches(node: Node, context: Context) -> list[Launch]:
     whole = groups == 1 or (y.block and not y.shape[1] // groups % y.block)
     aligned = groups == 1 or not x.block or not per_group % x.block
     if y.block and whole and aligned and weights is not None:
-        return [_tiled(node, context, spreads, weights)]
-    return [_any(node, context, spreads)]
+        return [_tiled(node, context, axes, weights)]
+    return [_any(node, context, axes)]
 
 
-def _spreads(op: Operator, tensors: Mapping[str, Tensor]) -> list[_Spread]:
+def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> list[_TransposedAxis]:
     sizes, outputs = (tensors[n].shape[2:] for n in (op.inputs[0], op.outputs[0]))
     kernel = tensors[op.inputs[1]].shape[2:]
     ones, zeros = (1,) * len(sizes), (0,) * len(sizes)
@@ -76,20 +76,20 @@ def _spreads(op: Operator, tensors: Mapping[str, Tensor]) -> list[_Spread]:
         ]  # fmt: skip
         begins = tuple(t // 2 if kind == "SAME_UPPER" else t - t // 2 for t in totals)
     rows = zip(sizes, kernel, strides, dilations, begins, strict=True)
-    return [_Spread(*row) for row in rows]
+    return [_TransposedAxis(*row) for row in rows]
 
 
-def _gathered(spreads: Sequence[_Spread], body: Sequence[str]) -> list[str]:
+def _gathered(axes: Sequence[_TransposedAxis], body: Sequence[str]) -> list[str]:
     """Lines that run ``body`` for each tap (k0, ...) that reaches output (o0, ...), from (i0, ...).
 
     Whether the last axis reads inside of the input is left to ``body``.
     """
     lines = list(body)
-    for axis in reversed(range(len(spreads))):
-        s = spreads[axis]
+    for axis in reversed(range(len(axes))):
+        s = axes[axis]
         k, i, t = f"k{axis}", f"i{axis}", f"t{axis}"
         skipped = [f"{t} % {s.stride}"] if s.stride > 1 else []
-        if axis < len(spreads) - 1:
+        if axis < len(axes) - 1:
             skipped += [f"{t} < 0", f"{t} >= {s.size * s.stride}"]
         lines = [
             f"for (int {k} = 0; {k} < {s.taps}; {k}++) {{",
@@ -102,7 +102,7 @@ def _gathered(spreads: Sequence[_Spread], body: Sequence[str]) -> list[str]:
     return lines
 
 
-def _any(node: Node, context: Context, spreads: Sequence[_Spread]) -> Launch:
+def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> KernelLaunch:
     op = node.operator
     source = Source("conv_transpose_any", context.arch)
     for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
@@ -112,25 +112,27 @@ def _any(node: Node, context: Context, spreads: Sequence[_Spread]) -> Launch:
     shape = output.value.shape
     per_group = context.tensors[op.inputs[1]].shape[1]
     inner = context.tensors[op.inputs[0]].shape[1] // op.int("group", 1)
-    lines, (n, c) = place(shape[2:], shape[:2])
+    lines, (n, c) = output_coordinates(shape[2:], shape[:2])
     has_bias = len(op.inputs) > 2 and op.inputs[2]
-    last = len(spreads) - 1
+    last = len(axes) - 1
     element = at("x", [n, "first + c", *(f"i{a}" for a in range(last + 1))])
     factor = at("w", ["first + c", f"channel % {per_group}", *(f"k{a}" for a in range(last + 1))])
     lines += [
         f"const int channel = {c}, first = channel / {per_group} * {inner};",
         f"float acc = {'GET_bias(AT_bias(channel))' if has_bias else '0.0f'};",
-        *_gathered(spreads, [
-            f"if (t{last} < 0 || i{last} >= {spreads[last].size}) continue;",
+        *_gathered(axes, [
+            f"if (t{last} < 0 || i{last} >= {axes[last].size}) continue;",
             f"for (int c = 0; c < {inner}; c++) acc += GET_x({element}) * GET_w({factor});",
         ]),
         *output.store("acc", [n, "channel", *(f"o{a}" for a in range(last + 1))]),
     ]  # fmt: skip
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch(grid(shape[2:], math.prod(shape[:2])))
+    return source.finish(grid(shape[2:], math.prod(shape[:2])))
 
 
-def _tiled(node: Node, context: Context, spreads: Sequence[_Spread], weights: Array) -> Launch:
+def _tiled(
+    node: Node, context: Context, axes: Sequence[_TransposedAxis], weights: Array
+) -> KernelLaunch:
     op = node.operator
     source = Source("conv_transpose", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -143,7 +145,7 @@ def _tiled(node: Node, context: Context, spreads: Sequence[_Spread], weights: Ar
     )
     output = Output(source, context, node)
     n, _, height, width = output.value.shape
-    slices, stride = output.value.slices, spreads[1].stride
+    slices, stride = output.value.slices, axes[1].stride
     inner = x.shape[1] // groups
     start = bias.vector("slice") if bias else f"({context.arch.vector})(0.0f)"
     pixels = range(min(_PIXELS, ceil_div(width, stride)))
@@ -154,21 +156,21 @@ def _tiled(node: Node, context: Context, spreads: Sequence[_Spread], weights: Ar
         f"const int o1 = tile * {stride * len(pixels)} + get_global_id(0) % {stride};",
         f"const int first = slice / {slices // groups} * {inner};",
         *(f"{context.arch.vector} a{p} = {start};" for p in pixels),
-        *_gathered(spreads, _tap(x.block, x.shape, spreads, inner, len(pixels))),
+        *_gathered(axes, _tap(x.block, x.shape, axes, inner, len(pixels))),
     ]
     for p in pixels:
         column = f"o1 + {p * stride}"
         stored = output.store(f"a{p}", ["n", "slice", "o0", column], f"_{p}")
         lines += [f"if ({column} < {width}) {{", *(f"  {line}" for line in stored), "}"]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((tiles * stride, height, n * slices))
+    return source.finish((tiles * stride, height, n * slices))
 
 
 def _tap(
-    block: int, shape: Sequence[int], spreads: Sequence[_Spread], inner: int, pixels: int
+    block: int, shape: Sequence[int], axes: Sequence[_TransposedAxis], inner: int, pixels: int
 ) -> list[str]:
     """Lines for all channels of one tap; pixels outside of the input count as zeros."""
-    rows, columns = spreads
+    rows, columns = axes
     chunk, apart = (block, 1) if block else (inner, shape[2] * shape[3])
     lines = []
     for p in range(pixels):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.conv_winograd_text import ROWS, Matrix, text
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches", "seconds"]
@@ -34,7 +34,9 @@ _LEAST_TILES = 48
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _Geometry:
+    """How a convolution is cut into tiles, bands of tiles, and work items."""
+
     m: int
     tiles_h: int
     tiles_w: int
@@ -56,7 +58,7 @@ class _Plan:
 
     @property
     def lines(self) -> int:
-        """Places for the tiles of a band: a product of fewer than it takes computes into them."""
+        """Room for the tiles of a band: a product of fewer than it takes computes into them."""
         return max(self.band, ROWS - 1)
 
     @property
@@ -88,38 +90,39 @@ def seconds(shape: ConvShape, m: int) -> float:
     return flops / 100e9 + (far + 0.5 * moved) / 16e9
 
 
-def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Launch]:
+def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[KernelLaunch]:
     """One kernel: the steps of a band follow each other in one work item."""
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
-    plan = _plan(context, shape, m, x, y)
+    geometry = _geometry(context, shape, m, x, y)
     b = context.arch.block
-    positions = plan.size**2
+    positions = geometry.size**2
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
-    source.constant("u", _packed(weights, plan, b))
-    source.constant("bias", packed_bias(node, context, 0, plan.groups * plan.blocks))
-    chain = Chain(source, context, node, node.chain)
-    v_items = positions * plan.lines * plan.in_vectors * b
-    m_items = positions * plan.lines * plan.blocks * plan.groups * b
-    scratch = context.temporary((plan.items * (v_items + m_items),))
+    source.constant("u", _packed(weights, geometry, b))
+    source.constant("bias", packed_bias(node, context, 0, geometry.groups * geometry.blocks))
+    epilogue = Epilogue(source, context, node, node.epilogue)
+    v_items = positions * geometry.lines * geometry.in_vectors * b
+    m_items = positions * geometry.lines * geometry.blocks * geometry.groups * b
+    scratch = context.temporary((geometry.items * (v_items + m_items),))
     source.write("scratch", scratch)
     source.write("y", y)
     source.sizes(
-        item_floats=v_items + m_items, input_floats=v_items, bands=plan.bands, lines=plan.lines,
-        band_tiles=plan.band, tiles=plan.tiles, tiles_w=plan.tiles_w, items=plan.items,
-        in_vectors=plan.in_vectors, groups=plan.groups, batch=shape.batch,
+        item_floats=v_items + m_items, input_floats=v_items, bands=geometry.bands,
+        lines=geometry.lines, band_tiles=geometry.band, tiles=geometry.tiles,
+        tiles_w=geometry.tiles_w, items=geometry.items, in_vectors=geometry.in_vectors,
+        groups=geometry.groups, batch=shape.batch,
         top=shape.top, left=shape.left,
     )  # fmt: skip
     position = ["n", "s", "oy", "ox"]
-    chained, result = chain.apply("a", node.operator.outputs[0], position)
-    finish = [*chained, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
-    source.lines(text(m, plan.blocks, context.arch.vector, b, finish))
-    return [source.launch((plan.items,), (1, 1, 1))]
+    applied, result = epilogue.apply("a", node.operator.outputs[0], position)
+    finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
+    source.lines(text(m, geometry.blocks, context.arch.vector, b, finish))
+    return [source.finish((geometry.items,), (1, 1, 1))]
 
 
-def _plan(context: Context, shape: ConvShape, m: int, x: Value, y: Value) -> _Plan:
+def _geometry(context: Context, shape: ConvShape, m: int, x: Value, y: Value) -> _Geometry:
     tiles_h, tiles_w = ceil_div(shape.out_h, m), ceil_div(shape.out_w, m)
     tiles = tiles_h * tiles_w
     near = _NEAR_BYTES // (4 * (m + 2) ** 2 * (shape.in_channels + shape.out_channels))
@@ -129,17 +132,17 @@ def _plan(context: Context, shape: ConvShape, m: int, x: Value, y: Value) -> _Pl
     band = ceil_div(tiles, bands)
     most = 4 if context.arch.registers >= 32 else 2
     blocks = min(range(most, 0, -1), key=lambda n: (ceil_div(y.slices, n) * n - y.slices) / n)
-    return _Plan(m, tiles_h, tiles_w, band, bands, min(bands * shape.batch, units), blocks,
+    return _Geometry(m, tiles_h, tiles_w, band, bands, min(bands * shape.batch, units), blocks,
                  ceil_div(y.slices, blocks), x.slices, shape.in_channels)  # fmt: skip
 
 
-def _packed(weights: Array, plan: _Plan, b: int) -> Array:
+def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:
     """G w G^T as [position][group][input channel][block of the group][lane]."""
-    g = np.array(_FILTER[plan.m], np.float64)
+    g = np.array(_FILTER[geometry.m], np.float64)
     outs, ins = weights.shape[:2]
-    columns = plan.groups * plan.blocks * b
+    columns = geometry.groups * geometry.blocks * b
     moved = np.einsum("ik,ockl,jl->ijco", g, weights.astype(np.float64), g, optimize=True)
-    full = np.zeros((plan.size**2, plan.in_vectors * b, columns), np.float32)
-    full[:, :ins, :outs] = moved.reshape(plan.size**2, ins, outs)
-    split = full.reshape(plan.size**2, plan.in_vectors * b, plan.groups, plan.blocks * b)
+    full = np.zeros((geometry.size**2, geometry.in_vectors * b, columns), np.float32)
+    full[:, :ins, :outs] = moved.reshape(geometry.size**2, ins, outs)
+    split = full.reshape(*full.shape[:2], geometry.groups, geometry.blocks * b)
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))

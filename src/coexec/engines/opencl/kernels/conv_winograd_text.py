@@ -1,7 +1,7 @@
 """The text of `conv_winograd`: the steps that a work item takes for a band of tiles.
 
 Layers that differ in sizes only share one text: it uses the names that `conv_winograd` gives its
-integer arguments. Written out are m, the channel blocks of a product, and the chain.
+integer arguments. Written out are m, the channel blocks of a product, and the epilogue.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
 
 
 def _combination(row: Sequence[float], name: str) -> str:
-    """A sum of named terms with constant factors; ``name`` has a place for the index."""
+    """A sum of named terms with constant factors; ``name`` has a slot for the index."""
     terms = []
     for k, factor in enumerate(row):
         if factor:
@@ -58,7 +58,7 @@ def _combination(row: Sequence[float], name: str) -> str:
 
 
 def _products(matrix: Matrix, source: str, target: str) -> list[str]:
-    """``target = sum of matrix[i][k] * source[k]`` for each i; both have a place for the index."""
+    """``target = sum of matrix[i][k] * source[k]`` for each i; both have a slot for the index."""
     return [f"{target.format(i=i)} = {_combination(row, source)};" for i, row in enumerate(matrix)]
 
 

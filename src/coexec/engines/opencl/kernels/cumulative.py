@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
-from coexec.engines.opencl.kernels.rows import Rows
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -16,22 +16,22 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS) or computed(op, 1, "axis")
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("cumulative", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     axis = int(op.constants[1][0]) % len(x.shape)
-    rows = Rows(source, x, (axis,), vectors=False, shared=False)
+    rows = RowKernel(source, x, (axis,), vectors=False, shared=False)
     output = Output(source, context, node, scalar=True)
-    unit = rows.scalars().unit("k")
+    access = rows.layout.scalars().access("k")
     add = ["all += v;" if op.op_type == "CumSum" else "all *= v;"]
-    store = output.store("all", unit.coordinates)
-    last = f"{rows.length - 1} - step" if op.int("reverse", 0) else "step"
-    return [rows.launch([
+    store = output.store("all", access.coordinates)
+    last = f"{rows.layout.length - 1} - step" if op.int("reverse", 0) else "step"
+    return [rows.finish([
         f"{rows.ctype} all = {0 if op.op_type == 'CumSum' else 1};",
-        f"for (int step = 0; step < {rows.length}; step++) {{",
+        f"for (int step = 0; step < {rows.layout.length}; step++) {{",
         f"  const int k = {last};",
-        f"  const {rows.ctype} v = GET_x({unit.at});",
+        f"  const {rows.ctype} v = GET_x({access.at});",
         *(f"  {line}" for line in (store + add if op.int("exclusive", 0) else add + store)),
         "}",
     ])]  # fmt: skip

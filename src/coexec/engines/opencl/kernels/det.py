@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
@@ -23,7 +23,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("det", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     output = Output(source, context, node, scalar=True)
@@ -51,4 +51,4 @@ def launches(node: Node, context: Context) -> list[Launch]:
         "}",
         *output.store("result", outer),
     ]))  # fmt: skip
-    return [source.launch((math.prod(batch),))]
+    return [source.finish((math.prod(batch),))]

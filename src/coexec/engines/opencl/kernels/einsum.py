@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
@@ -55,7 +55,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     shapes = [context.tensors[n].shape for n in op.inputs]
     equation = _Equation.of(op.text("equation", ""), shapes)
@@ -70,15 +70,15 @@ def launches(node: Node, context: Context) -> list[Launch]:
         factors.append(f"GET_x{number}({at(f'x{number}', where)})")
     output = Output(source, context, node, scalar=True)
     ctype = CTYPES[context.tensors[op.inputs[0]].dtype]
-    places = split("index", [equation.sizes[label] for label in equation.output])
+    coordinates = split("index", [equation.sizes[label] for label in equation.output])
     summed = [label for label in equation.sizes if label not in equation.output]
     lines = [
         "const int index = get_global_id(0);",
-        *(f"const int l{n} = {t};" for n, t in zip(equation.output, places, strict=True)),
+        *(f"const int l{n} = {t};" for n, t in zip(equation.output, coordinates, strict=True)),
         f"{ctype} all = 0;",
         *(f"for (int l{n} = 0; l{n} < {equation.sizes[n]}; l{n}++)" for n in summed),
         f"  all += {' * '.join(factors)};",
         *output.store("all", [f"l{label}" for label in equation.output]),
     ]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.launch((math.prod(output.value.shape),))]
+    return [source.finish((math.prod(output.value.shape),))]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Grid, Launch, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div
 
 __all__ = ["coordinates", "each_scalar", "each_vector", "vectors"]
 
@@ -17,7 +17,7 @@ def coordinates(shape: Sequence[int], index: str = "get_global_id(0)", name: str
     return "\n".join([*lines, f"  const int {name}0 = rest_{name};"] if shape else lines)
 
 
-def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> Launch:
+def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
     """Set every element of ``y``, declared by that name, to ``value``.
 
     ``lines`` stand before and may, as ``value``, use the element's coordinates p0, p1, ... A work
@@ -35,7 +35,7 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> L
     return _finished(source, [*lines, f"PUT_y(get_global_id(0), {value});"], (y.items,))
 
 
-def _rows(source: Source, y: Value, lines: Sequence[str], value: str) -> Launch:
+def _rows(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
     """As `each_scalar`, with a work item for each row: compilers make vectors of its loop.
 
     Its coordinates are computed once, and groups have enough to do.
@@ -57,7 +57,7 @@ _GROUP = 8192
 """Elements of a group of rows."""
 
 
-def each_vector(source: Source, y: Value, lines: Sequence[str], value: str) -> Launch:
+def each_vector(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
     """Set every vector of channels of the blocked ``y``, declared by that name, to ``value``.
 
     Coordinates are p0, p1, p2, p3 as in `each_scalar`, p1 being the vector's first channel, and s
@@ -67,7 +67,7 @@ def each_vector(source: Source, y: Value, lines: Sequence[str], value: str) -> L
     return _vectors(source, y, ["const int p1 = first;", *lines, store])
 
 
-def _vectors(source: Source, y: Value, lines: Sequence[str]) -> Launch:
+def _vectors(source: Source, y: Value, lines: Sequence[str]) -> KernelLaunch:
     """One work item for each vector of ``y``."""
     n, _, h, w = y.shape
     start, grid = vectors(source.arch, (n, y.slices, h, w))
@@ -90,6 +90,6 @@ def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[
 
 def _finished(
     source: Source, lines: Sequence[str], grid: Sequence[int], group: Grid | None = None
-) -> Launch:
+) -> KernelLaunch:
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch(grid, group)
+    return source.finish(grid, group)

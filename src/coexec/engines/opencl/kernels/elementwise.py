@@ -1,14 +1,14 @@
-"""Element-wise operators as a kernel of their own, with broadcasting and chains."""
+"""Element-wise operators as a kernel of their own, with broadcasting and epilogues."""
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.elements import coordinates, each_scalar, each_vector
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.expressions import FLOAT_ONLY, OPERATORS
 from coexec.engines.opencl.kernels.patterns import is_float
 from coexec.ir.graph import Operator, Tensor
-from coexec.ir.rules.base import broadcast_link
+from coexec.ir.rules.base import broadcast_axes
 
 __all__ = ["OPERATORS", "coordinates", "launches", "why_not"]
 
@@ -28,7 +28,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if kind == "BitCast" and tensors[op.outputs[0]].item_bytes != used[0].item_bytes:
         return f"BitCast of {used[0].dtype} to elements of another size"
     target = tensors[op.outputs[0]].shape
-    if kind != "CastLike" and any(broadcast_link(t.shape, target) is None for t in used):
+    if kind != "CastLike" and any(broadcast_axes(t.shape, target) is None for t in used):
         shapes = " and ".join(str(t.shape) for t in used)
         return f"{kind} of {shapes} to {target}: not a broadcast from the last axis on"
     if 0 < op.version < _RIGHT_ALIGNED and "axis" in op.attributes:
@@ -44,13 +44,13 @@ def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each vector of a blocked result, or for each scalar of another."""
     source = Source("elementwise", context.arch)
-    chain = Chain(source, context, node, node.operators, merge=True)
-    source.write("y", chain.out)
-    if chain.vector:
-        lines, result = chain.apply("", "", ["p0", "s", "p2", "p3"])
-        return [each_vector(source, chain.out, lines, result)]
-    lines, result = chain.apply("", "", [f"p{axis}" for axis in range(len(chain.out.shape))])
-    return [each_scalar(source, chain.out, lines, f"({CTYPES[chain.out.dtype]}){result}")]
+    epilogue = Epilogue(source, context, node, node.operators, merge=True)
+    source.write("y", epilogue.out)
+    if epilogue.vector:
+        lines, result = epilogue.apply("", "", ["p0", "s", "p2", "p3"])
+        return [each_vector(source, epilogue.out, lines, result)]
+    lines, result = epilogue.apply("", "", [f"p{axis}" for axis in range(len(epilogue.out.shape))])
+    return [each_scalar(source, epilogue.out, lines, f"({CTYPES[epilogue.out.dtype]}){result}")]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coexec.engines.opencl.kernels.rows import Rows, Span
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
+from coexec.engines.opencl.kernels.rows import RowPart
 
 __all__ = ["MAXIMUM", "Fold", "across_lanes", "fold", "highest", "joined", "lowest", "total"]
 
@@ -51,41 +52,45 @@ def total(term: str) -> Fold:
     return Fold("0.0f", term, "({a} + {b})")
 
 
-def fold(rows: Rows, name: str, operation: Fold) -> list[str]:
+def fold(rows: RowKernel, name: str, operation: Fold) -> list[str]:
     """Lines that declare ``name``, the result of ``operation`` over the row."""
-    if rows.kind == "plain":
+    if rows.layout.kind == "plain":
+        add = [operation.add(name, f"({operation.term})")]
         lines = [f"{rows.ctype} {name} = {operation.start};"]
-        lines += rows.loop(rows.rest(), lambda _: [operation.add(name, f"({operation.term})")])
+        lines += rows.loop(rows.layout.rest(), lambda _: add)
     else:
         lines = _vectors(rows, name, operation)
     return lines + joined(rows.sharing, {name: rows.ctype}, [operation.add(name, f"{name}_other")])
 
 
-def _vectors(rows: Rows, name: str, operation: Fold) -> list[str]:
+def _vectors(rows: RowKernel, name: str, operation: Fold) -> list[str]:
     """With several partial results, so that none waits for the one before."""
-    span, rest = rows.vectors(), rows.rest()
-    ways = 4 if span.count >= 16 and rows.sharing == 1 else 1
-    vector = span.ctype
-    names = [name if rows.vector else f"{name}_lanes"]
+    layout = rows.layout
+    part, rest = layout.vectors(), layout.rest()
+    ways = 4 if part.count >= 16 and rows.sharing == 1 else 1
+    vector = part.ctype
+    names = [name if layout.side_by_side else f"{name}_lanes"]
     names += [f"{name}_{way}" for way in range(1, ways)]
     lines = [f"{vector} {n} = ({vector})({operation.start});" for n in names]
-    whole = span.count - span.count % ways if ways > 1 else 0
+    whole = part.count - part.count % ways if ways > 1 else 0
     if whole:
         lines.append(f"for (int k = 0; k < {whole}; k += {ways}) {{")
         for way, n in enumerate(names):
-            load = span.load.format(span.unit(f"(k + {way})").at)
+            load = part.load.format(part.access(f"(k + {way})").at)
             lines.append(f"  {{ const {vector} v = {load}; {operation.add(n, operation.term)} }}")
         lines.append("}")
-    lines += rows.loop(span, lambda _: [operation.add(names[0], operation.term)], whole)
-    chosen = _chosen(operation, rest, rows.block)
+    lines += rows.loop(part, lambda _: [operation.add(names[0], operation.term)], whole)
+    chosen = _chosen(operation, rest, layout.block)
     lines += rows.loop(rest, lambda _: [operation.add(names[0], chosen)])
     lines += [operation.add(names[0], other) for other in names[1:]]
-    return lines if rows.vector else lines + across_lanes(name, names[0], operation, rows.block)
+    if layout.side_by_side:
+        return lines
+    return lines + across_lanes(name, names[0], operation, layout.block)
 
 
-def _chosen(operation: Fold, span: Span, width: int) -> str:
+def _chosen(operation: Fold, part: RowPart, width: int) -> str:
     """The term in the lanes that count, and what changes nothing in the others."""
-    lanes = ", ".join("-1" if lane in (span.lanes or ()) else "0" for lane in range(width))
+    lanes = ", ".join("-1" if lane in (part.lanes or ()) else "0" for lane in range(width))
     return f"((int{width})({lanes}) ? ({operation.term}) : (float{width})({operation.start}))"
 
 

@@ -6,7 +6,7 @@ are brought back into the axis, so that nothing outside of the tensor is read.
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -19,26 +19,26 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def index(axis: int, place: Sequence[str], size: int) -> str:
-    """Statements that declare the position qAXIS: the element of "indices" at ``place``."""
-    given = f"(int)GET_indices(AT_indices({', '.join(place)}))"
+def index(axis: int, coordinates: Sequence[str], size: int) -> str:
+    """Statements that declare the position qAXIS: the element of "indices" at ``coordinates``."""
+    given = f"(int)GET_indices(AT_indices({', '.join(coordinates)}))"
     return (
         f"int q{axis} = {given}; "
         f"q{axis} = clamp(q{axis} < 0 ? q{axis} + {size} : q{axis}, 0, {size - 1});"
     )
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("gather", context.arch)
     x = declare(source, context, "x", op.inputs[0])
-    places = declare(source, context, "indices", op.inputs[1])
+    indices = declare(source, context, "indices", op.inputs[1])
     y = context.value(node.output)
-    rank = len(places.shape)
+    rank = len(indices.shape)
     p = [f"p{axis}" for axis in range(len(y.shape))]
     if op.op_type == "GatherND":
         first = op.int("batch_dims", 0)
-        axes = range(first, first + places.shape[-1])
+        axes = range(first, first + indices.shape[-1])
         lines = [index(a, [*p[: rank - 1], str(a - first)], x.shape[a]) for a in axes]
         coordinates = [*p[:first], *(f"q{a}" for a in axes), *p[rank - 1 :]]
         return [moved(source, x, y, coordinates, lines=lines)]
@@ -48,5 +48,5 @@ def launches(node: Node, context: Context) -> list[Launch]:
         return [moved(source, x, y, [*p[:axis], f"q{axis}", *p[axis + 1 :]], lines=lines)]
     lines = [index(axis, p[axis : axis + rank], x.shape[axis])]
     coordinates = [*p[:axis], f"q{axis}", *p[axis + rank :]]
-    residue = None if axis == 1 else 0  # the place of a channel stays the same
+    residue = None if axis == 1 else 0  # a channel stays where it is in its block
     return [moved(source, x, y, coordinates, lines=lines, residue=residue)]

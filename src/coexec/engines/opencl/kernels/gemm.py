@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels import gemm_cpu, gemm_tiled, gemv
-from coexec.engines.opencl.kernels.base import Context, Launch, Node
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node
 from coexec.engines.opencl.kernels.product import Product
 from coexec.ir.graph import Operator, Tensor
 
@@ -17,7 +17,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     product = Product.of(node.operator, context)
     if context.arch.family == "cpu":
         return gemm_cpu.launches(node, context, product)

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.product import Operands, Product
 from coexec.frontend.module import Array
 
@@ -18,7 +18,7 @@ _ROWS = 6
 _VECTORS = 4
 
 
-def launches(node: Node, context: Context, product: Product) -> list[Launch]:
+def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
     width = context.arch.block
     vectors = min(_VECTORS, ceil_div(product.n, width))
     columns = vectors * width
@@ -56,7 +56,7 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         source.lines(_finish(operands, r, vectors, width))
     # Rows first: the packed columns of a group are still near for its next rows.
     grid = (tiles, ceil_div(product.n, columns), math.prod(product.batch))
-    return [source.launch(grid, (1, 1, 1))]
+    return [source.finish(grid, (1, 1, 1))]
 
 
 def _packed(right: Array, product: Product, columns: int) -> Array:

@@ -6,8 +6,9 @@ few columns, share the inner axis.
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.product import Operands, Product
+from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches"]
 
@@ -22,24 +23,47 @@ def fits(node: Node, context: Context, product: Product) -> bool:
         product.m <= _MOST_ROWS and not product.batch)  # fmt: skip
 
 
-def launches(node: Node, context: Context, product: Product) -> list[Launch]:
+def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
+    """One kernel; where groups along z share the inner axis, another one that adds their sums."""
     groups = ceil_div(product.n, 4 * _ITEMS)
+    vectors = groups * _ITEMS
     wanted = ceil_div(4 * context.arch.compute_units, groups)
     splits = max(1, min(wanted, product.k // (16 * _PARTS)))
-    depth = ceil_div(product.k, splits * _PARTS)
-    partial = context.temporary((splits, product.m, groups * _ITEMS, 4))
+    partial = context.temporary((splits, product.m, vectors, 4))
     source = Source("gemv", context.arch)
     operands = Operands(source, context, node, product)
-    right = context.constant(node.operator.inputs[1])
-    assert right is not None
-    full = np.zeros((product.k, groups * _ITEMS * 4), np.float32)
-    full[:, : product.n] = right.T if product.across_b else right
-    source.constant("b", full)
+    source.constant("b", _filled(node, context, product, vectors))
     if splits == 1:
         operands.declare_result()
+        store = _store(operands, product)
     else:
         source.write("p", partial)
-    lines = [
+        at = f"(split * {product.m} + row) * {vectors} + vector"
+        store = [f"  ((__global float4*)p)[{at}] = total;"]
+    depth = ceil_div(product.k, splits * _PARTS)
+    lines = [*_totals(operands, product, depth, vectors), *store, "}"]
+    source.lines("\n".join(f"  {line}" for line in lines))
+    found = [source.finish((vectors, _PARTS, splits), (_ITEMS, _PARTS, 1))]
+    if splits > 1:
+        found.append(_sum(node, context, product, partial, splits, vectors))
+    return found
+
+
+def _filled(node: Node, context: Context, product: Product, vectors: int) -> Array:
+    """[inner axis][column], filled up to whole groups with zeros."""
+    right = context.constant(node.operator.inputs[1])
+    assert right is not None
+    full = np.zeros((product.k, vectors * 4), np.float32)
+    full[:, : product.n] = right.T if product.across_b else right
+    return full
+
+
+def _totals(operands: Operands, product: Product, depth: int, vectors: int) -> list[str]:
+    """Lines up to ``total`` of each row: four columns, over all parts of the group.
+
+    ``depth``: steps of the inner axis that a part takes.
+    """
+    return [
         "const int item = get_local_id(0), part = get_local_id(1), split = get_global_id(2);",
         "const int vector = get_global_id(0);",
         f"const int first = (split * {_PARTS} + part) * {depth};",
@@ -47,7 +71,7 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         f"__local float4 sums[{_PARTS}][{product.m}][{_ITEMS}];",
         *(f"float4 a{r} = (float4)(0.0f);" for r in range(product.m)),
         "for (int k = first; k < last; k++) {",
-        f"  const float4 w = LOAD_b(k * {groups * _ITEMS} + vector);",
+        f"  const float4 w = LOAD_b(k * {vectors} + vector);",
         *(f"  a{r} += w * {operands.left(str(r), 'k')};" for r in range(product.m)),
         "}",
         *(f"sums[part][{r}][item] = a{r};" for r in range(product.m)),
@@ -57,16 +81,6 @@ def launches(node: Node, context: Context, product: Product) -> list[Launch]:
         "  float4 total = sums[0][row][item];",
         f"  for (int i = 1; i < {_PARTS}; i++) total += sums[i][row][item];",
     ]
-    if splits == 1:
-        lines += _store(operands, product)
-    else:
-        at = f"(split * {product.m} + row) * {groups * _ITEMS} + vector"
-        lines.append(f"  ((__global float4*)p)[{at}] = total;")
-    source.lines("\n".join(f"  {line}" for line in [*lines, "}"]))
-    found = [source.launch((groups * _ITEMS, _PARTS, splits), (_ITEMS, _PARTS, 1))]
-    if splits > 1:
-        found.append(_sum(node, context, product, partial, splits, groups * _ITEMS))
-    return found
 
 
 def _store(operands: Operands, product: Product) -> list[str]:
@@ -80,7 +94,7 @@ def _store(operands: Operands, product: Product) -> list[str]:
 
 def _sum(
     node: Node, context: Context, product: Product, partial: Value, splits: int, vectors: int
-) -> Launch:
+) -> KernelLaunch:
     """Adds what the splits have summed."""
     source = Source("gemv_sum", context.arch)
     source.read("p", partial)
@@ -94,4 +108,4 @@ def _sum(
         *_store(operands, product),
     ]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((ceil_div(product.n, 4), product.m))
+    return source.finish((ceil_div(product.n, 4), product.m))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node
 from coexec.engines.opencl.kernels.reasons import wrong_type
 from coexec.engines.opencl.kernels.reduce import reduction
 from coexec.ir.graph import Operator, Tensor
@@ -16,7 +16,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     kinds = {"GlobalAveragePool": "Mean", "GlobalMaxPool": "Max"}
     kind = kinds.get(op.op_type, f"L{op.int('p', 2)}")

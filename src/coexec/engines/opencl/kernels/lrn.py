@@ -6,7 +6,7 @@ A work item makes a vector of channels of a pixel, or a scalar in other layouts.
 import math
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
@@ -20,7 +20,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("lrn", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -41,7 +41,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
         *output.store(f"{value} / {_power(op.number('beta', 0.75), kind)}", where),
     ]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.launch((math.prod(shape),))]
+    return [source.finish((math.prod(shape),))]
 
 
 def _squares(x: Value, size: int, lanes: int) -> list[str]:

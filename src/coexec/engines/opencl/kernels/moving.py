@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coexec.engines.opencl.kernels.base import Launch, Source, Value
+from coexec.engines.opencl.kernels.base import KernelLaunch, Source, Value
 from coexec.engines.opencl.kernels.elements import each_scalar, each_vector
 
 __all__ = ["moved", "shifted"]
@@ -18,7 +18,7 @@ def moved(
     residue: int | None = None,
     inside: str = "",
     outside: str = "",
-) -> Launch:
+) -> KernelLaunch:
     """Set each element of ``y`` to the one of ``x``, declared by that name, at ``coordinates``.
 
     Args:
@@ -55,8 +55,8 @@ def shifted(x: Value, coordinates: Sequence[str], residue: int) -> tuple[list[st
     vector, last = f"float{x.block}", x.slices - 1
     lines = [f"const int next = ({c} + {x.block - residue}) / {x.block};"]
     for name, slice_ in (("low", "next - 1"), ("high", "next")):
-        place = f"VEC_x({n}, clamp({slice_}, 0, {last}), {y}, {x_})"
-        lines.append(f"const {vector} {name} = LOAD_x({place});")
+        position = f"VEC_x({n}, clamp({slice_}, 0, {last}), {y}, {x_})"
+        lines.append(f"const {vector} {name} = LOAD_x({position});")
     lanes = [f"low.s{lane:x}" for lane in range(residue, x.block)]
     lanes += [f"high.s{lane:x}" for lane in range(residue)]
     return lines, f"({vector})({', '.join(lanes)})"

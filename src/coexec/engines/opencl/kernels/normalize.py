@@ -7,14 +7,15 @@ found of it, and in the parameters: one for each channel, or one for each elemen
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value, literal
-from coexec.engines.opencl.kernels.chain import Operand, operand_value
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.epilogue import Operand, operand_value
 from coexec.engines.opencl.kernels.folds import fold, total
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, neighbours
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.rows import Rows, Unit
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
+from coexec.engines.opencl.kernels.rows import Access
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["OPERATORS", "launches", "why_not"]
@@ -24,7 +25,7 @@ OPERATORS = (
     "MeanVarianceNormalization", "RMSNormalization",
 )  # fmt: skip
 
-_Parameter = Callable[[Unit], str]
+_Parameter = Callable[[Access], str]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -33,25 +34,25 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel that goes along each row for its statistics, then for the results."""
     op = node.operator
     source = Source("norm", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     rows = _rows(op, source, x, context)
     parameters = _parameters(op, source, context, rows, x)
-    output = Output(source, context, node, scalar=rows.kind == "plain")
+    output = Output(source, context, node, scalar=rows.layout.kind == "plain")
     lines, value = _statistics(op, rows)
     lines += _further_outputs(op, source, context, rows)
 
-    def result(unit: Unit) -> str:
-        texts = [parameter(unit) for parameter in parameters]
+    def result(access: Access) -> str:
+        texts = [parameter(access) for parameter in parameters]
         return " + ".join([" * ".join([value, *texts[:1]]), *texts[1:]])
 
-    return [rows.launch(lines + rows.each(output, result))]
+    return [rows.finish(lines + rows.each(output, result))]
 
 
-def _rows(op: Operator, source: Source, x: Value, context: Context) -> Rows:
+def _rows(op: Operator, source: Source, x: Value, context: Context) -> RowKernel:
     alike = x.block == context.value(op.outputs[0]).block
     rank = len(x.shape)
     if op.op_type == "GroupNormalization":
@@ -66,24 +67,24 @@ def _rows(op: Operator, source: Source, x: Value, context: Context) -> Rows:
         along = [op.int("axis", -1) % rank]
     else:
         along = sorted(a % rank for a in op.ints("axes", (0, 2, 3)))
-    return Rows(source, x, along, vectors=alike)
+    return RowKernel(source, x, along, vectors=alike)
 
 
-def _groups(op: Operator, source: Source, x: Value, alike: bool) -> Rows:
+def _groups(op: Operator, source: Source, x: Value, alike: bool) -> RowKernel:
     """Batch and channels are counted as groups and their members."""
     batch, channels, *spatial = x.shape
     groups = op.int("num_groups", 1)
     members = channels // groups
 
-    def place(coordinates: Sequence[str], width: int) -> list[str]:
+    def ungrouped(coordinates: Sequence[str], width: int) -> list[str]:
         group, member, *rest = coordinates
         first = f"{group} % {groups} * {members // width}"
         return [f"({group} / {groups})", f"({first} + {member})", *rest]
 
     whole = members if x.block else math.prod(spatial)  # no vector may reach into what follows
-    return Rows(
+    return RowKernel(
         source, x, range(1, len(x.shape)), sizes=(batch * groups, members, *spatial),
-        place=place, vectors=alike and whole % source.arch.block == 0,
+        index_map=ungrouped, vectors=alike and whole % source.arch.block == 0,
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def _lies_like(name: str, along: Sequence[int], x: Value, context: Context) -> b
 
 
 def _parameters(
-    op: Operator, source: Source, context: Context, rows: Rows, x: Value
+    op: Operator, source: Source, context: Context, rows: RowKernel, x: Value
 ) -> list[_Parameter]:
     """Scale and shift, as far as there are any."""
     names = [n for n in op.inputs[1:3] if n]
@@ -111,33 +112,33 @@ def _parameters(
     ]
 
 
-def _per_channel(parameter: PerChannel, rows: Rows) -> _Parameter:
-    if rows.kind in ("lanes", "across"):
-        return lambda unit: parameter.vector(unit.coordinates[1])
-    return lambda unit: parameter.scalar(unit.coordinates[1])
+def _per_channel(parameter: PerChannel, rows: RowKernel) -> _Parameter:
+    if rows.layout.kind in ("lanes", "across"):
+        return lambda access: parameter.vector(access.coordinates[1])
+    return lambda access: parameter.scalar(access.coordinates[1])
 
 
 def _per_element(
-    source: Source, context: Context, argument: str, name: str, rows: Rows, op: Operator
+    source: Source, context: Context, argument: str, name: str, rows: RowKernel, op: Operator
 ) -> _Parameter:
-    if rows.kind != "contiguous":
-        vectors = None if rows.kind == "plain" else context.value(op.outputs[0])
+    if rows.layout.kind != "contiguous":
+        vectors = None if rows.layout.kind == "plain" else context.value(op.outputs[0])
         operand = Operand(source, context, operand_value(context, name), argument, vectors)
-        return lambda unit: operand.at(unit.coordinates)
+        return lambda access: operand.at(access.coordinates)
     declare(source, context, argument, name)
-    source.define(neighbours(argument, context.arch.half, rows.block))
+    source.define(neighbours(argument, context.arch.half, rows.layout.block))
 
-    def text(unit: Unit) -> str:
-        if unit.vector:
-            return f"NEAR_{argument}({unit.index})"
-        return f"GET_{argument}({unit.index})"
+    def text(access: Access) -> str:
+        if access.vector:
+            return f"NEAR_{argument}({access.index})"
+        return f"GET_{argument}({access.index})"
 
     return text
 
 
-def _statistics(op: Operator, rows: Rows) -> tuple[list[str], str]:
+def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
     """Lines that declare what is found of a row, and the expression of an element ``v``."""
-    count, kind = f"{rows.length}.0f", rows.ctype
+    count, kind = f"{rows.layout.length}.0f", rows.ctype
     epsilon = literal(op.number("epsilon", 1e-5))
     if op.op_type == "LpNormalization":
         second = op.int("p", 2) == 2
@@ -165,10 +166,10 @@ def _further(op: Operator, context: Context) -> list[tuple[str, str]]:
     return [(name, what) for name, what in pairs if name in context.tensors]
 
 
-def _further_outputs(op: Operator, source: Source, context: Context, rows: Rows) -> list[str]:
+def _further_outputs(op: Operator, source: Source, context: Context, rows: RowKernel) -> list[str]:
     lines = []
     rank = len(context.tensors[op.inputs[0]].shape)
-    coordinates = [f"p{a}" if a in rows.kept else "0" for a in range(rank)]
+    coordinates = [f"p{a}" if a in rows.layout.kept else "0" for a in range(rank)]
     for name, what in _further(op, context):
         source.write(f"{what}_out", context.value(name))
         lines.append(f"PUT_{what}_out({at(f'{what}_out', coordinates)}, {what});")

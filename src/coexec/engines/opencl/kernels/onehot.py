@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.elements import each_scalar
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -15,7 +15,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Indices out of range, in both directions, mean no element; negative ones the last ones."""
     op = node.operator
     source = Source("onehot", context.arch)
@@ -24,7 +24,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     y = context.value(node.output)
     source.write("y", y)
     axis = op.int("axis", -1) % len(y.shape)
-    place = [f"p{a}" for a in range(len(y.shape)) if a != axis]
-    lines = [f"const long index = GET_indices(AT_indices({', '.join(place)}));"]
+    coordinates = [f"p{a}" for a in range(len(y.shape)) if a != axis]
+    lines = [f"const long index = GET_indices(AT_indices({', '.join(coordinates)}));"]
     meant = f"index == p{axis} || index + {y.shape[axis]} == p{axis}"
     return [each_scalar(source, y, lines, f"GET_values({meant} ? 1 : 0)")]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from coexec.engines.opencl.kernels.launch import Grid
+from coexec.engines.opencl.kernels.kernel_launch import Grid
 
 __all__ = ["fixed_group", "outlined"]
 
@@ -24,7 +24,7 @@ def outlined(
     Args:
         declared: parameters, one or more in each text.
         sizes: names of the integers in the array that is the last parameter, if there are any.
-        body: calls the work item's place ``item_0``, ``item_1``, ``item_2``.
+        body: calls the work item's position ``item_0``, ``item_1``, ``item_2``.
     """
     parameters = ", ".join([*declared, *(["__global const int* restrict sizes"] if sizes else [])])
     known = "".join(f"  const int {text} = sizes[{i}];\n" for i, text in enumerate(sizes))

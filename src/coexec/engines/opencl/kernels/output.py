@@ -1,32 +1,32 @@
-"""The result of a kernel with the chain of element-wise operators behind it."""
+"""The result of a kernel with the epilogue of element-wise operators behind it."""
 
 from collections.abc import Sequence
 
 from coexec.engines.opencl.kernels.base import CTYPES, Context, Node, Source
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.positions import at
 
 __all__ = ["Output"]
 
 
 class Output:
-    """Declares the result of a node as ``y`` and what its chain reads."""
+    """Declares the result of a node as ``y`` and what its epilogue reads."""
 
     def __init__(self, source: Source, context: Context, node: Node, scalar: bool = False) -> None:
         """``scalar``: the kernel makes one scalar at a time, in whatever layout."""
-        self._chain = Chain(source, context, node, node.chain, scalar)
+        self._epilogue = Epilogue(source, context, node, node.epilogue, scalar)
         self._head = node.operator.outputs[0]
         self._ctype = CTYPES[context.tensors[self._head].dtype]
-        self.chained = bool(node.chain)
-        self.value = self._chain.out
-        self.vector = self._chain.vector
+        self.has_epilogue = bool(node.epilogue)
+        self.value = self._epilogue.out
+        self.vector = self._epilogue.vector
         """Whether `store` takes vectors of channels."""
         if self.vector:
             self._ctype = context.arch.vector
         source.write("y", self.value)
 
     def store(self, value: str, coordinates: Sequence[str], tag: str = "") -> list[str]:
-        """Lines that store what the chain makes of ``value``.
+        """Lines that store what the epilogue makes of ``value``.
 
         Args:
             value: an expression; of a vector at (n, slice, y, x), or of a scalar.
@@ -34,7 +34,7 @@ class Output:
             tag: makes names of variables distinct where this is called several times.
         """
         made = f"made{tag}"
-        lines, result = self._chain.apply(made, self._head, coordinates, tag)
+        lines, result = self._epilogue.apply(made, self._head, coordinates, tag)
         lines.insert(0, f"const {self._ctype} {made} = {value};")
         if self.vector:
             return [*lines, f"STORE_y(VEC_y({', '.join(coordinates)}), {result});"]

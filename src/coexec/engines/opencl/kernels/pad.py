@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, literal
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, literal
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.parameters import numbers
@@ -48,7 +48,7 @@ def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[i
     return found
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("pad", context.arch)
     x = declare(source, context, "x", op.inputs[0])

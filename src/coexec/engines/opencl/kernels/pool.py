@@ -6,13 +6,13 @@ A work item computes a vector of channels of one output pixel, or a scalar in ot
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import lowest
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import NUMBERS, wrong_type
-from coexec.engines.opencl.kernels.sliding import Size, grid, over_taps, place, taps
+from coexec.engines.opencl.kernels.sliding import Size, grid, output_coordinates, over_taps, taps
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import Window, windows
 
@@ -25,7 +25,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, NUMBERS if op.op_type == "MaxPool" else {"float32"})
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     slides = windows(op, context.tensors, op.ints("kernel_shape", ()))
     assert slides is not None
@@ -39,7 +39,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     output = Output(source, context, node, scalar)
     y = output.value
     outer = (y.shape[0], y.slices if output.vector else y.shape[1])
-    lines, (n, c) = place(y.shape[2:], outer)
+    lines, (n, c) = output_coordinates(y.shape[2:], outer)
     spatial = [f"i{axis}" for axis in range(len(slides))]
     if output.vector:
         kind, load = context.arch.vector, f"LOAD_x(VEC_x({', '.join([n, c, *spatial])}))"
@@ -57,7 +57,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
         lines.append(f"PUT_indices({at('indices', where)}, best);")
     lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.launch(grid(y.shape[2:], math.prod(outer)))]
+    return [source.finish(grid(y.shape[2:], math.prod(outer)))]
 
 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
@@ -99,7 +99,7 @@ def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], siz
 
 
 def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size) -> str:
-    """Along one axis; where windows reach too far, it depends on the place ``o0``, ``o1``, ..."""
+    """Along one axis; where windows reach too far, it depends on the output ``o0``, ``o1``, ..."""
     low, high = (-window.begin, window.size + window.end) if padding else (0, window.size)
     count = taps(window, dilation)
     last = (window.output - 1) * window.stride - window.begin + window.extent

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coexec.engines.opencl.kernels.base import Context, Node, Source, literal, row_major
-from coexec.engines.opencl.kernels.chain import Chain
+from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.ir.graph import Operator
 
 __all__ = ["Operands", "Product"]
@@ -62,7 +62,9 @@ class Operands:
         """Bias, what is fused behind, and the result; after both sides."""
         if self._bias:
             self._declare("c", self._bias)
-        self._chain = Chain(self._source, self._context, self._node, self._node.chain, scalar=True)
+        self._epilogue = Epilogue(
+            self._source, self._context, self._node, self._node.epilogue, scalar=True
+        )
         self._source.write("y", self._context.value(self._node.output))
 
     def _declare(self, name: str, tensor: str) -> None:
@@ -102,7 +104,7 @@ class Operands:
         return f"GET_{name}(AT_{name}({', '.join([*outer, *matrix])}))"
 
     def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
-        """Lines that finish one element of the result: scale, bias, chain, store."""
+        """Lines that finish one element of the result: scale, bias, epilogue, store."""
         product = self._product
         if product.alpha != 1.0:
             value = f"{literal(product.alpha)} * {value}"
@@ -118,7 +120,7 @@ class Operands:
         ]
         position = [f"b{i}" for i in range(len(product.batch))] + matrix
         done = f"done{tag}"
-        lines, result = self._chain.apply(done, self._node.operator.outputs[0], position, tag)
+        lines, result = self._epilogue.apply(done, self._node.operator.outputs[0], position, tag)
         return [
             f"const float {done} = {value};",
             *lines,

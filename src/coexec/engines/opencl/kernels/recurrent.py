@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from coexec.engines.opencl.kernels import gemm
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, Value
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.positions import at, split
 from coexec.engines.opencl.kernels.reasons import wrong_type
 from coexec.engines.opencl.kernels.recurrent_cells import GATES, activations, phases
 from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
-from coexec.engines.opencl.kernels.recurrent_steps import TIME, Step
+from coexec.engines.opencl.kernels.recurrent_steps import TIME, RecurrentStep
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["OPERATORS", "launches", "why_not"]
@@ -33,14 +33,14 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     shape = _shape(op, context)
     projection, projected = _projection(context, shape)
     parts = phases(op, "peepholes" in shape.names)
     kept = dict.fromkeys(name for phase in parts for name in (phase.reads, *phase.new))
     states = {name: _state(context, shape, 2 if name == "h" else 1) for name in kept}
-    steps = [Step(context, shape, phase, projected, states).launch() for phase in parts]
+    steps = [RecurrentStep(context, shape, phase, projected, states).finish() for phase in parts]
     found = [*projection, _start(context, shape, states)]
     for time in range(shape.times):
         now = np.full(1, time, np.int32)
@@ -64,7 +64,7 @@ def _state(context: Context, shape: Recurrence, versions: int) -> Value:
     return context.temporary((outer, shape.width, 1, 1), shape.block)
 
 
-def _projection(context: Context, shape: Recurrence) -> tuple[list[Launch], Value]:
+def _projection(context: Context, shape: Recurrence) -> tuple[list[KernelLaunch], Value]:
     """The input of all times, times the weights of all gates of all directions.
 
     [time and sample][direction][gate][unit], as a matrix product with tensors that are reshaped.
@@ -85,7 +85,7 @@ def _projection(context: Context, shape: Recurrence) -> tuple[list[Launch], Valu
     return gemm.launches(Node(product), inside), result
 
 
-def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> Launch:
+def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> KernelLaunch:
     """Sets the first version of the states that are kept over time, one scalar a work item."""
     source = Source("recurrent_start", context.arch)
     count = shape.directions * shape.batch * shape.width
@@ -103,4 +103,4 @@ def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> 
         source.write(name, states[name])
         lines.append(f"PUT_{name}(index, {value});")
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.launch((count,))
+    return source.finish((count,))

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, Fold, fold, highest, lowest, total
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import INTEGERS, NUMBERS, computed, wrong_type
-from coexec.engines.opencl.kernels.rows import Rows
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["KINDS", "launches", "reduction", "why_not"]
@@ -39,7 +39,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors, allowed) or computed(op, 1, "list of axes")
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     rank = len(context.tensors[op.inputs[0]].shape)
     kind = op.op_type.removeprefix("Reduce")
@@ -55,23 +55,25 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     return tuple(sorted({int(axis) % rank for axis in given}))
 
 
-def reduction(node: Node, context: Context, kind: str, axes: Collection[int], keep: bool) -> Launch:
+def reduction(
+    node: Node, context: Context, kind: str, axes: Collection[int], keep: bool
+) -> KernelLaunch:
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
     source = Source("reduce", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     blocked = bool(x.block) and x.block == context.value(node.output).block
-    rows = Rows(source, x, tuple(axes))
-    output = Output(source, context, node, scalar=not (rows.vector and blocked and keep))
+    rows = RowKernel(source, x, tuple(axes))
+    length, side_by_side = rows.layout.length, rows.layout.side_by_side
+    output = Output(source, context, node, scalar=not (side_by_side and blocked and keep))
     operation, finish = _operation(kind, x.dtype)
     lines = []
     if kind == "LogSumExp":
         lines += fold(rows, "top", MAXIMUM)
         lines.append(f"top = fmax(top, ({rows.ctype})(-MAXFLOAT));")  # -INFINITY would give NaN
     lines += fold(rows, "all", operation)
-    count = f"{rows.length}" if x.dtype in INTEGERS else f"{rows.length}.0f"
-    result = finish.format(a="all", count=count)
-    store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if rows.vector else 1)
-    return rows.launch([*lines, *store])
+    result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
+    store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
+    return rows.finish([*lines, *store])
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
@@ -87,20 +89,21 @@ def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
 
 
 def _store(
-    rows: Rows, output: Output, result: str, keep: bool, rank: int, channels: int
+    rows: RowKernel, output: Output, result: str, keep: bool, rank: int, channels: int
 ) -> list[str]:
     """Lines for a vector, for each lane of one, or for a scalar."""
-    places = {a: f"p{a}" if a in rows.kept else "0" for a in range(rank) if keep or a in rows.kept}
-    if output.vector or not rows.vector:
-        lines = output.store(result, list(places.values()))
+    kept, block = rows.layout.kept, rows.layout.block
+    coordinates = {a: f"p{a}" if a in kept else "0" for a in range(rank) if keep or a in kept}
+    if output.vector or not rows.layout.side_by_side:
+        lines = output.store(result, list(coordinates.values()))
     else:
         lines = [f"const {rows.ctype} done = {result};"]
-        for lane in range(rows.block):
-            at = list((places | {1: f"channel + {lane}"}).values())
+        for lane in range(block):
+            at = list((coordinates | {1: f"channel + {lane}"}).values())
             lines += [
                 f"if (channel + {lane} < {channels}) {{",
                 *output.store(f"done.s{lane:x}", at),
                 "}",
             ]
-        lines.insert(0, f"const int channel = p1 * {rows.block};")
+        lines.insert(0, f"const int channel = p1 * {block};")
     return ["if (item == 0) {", *lines, "}"] if rows.sharing > 1 else lines

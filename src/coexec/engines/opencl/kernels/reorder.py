@@ -1,13 +1,13 @@
 """Change a tensor's layout, not its values: on the way in and out, and between two kernels."""
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Launch, Source, Value
+from coexec.engines.opencl.kernels.base import KernelLaunch, Source, Value
 from coexec.engines.opencl.kernels.elementwise import coordinates
 
 __all__ = ["reorder"]
 
 
-def reorder(source: Value, target: Value, arch: Architecture) -> Launch:
+def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     """Copy ``source`` to ``target``, of equal shape. Lanes past the last channel become zero.
 
     A work item moves the channels of one block at one pixel, or one scalar where neither side has
@@ -21,7 +21,7 @@ def reorder(source: Value, target: Value, arch: Architecture) -> Launch:
         names = ", ".join(f"p{axis}" for axis in range(len(target.shape)))
         text.lines(coordinates(target.shape))
         text.lines(f"  PUT_y(AT_y({names}), GET_x(AT_x({names})));")
-        return text.launch((target.items,))
+        return text.finish((target.items,))
     n, c, h, w = blocked.shape
     b, slices = blocked.block, text.size("slices", blocked.slices)
     channels, last = text.size("channels", c), text.size("last", c - 1)
@@ -38,4 +38,4 @@ def reorder(source: Value, target: Value, arch: Architecture) -> Launch:
         value = f"GET_x(VEC_x(n, s, py, px) * {b} + lane)"
         text.lines(f"    if (c < {channels}) PUT_y(AT_y(n, c, py, px), {value});")
     text.lines("  }")
-    return text.launch((w, h, n * blocked.slices))
+    return text.finish((w, h, n * blocked.slices))

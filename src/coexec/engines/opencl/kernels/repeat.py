@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -19,7 +19,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """How often follows from the shapes, in Expand and Tile alike."""
     source = Source("repeat", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, row_major
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, row_major
 from coexec.engines.opencl.kernels.elements import coordinates, each_scalar
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -15,7 +15,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each scalar, found by its position in the order of ONNX."""
     source = Source("reshape", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
@@ -23,6 +23,6 @@ def launches(node: Node, context: Context) -> list[Launch]:
     source.write("y", y)
     source.define(row_major("order", y.shape))
     flat = f"AT_order({', '.join(f'p{axis}' for axis in range(len(y.shape)))})"
-    place = ", ".join(f"q{axis}" for axis in range(len(x.shape)))
+    element = ", ".join(f"q{axis}" for axis in range(len(x.shape)))
     lines = [coordinates(x.shape, flat, "q")]
-    return [each_scalar(source, y, lines, f"GET_x(AT_x({place}))")]
+    return [each_scalar(source, y, lines, f"GET_x(AT_x({element}))")]

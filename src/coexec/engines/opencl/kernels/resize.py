@@ -5,7 +5,15 @@ It adds up rows of the input times weights that stand in tables, see `resize_tap
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.base import (
+    CTYPES,
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    literal,
+)
 from coexec.engines.opencl.kernels.elements import each_scalar, each_vector
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
@@ -19,19 +27,19 @@ __all__ = ["launches", "why_not"]
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     kind, mode = op.op_type, op.text("mode", "nearest")
-    places = op.text("coordinate_transformation_mode", "half_pixel")
-    if mode not in MODES or places not in COORDINATES:
-        return f"{kind} with the mode {mode!r} and the coordinates {places!r}"
+    transform = op.text("coordinate_transformation_mode", "half_pixel")
+    if mode not in MODES or transform not in COORDINATES:
+        return f"{kind} with the mode {mode!r} and the coordinates {transform!r}"
     if mode != "nearest" and not is_float(tensors[op.inputs[0]].dtype):
         return f"{kind} of {tensors[op.inputs[0]].dtype} by interpolation"
     if given_scales(op, tensors) is None:
         return f"the scales of {kind} are computed, not constant"
-    if places == "tf_crop_and_resize" and not numbers(op, "roi", 1):
+    if transform == "tf_crop_and_resize" and not numbers(op, "roi", 1):
         return f"the region of interest of {kind} is computed, not constant"
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("resize", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -39,14 +47,14 @@ def launches(node: Node, context: Context) -> list[Launch]:
     changed = taps(op, context.tensors)
     for axis, table in changed.items():
         source.constant(f"rows{axis}", table.rows, vector=1)
-    place = [f"q{a}" if a in changed else f"p{a}" for a in range(len(y.shape))]
+    coordinates = [f"q{a}" if a in changed else f"p{a}" for a in range(len(y.shape))]
     other = literal(op.number("extrapolation_value", 0.0), y.dtype)
     if op.text("mode", "nearest") != "nearest":
-        return [_sum(source, x, y, place, changed, other)]
+        return [_sum(source, x, y, coordinates, changed, other)]
     lines = [f"const int q{a} = GET_rows{a}(p{a});" for a in changed]
     inside = " && ".join(f"q{a} >= 0" for a in changed)
     return [
-        moved(source, x, y, place, lines=lines, residue=None if 1 in changed else 0,
+        moved(source, x, y, coordinates, lines=lines, residue=None if 1 in changed else 0,
               inside=f"({inside})" if _crops(changed) else "", outside=other)
     ]  # fmt: skip
 
@@ -60,10 +68,10 @@ def _sum(
     source: Source,
     x: Value,
     y: Value,
-    place: Sequence[str],
+    coordinates: Sequence[str],
     changed: Mapping[int, Taps],
     other: str,
-) -> Launch:
+) -> KernelLaunch:
     """Nested loops, one for each axis that changes."""
     vectors = bool(x.block and y.block) and 1 not in changed
     ctype = source.arch.vector if vectors else CTYPES[y.dtype]
@@ -80,9 +88,9 @@ def _sum(
         ]
         weight = f"w{axis} * "
     if vectors:
-        load = f"LOAD_x(VEC_x({place[0]}, s, {place[2]}, {place[3]}))"
+        load = f"LOAD_x(VEC_x({coordinates[0]}, s, {coordinates[2]}, {coordinates[3]}))"
     else:
-        load = f"GET_x(AT_x({', '.join(place)}))"
+        load = f"GET_x(AT_x({', '.join(coordinates)}))"
     lines += [f"sum += {weight}{load};", *("}" for _ in changed)]
     value = "sum"
     if _crops(changed):

@@ -68,12 +68,12 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
     """By axis that changes, what its rows are made from."""
     found = {}
     for axis, scale in _axes(op, tensors).items():
-        places = _places(scale, _coordinates(op))
-        rows, weights = _nearest(op, scale, places) if _mode(op) == "nearest" else (
-            _interpolated(op, scale, places))  # fmt: skip
+        positions = _positions(scale, _coordinates(op))
+        rows, weights = _nearest(op, scale, positions) if _mode(op) == "nearest" else (
+            _interpolated(op, scale, positions))  # fmt: skip
         rows = np.clip(rows, 0, scale.size - 1)
         if _coordinates(op) == "tf_crop_and_resize":
-            rows[(places < 0) | (places > scale.size - 1)] = -1
+            rows[(positions < 0) | (positions > scale.size - 1)] = -1
         found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
     return found
 
@@ -105,7 +105,7 @@ def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _Axis]:
     return found
 
 
-def _places(axis: _Axis, mode: str) -> Array:
+def _positions(axis: _Axis, mode: str) -> Array:
     """For each row of the output, where it lies between the rows of the input."""
     y = np.arange(axis.output, dtype=np.float64)
     exact = axis.scale * axis.size
@@ -126,28 +126,28 @@ def _places(axis: _Axis, mode: str) -> Array:
     return shift + (y + 0.5) / axis.scale - 0.5
 
 
-def _nearest(op: Operator, axis: _Axis, places: Array) -> tuple[Array, Array]:
+def _nearest(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]:
     mode = op.text("nearest_mode", "round_prefer_floor")
     if _is_old(op):  # not said by ONNX; this is what its tests and ONNX Runtime do
         mode = "floor" if axis.scale >= 1 else "ceil"
     rows = {
-        "floor": np.floor(places),
-        "ceil": np.ceil(places),
-        "round_prefer_floor": np.ceil(places - 0.5),
-        "round_prefer_ceil": np.floor(places + 0.5),
+        "floor": np.floor(positions),
+        "ceil": np.ceil(positions),
+        "round_prefer_floor": np.ceil(positions - 0.5),
+        "round_prefer_ceil": np.floor(positions + 0.5),
     }[mode][:, None]
     return rows, np.ones_like(rows)
 
 
-def _interpolated(op: Operator, axis: _Axis, places: Array) -> tuple[Array, Array]:
-    """A kernel around each place; antialiasing makes it as wide as the rows are apart."""
+def _interpolated(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]:
+    """A kernel around each position; antialiasing makes it as wide as the rows are apart."""
     cubic = _mode(op) == "cubic"
     squeeze = min(axis.scale, 1.0) if op.int("antialias", 0) else 1.0
     first = math.floor(-(2 if cubic else 1) / squeeze) + 1
-    before = np.ceil(places) - 1  # so that a place on a row counts as 1 behind the one before
+    before = np.ceil(positions) - 1  # so that a position on a row counts as 1 behind the one before
     offsets = np.arange(first, 2 - first)
     rows = before[:, None] + offsets
-    distances = np.abs(offsets - (places - before)[:, None]) * squeeze
+    distances = np.abs(offsets - (positions - before)[:, None]) * squeeze
     weights = _cubic(distances, op.number("cubic_coeff_a", -0.75)) if cubic else (
         np.clip(1 - distances, 0, 1))  # fmt: skip
     if op.int("exclude_outside", 0):

@@ -1,7 +1,7 @@
-"""Kernels that go along rows of a tensor: reductions, softmax, norms.
+"""Rows of a tensor in memory: what reductions, softmax and norms go along.
 
-A row is all elements that differ in some axes only. A work item goes along one row, or a group of
-work items shares one and joins its parts in local memory (on GPUs, where rows are long). It takes
+A row is all elements that differ in some axes only. A work item goes along a row, or a group of
+work items does (see `row_kernel`). It takes
 
 * "lanes": vectors of channels that belong to rows side by side, as the channel tells rows apart;
 * "across": vectors of channels that belong to one row;
@@ -15,26 +15,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import CTYPES, Launch, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.output import Output
-from coexec.engines.opencl.kernels.positions import at, neighbours, split, step
+from coexec.engines.opencl.kernels.base import CTYPES, Value, ceil_div
+from coexec.engines.opencl.kernels.positions import at, split, step
 
-__all__ = ["Place", "Rows", "Span", "Unit", "sharing"]
+__all__ = ["Access", "IndexMap", "RowLayout", "RowPart"]
 
-Place = Callable[[Sequence[str], int], list[str]]
-"""The coordinates in a tensor of those that are counted, and of how many channels a unit holds."""
-
-
-def sharing(arch: Architecture, steps: int, most: int = 256) -> int:
-    """How many work items should share ``steps``: a power of two; one where a core has a thread."""
-    if arch.family == "cpu":
-        return 1
-    return 1 << (min(steps, most, arch.max_group).bit_length() - 1)
+IndexMap = Callable[[Sequence[str], int], list[str]]
+"""Maps the coordinates that are counted to those of the tensor. The number is how many channels a
+step takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """What one step along a row works on; its elements are in the variable ``v``."""
+class Access:
+    """What one step along a row reads; its elements are in the variable ``v``."""
 
     vector: bool
     at: str
@@ -46,11 +39,11 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowPart:
     """A part of a row that one loop goes along."""
 
     count: int
-    unit: Callable[[str], Unit]
+    access: Callable[[str], Access]
     """By the name of the loop's variable."""
     load: str
     """What makes the elements of the position ``{}``."""
@@ -59,51 +52,38 @@ class Span:
     """Of vectors, the lanes that count; None: all."""
 
 
-class Rows:
-    """Rows of the tensor that ``source`` knows as ``x``.
+class RowLayout:
+    """How the rows of a tensor ``x`` lie, and how they are read: by which parts, in which steps.
 
-    Lines of the kernel may use ``row`` and, for each axis that tells rows apart, p0, p1, ...
+    Positions are written in ``row`` and, for each axis that tells rows apart, p0, p1, ...
     """
 
     def __init__(
-        self,
-        source: Source,
-        x: Value,
-        along: Sequence[int],
-        *,
-        sizes: Sequence[int] | None = None,
-        place: Place | None = None,
-        vectors: bool = True,
-        shared: bool = True,
-    ) -> None:
+        self, arch: Architecture, x: Value, along: Sequence[int], sizes: Sequence[int],
+        index_map: IndexMap | None, vectors: bool,
+    ) -> None:  # fmt: skip
         """
         Args:
             along: the axes of a row.
-            sizes: of all axes, where these are not those of ``x`` itself; then with ``place``.
+            sizes: of all axes that are counted, by default those of ``x`` itself.
+            index_map: given where those are other axes than the ones of ``x``.
             vectors: whether elements may be taken several at once.
-            shared: whether work items may share a row.
         """
-        self._source, self._x = source, x
-        self._sizes = tuple(sizes or x.shape)
-        self._along = tuple(along)
-        self._place = place or (lambda coordinates, _: list(coordinates))
-        self.block = source.arch.block
+        self._x, self._vector = x, arch.vector
+        self._sizes, self._along = tuple(sizes), tuple(along)
+        self._index_map = index_map or (lambda coordinates, _: list(coordinates))
+        self.block = arch.block
         self.length = math.prod(self._sizes[a] for a in along)
         """Elements of a row."""
         self.kept = tuple(a for a in range(len(self._sizes)) if a not in self._along)
+        """The axes that tell rows apart."""
         self.kind = self._kind() if vectors and x.dtype == "float32" else "plain"
-        if self.kind == "contiguous":
-            source.define(neighbours("x", x.half, self.block))
-        self.vector = self.kind == "lanes"
-        """Whether what is found of a row is a vector, of a row for each lane."""
-        self.ctype = source.arch.vector if self.vector else CTYPES[x.dtype]
-        """Of what is found of a row."""
-        units = self._units()
-        self.rows = math.prod(units[a] for a in self.kept)
-        """Of vectors if rows lie side by side."""
-        self._steps = self.vectors().count + self.rest().count
-        self.sharing = self._sharing() if shared else 1
-        """Work items that share a row."""
+        self.side_by_side = self.kind == "lanes"
+        """Whether what is found of a row is a vector, with a row in each lane."""
+        self.extents = self._extents()
+        """The sizes, with slices for channels where those are taken in vectors."""
+        self.count = math.prod(self.extents[a] for a in self.kept)
+        """Rows, or vectors of them if they lie side by side."""
 
     def _kind(self) -> Literal["lanes", "across", "contiguous", "plain"]:
         if self._x.block:
@@ -111,101 +91,69 @@ class Rows:
         inner = step(self._sizes, self._along) == 1
         return "contiguous" if inner and self.length >= self.block else "plain"
 
-    def _units(self) -> tuple[int, ...]:
-        """The sizes, with slices for channels where those are taken in vectors."""
+    def _extents(self) -> tuple[int, ...]:
         if self.kind in ("contiguous", "plain"):
             return self._sizes
         return self._sizes[0], ceil_div(self._sizes[1], self.block), *self._sizes[2:]
 
-    def _sharing(self) -> int:
-        """Where rows are long, and few or read best by neighbours."""
-        arch = self._source.arch
-        few = self.rows < 64 * arch.compute_units or self.kind == "contiguous"
-        return sharing(arch, self._steps) if few and self._steps >= 32 else 1
-
-    def _start(self) -> list[str]:
-        """Lines that say which row a work item is at."""
-        width, _ = self._grid()
-        units = self._units()
-        if self.sharing > 1:
-            lines = ["const int item = get_local_id(0), row = get_global_id(1);"]
-        else:
-            lines = [f"const int row = get_global_id(1) * {width} + get_global_id(0);"]
-            lines += [f"if (row >= {self.rows}) return;"] if self.rows % width else []
-        texts = split("row", [units[a] for a in self.kept])
-        return [*lines, *(f"const int p{a} = {t};" for a, t in zip(self.kept, texts, strict=True))]
-
-    def launch(self, lines: Sequence[str]) -> Launch:
-        """The finished kernel of these lines."""
-        self._source.lines("\n".join(f"  {line}" for line in (*self._start(), *lines)))
-        if self.sharing > 1:
-            return self._source.launch((self.sharing, self.rows), (self.sharing, 1, 1))
-        return self._source.launch(self._grid())
-
-    def _grid(self) -> tuple[int, int]:
-        """One thread of a CPU computes a whole group, so long rows are groups of their own."""
-        width = self.rows
-        if self._source.arch.family == "cpu":
-            width = min(self.rows, max(1, 4096 // self._steps))
-        return width, ceil_div(self.rows, width)
-
-    def vectors(self, *, filled: bool = True) -> Span:
+    def vectors(self, *, filled: bool = True) -> RowPart:
         """The vectors of the row; ``filled``: without those that reach past its elements."""
-        units, vector = self._units(), self._source.arch.vector
+        extents, vector = self.extents, self._vector
         if self.kind == "plain":
-            return Span(0, self._scalar, "", "")
+            return RowPart(0, self._scalar, "", "")
         if self.kind == "contiguous":
             count = self.length // self.block
-            return Span(count, lambda k: self._neighbours(f"({k} * {self.block})"), "NEAR_x({})",
-                        vector)  # fmt: skip
+            return RowPart(count, lambda k: self._neighbours(f"({k} * {self.block})"),
+                           "NEAR_x({})", vector)  # fmt: skip
         if filled and self.kind == "across":
-            units = (units[0], self._sizes[1] // self.block, *units[2:])
-        count = math.prod(units[a] for a in self._along)
-        return Span(count, lambda k: self._channels(k, units), "LOAD_x({})", vector)
+            extents = (extents[0], self._sizes[1] // self.block, *extents[2:])
+        count = math.prod(extents[a] for a in self._along)
+        return RowPart(count, lambda k: self._channels(k, extents), "LOAD_x({})", vector)
 
-    def rest(self) -> Span:
+    def rest(self) -> RowPart:
         """The elements that are in no filled vector: some lanes of others; one by one if plain."""
-        vector, b = self._source.arch.vector, self.block
+        vector, b = self._vector, self.block
         if self.kind == "contiguous":
             tail, last = self.length % b, str(self.length - b)
             lanes = range(b - tail, b)  # the others are in the vector before
-            return Span(min(tail, 1), lambda _: self._neighbours(last), "NEAR_x({})", vector, lanes)
+            return RowPart(min(tail, 1), lambda _: self._neighbours(last), "NEAR_x({})", vector,
+                           lanes)  # fmt: skip
         if self.kind == "across":
-            units = (self._sizes[0], 1, *self._sizes[2:])
+            extents = (self._sizes[0], 1, *self._sizes[2:])
             tail, slices = self._sizes[1] % b, self._sizes[1] // b
-            count = math.prod(units[a] for a in self._along) if tail else 0
-            return Span(count, lambda k: self._channels(k, units, slices), "LOAD_x({})", vector,
-                        range(tail))  # fmt: skip
-        return Span(0, self._scalar, "", "") if self.kind == "lanes" else self.scalars()
+            count = math.prod(extents[a] for a in self._along) if tail else 0
+            return RowPart(count, lambda k: self._channels(k, extents, slices), "LOAD_x({})",
+                           vector, range(tail))  # fmt: skip
+        return RowPart(0, self._scalar, "", "") if self.kind == "lanes" else self.scalars()
 
-    def scalars(self) -> Span:
+    def scalars(self) -> RowPart:
         """All elements one by one; not where rows lie side by side."""
-        return Span(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])
+        return RowPart(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])
 
-    def _scalar(self, index: str) -> Unit:
-        coordinates = self._place(self._coordinates(index, self._sizes), 1)
+    def _scalar(self, index: str) -> Access:
+        coordinates = self._index_map(self._coordinates(index, self._sizes), 1)
         where = at("x", coordinates)
         apart = step(self._sizes, self._along)
         if not self._x.block and apart is not None:
             where = f"{at('x', self._first(1))} + {index} * {apart}"
-        return Unit(False, where, tuple(coordinates), index)
+        return Access(False, where, tuple(coordinates), index)
 
-    def _neighbours(self, index: str) -> Unit:
-        coordinates = self._place(self._coordinates(index, self._sizes), 1)
-        return Unit(True, f"{at('x', self._first(1))} + {index}", tuple(coordinates), index)
+    def _neighbours(self, index: str) -> Access:
+        coordinates = self._index_map(self._coordinates(index, self._sizes), 1)
+        return Access(True, f"{at('x', self._first(1))} + {index}", tuple(coordinates), index)
 
-    def _channels(self, index: str, units: tuple[int, ...], slices: int = 0) -> Unit:
-        """The vector ``index`` of those in ``units`` behind the first ``slices``."""
-        found = self._coordinates(index, units)
+    def _channels(self, index: str, extents: tuple[int, ...], slices: int = 0) -> Access:
+        """The vector ``index`` of those in ``extents`` behind the first ``slices``."""
+        found = self._coordinates(index, extents)
         if slices:
             found[1] = str(slices)
-        coordinates = self._place(found, self.block)
+        coordinates = self._index_map(found, self.block)
         where = f"VEC_x({', '.join(coordinates)})"
-        apart = step(units, self._along)
+        apart = step(extents, self._along)
         if apart is not None and not slices and (self.kind == "lanes" or self._along[0] == 1):
             # The offset comes first, as positions in images are no numbers: see `Parameter`.
             where = f"{index} * {apart} + VEC_x({', '.join(self._first(self.block))})"
-        return Unit(True, where, tuple(coordinates), "")
+        return Access(True, where, tuple(coordinates), "")
 
     def _coordinates(self, index: str, sizes: Sequence[int]) -> list[str]:
         own = iter(split(index, [sizes[a] for a in self._along]))
@@ -214,28 +162,4 @@ class Rows:
     def _first(self, channels: int) -> list[str]:
         """Where the row starts."""
         zero = ["0" if a in self._along else f"p{a}" for a in range(len(self._sizes))]
-        return self._place(zero, channels)
-
-    def loop(self, span: Span, body: Callable[[Unit], Sequence[str]], first: int = 0) -> list[str]:
-        """Lines that go along ``span`` from ``first`` on, with its elements in ``v``."""
-        if span.count <= first:
-            return []
-        unit = span.unit("k")
-        start = "item" if self.sharing > 1 else str(first)
-        return [
-            f"for (int k = {start}; k < {span.count}; k += {self.sharing}) {{",
-            f"  const {span.ctype} v = {span.load.format(unit.at)};",
-            *(f"  {line}" for line in body(unit)),
-            "}",
-        ]
-
-    def each(self, output: Output, make: Callable[[Unit], str]) -> list[str]:
-        """Lines that store what ``make`` says of elements ``v``, in a tensor of equal layout."""
-        if self.kind == "contiguous" and not output.chained:
-            self._source.define(neighbours("y", output.value.half, self.block))
-            lines = []
-            for span in (self.vectors(), self.rest()):
-                lines += self.loop(span, lambda u: [f"PUTS_y({u.at}, {make(u)});"])
-            return lines
-        span = self.vectors(filled=False) if output.vector else self.scalars()
-        return self.loop(span, lambda u: output.store(make(u), u.coordinates))
+        return self._index_map(zero, channels)

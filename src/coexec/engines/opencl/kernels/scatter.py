@@ -7,7 +7,7 @@ other, so that sums need no atomics and the last update wins.
 import math
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.elements import coordinates
 from coexec.engines.opencl.kernels.gather import index
 from coexec.engines.opencl.kernels.moving import moved
@@ -30,12 +30,12 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None if reduction in _REDUCTIONS else f"{op.op_type} with the reduction {reduction!r}"
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("copy", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(node.output)
-    place = [f"p{axis}" for axis in range(len(y.shape))]
-    copy = moved(source, x, y, place, residue=0)
+    target = [f"p{axis}" for axis in range(len(y.shape))]
+    copy = moved(source, x, y, target, residue=0)
     update = _by_tuples if node.operator.op_type == "ScatterND" else _by_elements
     return [copy, update(node, context)]
 
@@ -43,36 +43,36 @@ def launches(node: Node, context: Context) -> list[Launch]:
 def _declared(node: Node, context: Context) -> tuple[Source, tuple[int, ...]]:
     """A kernel with "indices", "updates" and "y", and the shape of the indices."""
     source = Source("scatter", context.arch)
-    places = declare(source, context, "indices", node.operator.inputs[1])
+    indices = declare(source, context, "indices", node.operator.inputs[1])
     declare(source, context, "updates", node.operator.inputs[2])
     source.write("y", context.value(node.output))
-    return source, places.shape
+    return source, indices.shape
 
 
-def _store(node: Node, place: list[str], update: list[str]) -> str:
+def _store(node: Node, target: list[str], update: list[str]) -> str:
     reduction = _REDUCTIONS[node.operator.text("reduction", "none")]
     value = reduction.format(a="GET_y(at)", b=f"GET_updates(AT_updates({', '.join(update)}))")
-    return f"const int at = AT_y({', '.join(place)}); PUT_y(at, {value});"
+    return f"const int at = AT_y({', '.join(target)}); PUT_y(at, {value});"
 
 
-def _by_elements(node: Node, context: Context) -> Launch:
+def _by_elements(node: Node, context: Context) -> KernelLaunch:
     """One work item for all updates along the axis."""
     source, shape = _declared(node, context)
     axis = node.operator.int("axis", 0) % len(shape)
     own = ["k" if a == axis else f"p{a}" for a in range(len(shape))]
-    place = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
+    target = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
     others = [1 if a == axis else size for a, size in enumerate(shape)]
     size = context.tensors[node.output].shape[axis]
     source.lines(coordinates(others))
     source.lines(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
-    source.lines(f"    {index(axis, own, size)}\n    {_store(node, place, own)}\n  }}")
-    return source.launch((math.prod(others),))
+    source.lines(f"    {index(axis, own, size)}\n    {_store(node, target, own)}\n  }}")
+    return source.finish((math.prod(others),))
 
 
-def _by_tuples(node: Node, context: Context) -> Launch:
+def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     """One work item for an element of all updates, which are elements or whole parts of the data.
 
-    p0, p1, ... is the place of an update, i0, i1, ... that of the element inside of it.
+    p0, p1, ... is the position of an update, i0, i1, ... that of the element inside of it.
     """
     source, shape = _declared(node, context)
     outer, count = shape[:-1], shape[-1]
@@ -85,4 +85,4 @@ def _by_tuples(node: Node, context: Context) -> Launch:
     lines = [index(a, [*updated, str(a)], data[a]) for a in range(count)]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
     source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
-    return source.launch((math.prod(data[count:]),))
+    return source.finish((math.prod(data[count:]),))

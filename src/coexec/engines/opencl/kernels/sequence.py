@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.elements import each_scalar
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -18,7 +18,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each element."""
     op = node.operator
     source = Source("sequence", context.arch)

@@ -1,19 +1,19 @@
-"""Slice and Split: every output is a window of the input, stepped or reversed."""
+"""Slice and Split: every output is a part of the input, stepped or reversed."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.parameters import numbers
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["Window", "launches", "why_not", "windows"]
+__all__ = ["AxisSlice", "axis_slices", "launches", "why_not"]
 
 
-class Window(NamedTuple):
+class AxisSlice(NamedTuple):
     """The elements of an output along one axis of the input: start, start + step, ..."""
 
     axis: int
@@ -22,13 +22,13 @@ class Window(NamedTuple):
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if windows(op, tensors) is None:
+    if axis_slices(op, tensors) is None:
         what = "sizes" if op.op_type == "Split" else "bounds"
         return f"the {what} of {op.op_type} are computed, not constant"
     return None
 
 
-def windows(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[Window]] | None:
+def axis_slices(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[AxisSlice]] | None:
     """By output that is there, where it lies in the first input; None if that is not known.
 
     Outputs without elements are left out.
@@ -39,7 +39,7 @@ def windows(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[Windo
     return None if found is None else {op.outputs[0]: found}
 
 
-def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[Window]] | None:
+def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[AxisSlice]] | None:
     shape = tensors[op.inputs[0]].shape
     axis = op.int("axis", 0) % len(shape)
     sizes = _sizes(op, tensors, axis)
@@ -48,14 +48,15 @@ def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[Window
     starts = accumulate(sizes, initial=0)
     parts = zip(op.outputs, starts, strict=False)
     return {
-        name: [Window(axis, start)]
+        name: [AxisSlice(axis, start)]
         for name, start in parts
         if name in tensors and tensors[name].shape[axis]
     }
 
 
 def _sizes(op: Operator, tensors: Mapping[str, Tensor], axis: int) -> Sequence[int] | None:
-    """Of the outputs along ``axis``; nobody knows the shapes of those that nobody reads."""
+    """Sizes of the outputs along ``axis``, from ``split`` where unused outputs carry no shape;
+    None if that is computed."""
     if all(name in tensors for name in op.outputs):
         return [tensors[name].shape[axis] for name in op.outputs]
     given = numbers(op, "split", 1)
@@ -65,7 +66,7 @@ def _sizes(op: Operator, tensors: Mapping[str, Tensor], axis: int) -> Sequence[i
     return [int(v) for v in given] or [even] * len(op.outputs)
 
 
-def _sliced(op: Operator, tensors: Mapping[str, Tensor]) -> list[Window] | None:
+def _sliced(op: Operator, tensors: Mapping[str, Tensor]) -> list[AxisSlice] | None:
     shape = tensors[op.inputs[0]].shape
     given = [numbers(op, name, i) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
     starts, _, axes, steps = given
@@ -77,18 +78,18 @@ def _sliced(op: Operator, tensors: Mapping[str, Tensor]) -> list[Window] | None:
         step = int(steps[i]) if steps else 1
         size = shape[axis]
         first = int(start) + size if start < 0 else int(start)
-        found.append(Window(axis, min(max(first, 0), size - 1), step))
+        found.append(AxisSlice(axis, min(max(first, 0), size - 1), step))
     return found
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each output that is no view of the input."""
     op = node.operator
-    parts = windows(op, context.tensors) or {}
-    return [_window(node, context, name, found) for name, found in parts.items()]
+    parts = axis_slices(op, context.tensors) or {}
+    return [_cut_out(node, context, name, found) for name, found in parts.items()]
 
 
-def _window(node: Node, context: Context, name: str, found: Sequence[Window]) -> Launch:
+def _cut_out(node: Node, context: Context, name: str, found: Sequence[AxisSlice]) -> KernelLaunch:
     source = Source("slice", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(name)

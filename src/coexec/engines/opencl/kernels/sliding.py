@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from coexec.engines.opencl.kernels.positions import split
 from coexec.ir.rules.windows import Window
 
-__all__ = ["Size", "grid", "literally", "over_taps", "place", "taps"]
+__all__ = ["Size", "grid", "literally", "output_coordinates", "over_taps", "taps"]
 
 Size = Callable[[str, int], str]
 """The text of a size by its name and number: see `Source.size`."""
@@ -54,7 +54,7 @@ def grid(spatial: Sequence[int], outer: int) -> tuple[int, int, int]:
     return spatial[-1], rows, outer
 
 
-def place(spatial: Sequence[int], outer: Sequence[int]) -> tuple[list[str], list[str]]:
+def output_coordinates(spatial: Sequence[int], outer: Sequence[int]) -> tuple[list[str], list[str]]:
     """Lines that declare o0, o1, ..., where a work item of `grid` is in the spatial axes, and
     its coordinates in the ``outer`` axes."""
     rows = split("line", spatial[:-1])

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.arg_extremum import extremum
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, fold, total
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.engines.opencl.kernels.rows import Rows
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -18,18 +18,18 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return wrong_type(op, tensors)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Three ways along each row: for its maximum, the sum of exponentials, the results."""
     op = node.operator
     source = Source("softmax", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
-    rows = Rows(source, x, _axes(op, len(x.shape)), vectors=vectors)
-    output = Output(source, context, node, scalar=rows.kind == "plain")
+    rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors)
+    output = Output(source, context, node, scalar=rows.layout.kind == "plain")
     if op.op_type == "Hardmax":
         lines = extremum(rows, largest=True, last=False)
-        lines += rows.each(output, lambda unit: f"({unit.index} == found ? 1.0f : 0.0f)")
-        return [rows.launch(lines)]
+        lines += rows.each(output, lambda access: f"({access.index} == found ? 1.0f : 0.0f)")
+        return [rows.finish(lines)]
     lines = fold(rows, "top", MAXIMUM) + fold(rows, "all", total("exp(v - top)"))
     if op.op_type == "LogSoftmax":
         lines += [f"const {rows.ctype} rest = top + log(all);"]
@@ -37,7 +37,7 @@ def launches(node: Node, context: Context) -> list[Launch]:
     else:
         lines += [f"const {rows.ctype} scale = 1.0f / all;"]
         lines += rows.each(output, lambda _: "exp(v - top) * scale")
-    return [rows.launch(lines)]
+    return [rows.finish(lines)]
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:

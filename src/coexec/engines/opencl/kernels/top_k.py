@@ -6,11 +6,11 @@ So the next one is the first of all that come behind the one before, and nothing
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
-from coexec.engines.opencl.kernels.rows import Rows
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -34,12 +34,12 @@ def _count(op: Operator) -> int:
     return int(op.constants[1][0]) if 1 in op.constants else op.int("k", 1)
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("top_k", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     axis = op.int("axis", -1) % len(x.shape)
-    rows = Rows(source, x, (axis,), vectors=False, shared=False)
+    rows = RowKernel(source, x, (axis,), vectors=False, shared=False)
     before = "<" if op.int("largest", 1) else ">"
     where = ["rank" if a == axis else f"p{a}" for a in range(len(x.shape))]
     stores = []
@@ -49,13 +49,13 @@ def launches(node: Node, context: Context) -> list[Launch]:
         if name in context.tensors:
             source.write(argument, context.value(name))
             stores.append(f"PUT_{argument}({at(argument, where)}, {value});")
-    search = rows.loop(rows.scalars(), lambda unit: [
-        f"const int behind = v {before} bound || (v == bound && {unit.index} > last);",
+    search = rows.loop(rows.layout.scalars(), lambda access: [
+        f"const int behind = v {before} bound || (v == bound && {access.index} > last);",
         f"if ((last < 0 || behind) && (found < 0 || best {before} v)) {{",
-        f"  best = v; found = {unit.index};",
+        f"  best = v; found = {access.index};",
         "}",
     ])  # fmt: skip
-    return [rows.launch([
+    return [rows.finish([
         f"{rows.ctype} bound = 0;",
         "int last = -1;",
         f"for (int rank = 0; rank < {_count(op)}; rank++) {{",

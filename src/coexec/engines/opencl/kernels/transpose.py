@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels.base import Context, Launch, Node, Source
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -20,7 +20,7 @@ def permutation(op: Operator, rank: int) -> tuple[int, ...]:
     return op.ints("perm", range(rank - 1, -1, -1))
 
 
-def launches(node: Node, context: Context) -> list[Launch]:
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("transpose", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(node.output)

@@ -39,7 +39,7 @@ class Value:
 
     Row-major as in ONNX if ``block`` is 0. Else it has four axes and lies as
     [N, ceil(C / block), H, W, block]: "PHWC4" with 4. Lanes past C hold anything, NaN and
-    infinity too: nobody may read them, not even to multiply them by zero.
+    infinity too: they must not be read, not even to be multiplied by zero.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Element-wise operators that are computed where a value is made, before it is stored.
 
-A chain hangs behind a heavy operator (convolution + activation + residual) or is a kernel of its
-own. Operands other than the value itself are loaded at the same position, broadcast as ONNX says.
+An epilogue is fused with the heavy operator before it (convolution + activation + residual), or is
+a kernel of its own. Operands other than the value itself are loaded at the same position, broadcast
+as ONNX says.
 """
 
 import math
@@ -24,11 +25,11 @@ from coexec.engines.opencl.kernels.patterns import Call
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
-__all__ = ["Chain", "Operand", "operand_value"]
+__all__ = ["Epilogue", "Operand", "operand_value"]
 
 
-class Chain:
-    """The chain of a node, inside of the kernel that ``source`` writes.
+class Epilogue:
+    """The epilogue of a node, inside of the kernel that ``source`` writes.
 
     Declares the operands as parameters when it is made; `apply` gives the lines for one position.
     """
@@ -76,9 +77,9 @@ class Chain:
 
         Args:
             start: an expression of the head's value at this position.
-            start_name: the tensor that it is; "" if the chain has no head.
+            start_name: the tensor that it is; "" if the epilogue has no head.
             position: (n, slice, y, x) of a vector, else all coordinates: see ``vector``.
-            tag: makes names of variables distinct where the chain is applied several times.
+            tag: makes names of variables distinct where the epilogue is applied several times.
         """
         lines: list[str] = []
         known = {start_name: start if start.isidentifier() else f"({start})"}

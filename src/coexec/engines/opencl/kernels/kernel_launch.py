@@ -7,7 +7,7 @@ from typing import Literal
 from coexec.engines.opencl.kernels.value import Value
 from coexec.frontend.module import Array
 
-__all__ = ["Argument", "Grid", "Launch", "Window"]
+__all__ = ["Argument", "ConvTraits", "Grid", "KernelLaunch"]
 
 Grid = tuple[int, int, int]
 
@@ -16,8 +16,8 @@ Argument = Value | Array | int
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What kind of convolution a kernel is, for rules that depend on it."""
+class ConvTraits:
+    """What rules for work groups ask of a convolution."""
 
     kind: Literal["convolution", "depthwise"]
     edge: int
@@ -26,7 +26,7 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class KernelLaunch:
     """One kernel with its arguments."""
 
     name: str
@@ -38,8 +38,8 @@ class Launch:
     grid: Grid
     """Work items that are needed."""
     group: Grid | None
-    """Fixed if the kernel depends on it; None: whoever launches it may choose."""
-    window: Window | None = None
+    """Fixed if the kernel depends on it; None: any will do, see `tuner`."""
+    convolution: ConvTraits | None = None
     may_be_images: frozenset[str] = frozenset()
     """Tensors that it touches by whole vectors at coordinates only, so that images do as well."""
     with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")

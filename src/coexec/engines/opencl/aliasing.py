@@ -1,4 +1,4 @@
-"""Where tensors of a network lie: several names may mean one piece of memory.
+"""Aliases: several tensors of a network may be names of one piece of memory.
 
 A Reshape in row-major layout changes nothing in memory, so its result is its input. What Split and
 Slice take out stays where it is, and what Concat joins is computed where it belongs, if it is one
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coexec.engines.opencl.kernels.base import Context, Node, Value
-from coexec.engines.opencl.kernels.slicing import Window, windows
+from coexec.engines.opencl.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.opencl.kernels.transpose import permutation
 from coexec.engines.opencl.network import Network
 
-__all__ = ["Place", "Places", "place"]
+__all__ = ["Aliases", "Location", "alias"]
 
 _VIEWS = frozenset(
     {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -22,29 +22,29 @@ _VIEWS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A tensor lies ``offset`` scalars behind the start of the root's memory."""
 
     root: str
     offset: int
 
 
-class Places:
-    """The place of each tensor. Roots are tensors too."""
+class Aliases:
+    """Where each tensor lies. Roots are tensors too."""
 
     def __init__(self, network: Network, context: Context) -> None:
         self._network = network
         self._context = context
-        self._parent: dict[str, Place] = {}
+        self._parent: dict[str, Location] = {}
         self._members: dict[str, list[str]] = {}
         self._external = {*network.inputs, *network.outputs, *network.constants}
 
-    def of(self, name: str) -> Place:
+    def of(self, name: str) -> Location:
         offset = 0
         while name in self._parent:
             step = self._parent[name]
             name, offset = step.root, offset + step.offset
-        return Place(name, offset)
+        return Location(name, offset)
 
     def may_move(self, name: str, into: str, offset: int) -> bool:
         """Whether all that lies in the memory of ``name`` may lie in that of ``into``."""
@@ -65,7 +65,7 @@ class Places:
         if not self.may_move(name, into, offset):
             return False
         own, target = self.of(name), self.of(into)
-        self._parent[own.root] = Place(target.root, target.offset + offset)
+        self._parent[own.root] = Location(target.root, target.offset + offset)
         moved = [own.root, *self._members.pop(own.root, [])]
         self._members.setdefault(target.root, []).extend(moved)
         return True
@@ -80,24 +80,24 @@ class Places:
         return max(self.of(v.name).offset + v.items for v in values)
 
 
-def place(network: Network, context: Context) -> tuple[Places, set[str]]:
-    """The places, and the outputs of nodes that need no kernel any more.
+def alias(network: Network, context: Context) -> tuple[Aliases, set[str]]:
+    """The aliases, and the outputs of nodes that need no kernel any more.
 
     Also notes in ``context`` which inputs of a Concat are in place.
     """
-    places = Places(network, context)
+    aliases = Aliases(network, context)
     done: set[str] = set()
     for node in network.nodes:
         view = _parts if node.operator.op_type in ("Slice", "Split") else _view
-        if not node.chain and view(node, places, context):
+        if not node.epilogue and view(node, aliases, context):
             done.add(node.output)
-    for node in reversed(network.nodes):  # a Concat inside of another finds its place first
+    for node in reversed(network.nodes):  # a Concat inside of another is first
         if node.operator.op_type == "Concat":
-            context.in_place[node.output] = _join(node, places, context)
-    return places, done
+            context.in_place[node.output] = _join(node, aliases, context)
+    return aliases, done
 
 
-def _view(node: Node, places: Places, context: Context) -> bool:
+def _view(node: Node, aliases: Aliases, context: Context) -> bool:
     """Make the result of a node another name of its input, if it is the same in memory."""
     op = node.operator
     if op.op_type not in _VIEWS or not _keeps_order(node, context):
@@ -105,7 +105,7 @@ def _view(node: Node, places: Places, context: Context) -> bool:
     source, result = op.inputs[0], op.outputs[0]
     if not _same_sequence(context.value(source), context.value(result)):
         return False
-    return places.move(result, source, 0) or places.move(source, result, 0)
+    return aliases.move(result, source, 0) or aliases.move(source, result, 0)
 
 
 def _keeps_order(node: Node, context: Context) -> bool:
@@ -117,20 +117,20 @@ def _keeps_order(node: Node, context: Context) -> bool:
     return order == sorted(order)
 
 
-def _parts(node: Node, places: Places, context: Context) -> bool:
+def _parts(node: Node, aliases: Aliases, context: Context) -> bool:
     """Make all that a Split or Slice takes out parts of its input's memory, if they may be."""
     op = node.operator
     whole = context.value(op.inputs[0])
     found: dict[str, int] = {}
-    for name, cuts in (windows(op, context.tensors) or {}).items():
+    for name, cuts in (axis_slices(op, context.tensors) or {}).items():
         offset = _offset(context.value(name), whole, cuts)
-        if offset is None or not places.may_move(name, whole.name, offset):
+        if offset is None or not aliases.may_move(name, whole.name, offset):
             return False
         found[name] = offset
-    return all(places.move(name, whole.name, offset) for name, offset in found.items())
+    return all(aliases.move(name, whole.name, offset) for name, offset in found.items())
 
 
-def _offset(part: Value, whole: Value, cuts: Iterable[Window]) -> int | None:
+def _offset(part: Value, whole: Value, cuts: Iterable[AxisSlice]) -> int | None:
     """Where a part of a tensor starts, in scalars; None if it is not one piece of memory."""
     changed = [w for w in cuts if w.step != 1 or part.shape[w.axis] != whole.shape[w.axis]]
     if not changed:
@@ -159,7 +159,7 @@ def _dense(value: Value) -> bool:
     return h * w == 1 and (n == 1 or c % value.block == 0)
 
 
-def _join(node: Node, places: Places, context: Context) -> frozenset[int]:
+def _join(node: Node, aliases: Aliases, context: Context) -> frozenset[int]:
     """The inputs of a Concat that are computed in place, by position.
 
     An input in blocks may end inside of a block: the others are moved there later.
@@ -171,9 +171,9 @@ def _join(node: Node, places: Places, context: Context) -> frozenset[int]:
     names = node.operator.inputs
     for position, name in enumerate(names):
         value = context.value(name)
-        offset = _offset(value, out, [Window(axis, start)])
-        alone = places.items(places.of(name).root) == value.items and names.count(name) == 1
-        if offset is not None and alone and places.move(name, node.output, offset):
+        offset = _offset(value, out, [AxisSlice(axis, start)])
+        alone = aliases.items(aliases.of(name).root) == value.items and names.count(name) == 1
+        if offset is not None and alone and aliases.move(name, node.output, offset):
             found.add(position)
         start += value.shape[axis]
     return frozenset(found)

@@ -1,0 +1,81 @@
+"""The command queue of an open device: launches, copies, and waiting until they are done."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.binaries import Binaries
+from coexec.engines.opencl.timing import Timer
+from coexec.frontend.module import Array
+from coexec.timing.trace import Detail
+
+__all__ = ["DeviceQueue"]
+
+
+class DeviceQueue:
+    """Context, command queue and compiled kernels of one open device."""
+
+    def __init__(
+        self, name: str, arch: Architecture, binaries: Binaries, context: Any, options: str,
+        active: bool = False,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            options: of the compiler.
+            active: a thread that waits looks again and again, and does not sleep.
+        """
+        self.name = name
+        self.arch = arch
+        self.binaries = binaries
+        self.context = context
+        self.options = options
+        self.commands = self._plain = cl.CommandQueue(context)
+        """OpenCL's queue, where the next command goes."""
+        self._timed: Any = None
+        self.timer: Timer | None = None
+        self._active = active
+
+    def constant(self, array: Array, writable: bool = False) -> Any:
+        """A buffer with the values of ``array``."""
+        access = cl.mem_flags.READ_WRITE if writable else cl.mem_flags.READ_ONLY
+        flags = access | cl.mem_flags.COPY_HOST_PTR
+        filled = array if array.size else np.zeros(1, array.dtype)
+        return cl.Buffer(self.context, flags, hostbuf=filled)
+
+    def launch(self, kernel: Any, grid: Any, group: Any, name: str, result: str) -> None:
+        """Enqueue a kernel. A trace calls it ``name``, and what it works on ``result``."""
+        event = cl.enqueue_nd_range_kernel(self.commands, kernel, grid, group)
+        if self.timer is not None:
+            self.timer.keep(event, name, "kernel", result)
+
+    def copy(self, target: Any, source: Any, result: str) -> None:
+        """Enqueue a copy between buffers, or between a buffer and a mapped array."""
+        event = cl.enqueue_copy(self.commands, target, source, is_blocking=False)
+        if self.timer is not None:
+            self.timer.keep(event, "copy", "copy", result)
+
+    def finish(self) -> None:
+        """Wait for everything given to the device, and raise if something failed."""
+        if self._active:
+            event = cl.enqueue_marker(self.commands)
+            self.commands.flush()
+            while event.command_execution_status > cl.command_execution_status.COMPLETE:
+                time.sleep(0)
+        self.commands.finish()
+
+    def start_timing(self) -> None:
+        """From now on events carry times: a queue of its own, as they cost a little."""
+        if self._timed is None:
+            properties = cl.command_queue_properties.PROFILING_ENABLE
+            self._timed = cl.CommandQueue(self.context, properties=properties)
+        self.commands = self._timed
+        self.timer = Timer(self.name, self.commands)
+
+    def stop_timing(self) -> Sequence[Detail]:
+        """What was kept, in seconds of `time.perf_counter`. Nothing may be running."""
+        timer, self.timer, self.commands = self.timer, None, self._plain
+        return [] if timer is None else timer.details()
