@@ -9,17 +9,17 @@ from typing import Any
 from coexec import arguments
 from coexec.arguments import check_feeds
 from coexec.cache import Cache
-from coexec.choosing.auto import prepared
-from coexec.choosing.failover import Failover, Ready, Recorded
+from coexec.choosing.failover import Failover, Recorded
+from coexec.choosing.prepare import on_cpu, preparation
 from coexec.choosing.replan import Replanner
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.names import split_names, whole_cpu
+from coexec.engines.names import split_names
 from coexec.errors import InputError
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.runtime.executor import Waiting
 from coexec.timing.trace import Trace
-from coexec.workbench import Workbench
+from coexec.workbench import AUTO, Settings
 
 __all__ = ["InferenceSession", "NodeArg"]
 
@@ -52,7 +52,7 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         *,
         devices: Sequence[str] | str | None = None,
-        planner: str = "auto",
+        planner: str = AUTO,
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         cache: Cache | Path | str | None = None,
@@ -92,25 +92,19 @@ class InferenceSession:
         del sess_options, provider_options
         source = arguments.check_model(path_or_bytes)
         arguments.check_providers(providers)
-        listed = split_names(devices) if isinstance(devices, str) else devices
-        names = arguments.check_devices(listed)
-        options = arguments.check_planner(planner, planner_options)
-        fixed, folder = arguments.check_shapes(shapes), arguments.check_cache(cache)
-        arguments.check_background(background)
-        arguments.check_replan(replan)
-        settings = {
-            "shapes": fixed,
-            "cache": folder,
-            "engine_options": arguments.check_engine_options(engine_options),
-            "pins": arguments.check_texts("pins", pins, "{'conv*': 'cpu:0'}"),
-            "waiting": waiting,
-        }
-        prepare, replaceable = prepared(source, names, planner, options, settings)
-        on_cpu = partial(_on_cpu, source, fixed, folder)
-        self._executor = Failover(prepare, on_cpu if replaceable else None, background)
+        given: dict[str, Any] = {
+            "devices": split_names(devices) if isinstance(devices, str) else devices,
+            "planner": planner, "planner_options": planner_options, "shapes": shapes,
+            "cache": cache, "engine_options": engine_options, "pins": pins, "waiting": waiting,
+            "background": background, "replan": replan,
+        }  # fmt: skip
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        prepare, replaceable = preparation(source, settings)
+        standby = partial(on_cpu, source, settings) if replaceable else None
+        self._executor = Failover(prepare, standby, settings.background)
         self._inputs = {t.name: t for t in self._compiled.inputs}
         self._outputs = [t.name for t in self._compiled.outputs]
-        self._replanner = None if replan is None else self._watch(replan, planner, options)
+        self._replanner = None if replan is None else self._watch(replan, settings)
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
@@ -154,16 +148,17 @@ class InferenceSession:
         """A run with what ran when, of which the replanner is told."""
         done = self._executor.run_recorded(feeds)
         if self._replanner is not None and self.degraded is None:
-            better = self._replanner.observe(done.recorder.trace(), done.by.compiled)
+            better = self._replanner.observe(done.recorder.trace(), done.by.prepared)
             if better is not None:
                 self._executor.replace(done.by, better)
         return done
 
-    def _watch(self, threshold: float, planner: str, options: Mapping[str, Any]) -> Replanner:
+    def _watch(self, threshold: float, settings: Settings) -> Replanner:
         """Watches the plan in use. Devices that "auto" has chosen stay; heft plans for them."""
-        if planner == "auto":
+        planner, options = settings.planner, settings.planner_options
+        if planner == AUTO:
             planner, options = "heft", {}
-        return Replanner(self._executor.work, self._compiled, planner, options, threshold)
+        return Replanner(self._executor.prepared, planner, options, threshold)
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -189,7 +184,7 @@ class InferenceSession:
 
     @property
     def _compiled(self) -> CompiledPlan:
-        return self._executor.compiled
+        return self._executor.prepared.compiled
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """None: weights are constants here."""
@@ -216,12 +211,6 @@ class InferenceSession:
     def __del__(self) -> None:
         if hasattr(self, "_executor"):
             self.close()
-
-
-def _on_cpu(source: Any, shapes: Any, cache: Any) -> Ready:
-    """All cores of this machine as one device."""
-    work = Workbench(source, [whole_cpu()], shapes=shapes, cache=cache)
-    return work, work.compiled_for("single", {})
 
 
 def _node_arg(tensor: Tensor) -> NodeArg:

@@ -13,15 +13,13 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from coexec.cache import Cache, Entry
+from coexec.cache import Entry
 from coexec.choosing.configurations import configurations
-from coexec.choosing.race import REQUESTS, Outcome, Requests, mostly, race, ratios
-from coexec.compiling.compiled import CompiledPlan
+from coexec.choosing.race import REQUESTS, Outcome, mostly, race, ratios
 from coexec.engines.registry import describe, may_be_replaced
 from coexec.errors import (
     CoexecError,
@@ -32,9 +30,10 @@ from coexec.errors import (
 )
 from coexec.plans.plan import Plan
 from coexec.timing.simulate import simulate
-from coexec.workbench import Workbench
+from coexec.workbench import Candidate, Prepared, Requests, Settings, Workbench
+from coexec.workbench.bench import opened_cache
 
-__all__ = ["Auto", "Candidate", "Choice", "prepared"]
+__all__ = ["Auto"]
 
 _SHORTLIST = 5
 """Plans that run for real."""
@@ -49,39 +48,6 @@ _GAIN = 0.99
 _OPTIONS = {
     "planners": "hope_greedy,heft,anneal", "shortlist": _SHORTLIST, "requests": "paced",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A configuration of devices with a plan for it."""
-
-    devices: tuple[str, ...]
-    planner: str
-    predicted_s: float
-    paced_s: float | None = None
-    """Median of requests that come as a camera sends them; None if it was not worth a run."""
-    loop_s: float | None = None
-    """Median of requests one after the other."""
-    requests: Requests = "paced"
-    """The figure of these two by which it was compared."""
-    refused: str | None = None
-    """Why this configuration cannot run the model."""
-
-    @property
-    def measured_s(self) -> float | None:
-        """The figure by which it was compared."""
-        return self.paced_s if self.requests == "paced" else self.loop_s
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """What was decided, ready to start."""
-
-    work: Workbench
-    plan: Plan
-    compiled: CompiledPlan
-    candidates: tuple[Candidate, ...]
-    """All that were considered: what ran, the best first, then by prediction."""
 
 
 class _Entry(NamedTuple):
@@ -111,37 +77,27 @@ class _Entry(NamedTuple):
 class Auto:
     """Chooses for one model on one machine; what it has chosen before, it takes from the cache."""
 
-    def __init__(
-        self,
-        source: Any,
-        devices: Sequence[str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        cache: Cache | Path | str | None = None,
-        fresh: bool = False,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, source: Any, settings: Settings | None = None) -> None:
         """
         Args:
             source: as for `Workbench`.
-            devices: what may be used; by default all that the machine has.
-            options: "planners", comma-separated, for configurations of several devices;
-                "shortlist", how many plans run for real; "requests", the figure that decides:
-                "paced", 30 a second as a camera sends them, or "loop", one after the other.
-            cache, fresh, settings: as for `Workbench`.
+            settings: of the planner's options, "planners", comma-separated, are for configurations
+                of several devices; "shortlist" is how many plans run for real; "requests" is the
+                figure that decides: "paced", 30 a second as a camera sends them, or "loop", one
+                after the other.
 
         Raises:
             UsageError: an option that does not exist, or a value that it does not take.
             DeviceError: a device that does not exist.
         """
-        chosen = _checked(options or {})
+        self._settings = settings = settings or Settings()
+        chosen = _checked(settings.planner_options)
         self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
         self._shortlist: int = chosen["shortlist"]
         self._requests: Requests = chosen["requests"]
-        self._cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self._fresh = fresh
-        self._configurations = configurations(devices)
-        self._source, self._settings = source, settings
+        self._cache = opened_cache(settings.cache)
+        self._configurations = configurations(settings.devices)
+        self._source = source
 
     @property
     def may_need_the_cpu(self) -> bool:
@@ -149,11 +105,9 @@ class Auto:
         return any(may_be_replaced(describe(n)) for names in self._configurations for n in names)
 
     def _open(self, names: Sequence[str]) -> Workbench:
-        return Workbench(
-            self._source, names, cache=self._cache, fresh=self._fresh, **self._settings
-        )
+        return Workbench(self._source, replace(self._settings, devices=names, cache=self._cache))
 
-    def choose(self) -> Choice:
+    def choose(self) -> Prepared:
         """The fastest way found to run the model.
 
         Raises:
@@ -162,7 +116,7 @@ class Auto:
         """
         first = self._open(self._configurations[0])
         key = self._key(first)
-        known = None if self._fresh else self._remembered(key)
+        known = None if self._settings.fresh else self._remembered(key)
         if known is not None:
             return known
         graph = first.model.graph  # a model that cannot be loaded is no configuration's fault
@@ -183,14 +137,15 @@ class Auto:
         candidates = [entry.candidate for entry in ranked] + others + refused
         _, work, plan = ranked[0]
         self._remember(key, plan, candidates)
-        return Choice(work, plan, work.compiled_plan(plan), tuple(candidates))
+        return replace(work.prepared(plan), candidates=tuple(candidates))
 
     def _key(self, work: Workbench) -> str:
         """The choice depends on model, devices with their drivers, and what was asked for."""
         names = {name for names in self._configurations for name in names}
         specs = sorted((n, d.key(e.name)) for n in names for d in [describe(n)] for e in d.engines)
-        asked = (self._planners, sorted(work.pins.items()), sorted(work.engine_options.items()),
-                 work.waiting, self._shortlist, self._requests)  # fmt: skip
+        of = self._settings
+        asked = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
+                 of.waiting, self._shortlist, self._requests)  # fmt: skip
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -231,7 +186,7 @@ class Auto:
         data = {"plan": plan.to_json(), "candidates": [asdict(c) for c in candidates]}
         self._cache.add("choices", key, Entry({"choice.json": json.dumps(data).encode()}))
 
-    def _remembered(self, key: str) -> Choice | None:
+    def _remembered(self, key: str) -> Prepared | None:
         entry = self._cache.find("choices", key)
         if entry is None:
             return None
@@ -241,7 +196,7 @@ class Auto:
             candidates = tuple(Candidate(**(r | {"devices": tuple(r["devices"])})) for r in rows)
             plan = Plan.from_json(data["plan"])
             work = self._open(candidates[0].devices)
-            return Choice(work, plan, work.compiled_plan(plan), candidates)
+            return replace(work.prepared(plan), candidates=candidates)
         except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError):
             return None  # damaged: decided anew
 
@@ -289,7 +244,7 @@ def _started(
         with ExitStack() as attempt:
             for which, (_, work, plan) in enumerate(shortlist):
                 try:
-                    executor = attempt.enter_context(work.start(work.compiled_plan(plan)))
+                    executor = attempt.enter_context(work.start(work.prepared(plan)))
                     for _ in range(2):
                         executor.run(feeds)
                     runs[which] = partial(executor.run, feeds)
@@ -328,28 +283,3 @@ def _order(shortlist: Sequence[_Entry], times: Sequence[Sequence[float]]) -> lis
                 ratio[which] = max(1.0, ratio[which])
         ratio[single] = _GAIN
     return sorted(range(len(shortlist)), key=lambda which: ratio.get(which, float("inf")))
-
-
-def prepared(
-    source: Any,
-    devices: Sequence[str] | None,
-    planner: str,
-    options: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> tuple[Callable[[], tuple[Workbench, CompiledPlan]], bool]:
-    """What makes a plan ready with any planner, "auto" or another; and whether devices take part
-    for which the CPU can take over.
-
-    ``settings`` are those of `Workbench`. Devices and options are checked at once.
-    """
-    if planner == "auto":
-        auto = Auto(source, devices, options, **settings)
-
-        def choose() -> tuple[Workbench, CompiledPlan]:
-            choice = auto.choose()
-            return choice.work, choice.compiled
-
-        return choose, auto.may_need_the_cpu
-    work = Workbench(source, devices, **settings)
-    replaceable = any(may_be_replaced(device.spec) for device in work.devices)
-    return lambda: (work, work.compiled_for(planner, options)), replaceable

@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from coexec.compiling.compiled import CompiledPlan
+from coexec.choosing.prepare import Preparation
 from coexec.errors import ClosedError, DegradedWarning, DeviceError, ExecutionError
 from coexec.frontend.module import Array
 from coexec.runtime import forks
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
-from coexec.workbench import Workbench
+from coexec.workbench import Prepared
 
-__all__ = ["Failover", "Ready", "Recorded", "Running"]
+__all__ = ["Failover", "Recorded", "Running"]
 
 _T = TypeVar("_T")
-
-Ready = tuple[Workbench, CompiledPlan]
-"""A plan made ready to start, and the pipeline with the devices that it runs on."""
 
 _LONGEST_BUILD_S = 60.0
 """For kernels that compile in the background when a session is closed."""
@@ -30,8 +27,7 @@ class Running:
     """A plan with the executor that runs it."""
 
     executor: Executor
-    work: Workbench
-    compiled: CompiledPlan
+    prepared: Prepared
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +48,8 @@ class Failover:
 
     def __init__(
         self,
-        prepare: Callable[[], Ready],
-        prepare_cpu: Callable[[], Ready] | None,
+        prepare: Preparation,
+        prepare_cpu: Preparation | None,
         background: bool = False,
     ) -> None:
         """Prepare the plan, or start with the CPU and prepare the plan in the background.
@@ -85,14 +81,9 @@ class Failover:
         forks.watch(self)
 
     @property
-    def compiled(self) -> CompiledPlan:
+    def prepared(self) -> Prepared:
         """The plan that runs now."""
-        return self._current.compiled
-
-    @property
-    def work(self) -> Workbench:
-        """The devices that run now."""
-        return self._current.work
+        return self._current.prepared
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """As `Executor.run`, by the plan that runs now."""
@@ -102,7 +93,8 @@ class Failover:
         """As `run`, with what ran when."""
 
         def attempt(running: Running) -> Recorded:
-            recorder = RealRecorder(running.compiled, running.work.names)
+            plan = running.prepared
+            recorder = RealRecorder(plan.compiled, plan.work.names)
             return Recorded(running.executor.run(feeds, recorder), running, recorder)
 
         return self._by_what_runs(attempt)
@@ -121,9 +113,9 @@ class Failover:
                     raise
                 self._give_up(error)
 
-    def replace(self, old: Running, compiled: CompiledPlan) -> None:
+    def replace(self, old: Running, prepared: Prepared) -> None:
         """Run another plan on the same devices from now on, in place of ``old``."""
-        new = Running(old.work.start(compiled), old.work, compiled)
+        new = _start(lambda: prepared)
         with self._lock:
             if self._main is old and not self._closed:
                 self._main, new = new, old
@@ -169,12 +161,12 @@ class Failover:
             if self._standby is None and self._prepare_cpu is not None:
                 self._standby = _start(self._prepare_cpu)
             self.reason = str(error)
-        names = ", ".join(self._current.work.names)
+        names = ", ".join(self._current.prepared.work.names)
         warnings.warn(
             f"{error}. The session carries on with {names}", DegradedWarning, stacklevel=4
         )
 
 
-def _start(prepare: Callable[[], Ready]) -> Running:
-    work, compiled = prepare()
-    return Running(work.start(compiled), work, compiled)
+def _start(prepare: Preparation) -> Running:
+    prepared = prepare()
+    return Running(prepared.work.start(prepared), prepared)

@@ -17,10 +17,11 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from coexec.choosing.idle import REAL, Rest, Stopwatch
 from coexec.errors import CoexecError
+from coexec.workbench.prepared import Requests
 
 __all__ = [
     "PACING", "REQUESTS", "Lap", "Outcome", "Pacing", "Requests", "compete", "mostly", "race",
@@ -29,8 +30,6 @@ __all__ = [
 
 Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[], Any]
-Requests = Literal["paced", "loop", "rested"]
-
 REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "loop": "in a loop"}
 """The two figures that every race measures, in words."""
 

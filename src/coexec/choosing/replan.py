@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coexec.compiling.compiled import CompiledPlan
 from coexec.costs.observed import Observation, Observed
 from coexec.plans.plan import Plan
 from coexec.timing.simulate import segment_s, simulate
 from coexec.timing.trace import Trace
-from coexec.workbench import Workbench, make_plan
+from coexec.workbench import Prepared, make_plan
 
 __all__ = ["Replanner"]
 
@@ -24,8 +23,7 @@ _WORTH_IT = 0.97
 class _Watched:
     """The plan in use, and the seconds that each of its segments is predicted to take."""
 
-    compiled: CompiledPlan
-    plan: Plan
+    prepared: Prepared
     predicted_s: Sequence[float]
 
 
@@ -37,46 +35,44 @@ class Replanner:
 
     def __init__(
         self,
-        work: Workbench,
-        compiled: CompiledPlan,
+        prepared: Prepared,
         planner: str,
         options: Mapping[str, Any] | None = None,
         threshold: float = 0.25,
     ) -> None:
         """``threshold``: how far a device's mean factor must be off, 0.25 for a quarter."""
-        self._work = work
+        self._work = prepared.work
         self._planner, self._options = planner, dict(options or {})
         self._threshold = threshold
-        base, self.system = work.measured
+        base, self.system = prepared.work.measured
         self.cost = self._decided = Observed(base)
         """What tasks cost by now, and what they cost when the last plan was made."""
         self._beyond = 0
         self._lock = threading.Lock()
-        self._watched = self._watch(compiled)
+        self._watched = self._watch(prepared)
 
     @property
     def plan(self) -> Plan:
         """The plan that is watched."""
-        return self._watched.plan
+        return self._watched.prepared.plan
 
-    def _watch(self, compiled: CompiledPlan) -> _Watched:
-        plan = self._work.plan_of(compiled)
-        schedule = self._work.schedule(plan)
+    def _watch(self, prepared: Prepared) -> _Watched:
+        schedule = prepared.schedule
         seconds = [segment_s(s, schedule, self.cost.base) for s in schedule.segments]
-        return _Watched(compiled, plan, seconds)
+        return _Watched(prepared, seconds)
 
-    def observe(self, trace: Trace, compiled: CompiledPlan) -> CompiledPlan | None:
-        """Take a run of ``compiled`` into account; a new plan, ready to start, if it is time."""
+    def observe(self, trace: Trace, prepared: Prepared) -> Prepared | None:
+        """Take a run of a plan into account; a new one, ready to start, if it is time."""
         if not self._lock.acquire(blocking=False):
             return None  # another thread looks at its own run; one observation less
         try:
-            return self._observe(trace, compiled)
+            return self._observe(trace, prepared)
         finally:
             self._lock.release()
 
-    def _observe(self, trace: Trace, compiled: CompiledPlan) -> CompiledPlan | None:
-        if compiled is not self._watched.compiled:  # the new plan is in use, or a straggler's
-            self._watched = self._watch(compiled)
+    def _observe(self, trace: Trace, prepared: Prepared) -> Prepared | None:
+        if prepared is not self._watched.prepared:  # the new plan is in use, or a straggler's
+            self._watched = self._watch(prepared)
         predicted_s = self._watched.predicted_s
         observations = [
             Observation(span.place, span.tasks, predicted_s[span.segment], span.duration_s)
@@ -94,14 +90,14 @@ class Replanner:
     def _drifts(self) -> bool:
         return self.cost.drift(self._decided) > self._threshold
 
-    def _better(self) -> CompiledPlan | None:
-        """The compiled plan for the costs by now, if it is clearly shorter than the one in use."""
+    def _better(self) -> Prepared | None:
+        """The plan for the costs by now, if it is clearly shorter than the one in use."""
         graph = self._work.model.graph
         cost = self._work.pinned(self.cost, self.system)
         plan = make_plan(self._planner, self._options, graph, cost, self.system)
         if self._makespan_s(plan) > _WORTH_IT * self._makespan_s(self.plan):
             return None
-        return self._work.compiled_plan(plan)
+        return self._work.prepared(plan)
 
     def _makespan_s(self, plan: Plan) -> float:
         return simulate(self._work.schedule(plan), self.cost, self.system).makespan_s

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from coexec.choosing.auto import Choice
 from coexec.choosing.idle import REAL, Rest
-from coexec.choosing.race import REQUESTS, Outcome, Requests, race
+from coexec.choosing.prepare import prepare
+from coexec.choosing.race import REQUESTS, Outcome, race
 from coexec.cli.common import (
+    DEFAULTS,
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -32,19 +33,18 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     WaitingOpt,
-    decide,
     differences,
+    err,
     out,
-    planner_options,
     print_json,
     progress_bar,
     refuse_difference,
+    settings,
     tolerance,
     write_file,
 )
 from coexec.cli.gantt import draw
-from coexec.engines.options import EngineOptions
-from coexec.errors import UsageError
+from coexec.errors import DeviceError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
@@ -52,7 +52,7 @@ from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
-from coexec.workbench import Workbench
+from coexec.workbench import Prepared, Requests, Settings, Workbench
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Standings:
 def command(
     model: ModelArg,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = "auto",
+    planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
     repeats: int = 20,
@@ -112,7 +112,7 @@ def command(
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
-    waiting: WaitingOpt = "passive",
+    waiting: WaitingOpt = DEFAULTS.waiting,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -127,24 +127,24 @@ def command(
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
     with progress_bar(json) as tell:
-        choice = decide(
-            model, devices, planner, planner_options(option), shape=shape, cache=cache, fresh=fresh,
+        asked = settings(
+            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        work = choice.work
-        predicted_s = simulate(work.schedule(choice.plan), *work.measured).makespan_s
+        plan = prepare(model, asked)
+        work = plan.work
+        predicted_s = simulate(plan.schedule, plan.cost, plan.system).makespan_s
     feeds = random_inputs(work.model.graph)
     with ExitStack() as stack:
-        rows = [*_alone_rows(choice, feeds, stack)]
-        plan_row, executor = _ours(work, planner, predicted_s, choice.plan, feeds, stack)
+        plan_row, executor = _ours(plan, planner, predicted_s, feeds, stack)
         plan_row.is_baseline = False
-        rows += [plan_row, _onnx_runtime(work, feeds)]
+        rows = [*_alone_rows(plan, feeds, stack), plan_row, _onnx_runtime(work, feeds)]
         standings = _raced(rows, repeats)
-        recorder = RealRecorder(choice.compiled, work.names)
+        recorder = RealRecorder(plan.compiled, work.names)
         found = _recorded(executor, feeds, recorder)
     worst = max(differences(work, feeds, found).values()) if check else None
     for row in rows:
-        row.peak_bytes = _peak_bytes(work, row.name, choice.plan)
+        row.peak_bytes = _peak_bytes(work, row.name, plan.plan)
     if trace is not None:
         write_file(trace, recorder.trace().to_chrome())
     if json:
@@ -171,35 +171,35 @@ def _recorded(
     return executor.run(feeds, recorder)
 
 
-def _alone(choice: Choice) -> dict[str, float]:
+def _alone(plan: Prepared) -> dict[str, float]:
     """Single devices to compare with, and their predicted times: those that "auto" considered,
     else those of the plan, if there are several."""
     considered = {
         c.devices[0]: c.predicted_s
-        for c in choice.candidates
+        for c in plan.candidates
         if len(c.devices) == 1 and c.refused is None
     }
-    cost, system = choice.work.measured
+    cost, system = plan.work.measured
     places = system.places if len(system.places) > 1 else ()
     return considered or {str(place): cost.total_s(place) for place in places}
 
 
-def _alone_rows(choice: Choice, feeds: Mapping[str, Array], stack: ExitStack) -> Iterator[Row]:
-    work = choice.work
-    for name, predicted_s in _alone(choice).items():
-        alone = Workbench(
-            work.source, [name], shapes=work.shapes, cache=work.cache,
-            engine_options=work.engine_options,
-        )  # fmt: skip
-        yield _ours(alone, f"{name} alone", predicted_s, alone.plan("single"), feeds, stack)[0]
+def _alone_rows(plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack) -> Iterator[Row]:
+    work = plan.work
+    for name, predicted_s in _alone(plan).items():
+        try:
+            alone = Workbench(work.source, replace(work.settings, devices=[name], pins={}))
+            single = alone.prepared_by("single", {})
+            yield _ours(single, f"{name} alone", predicted_s, feeds, stack)[0]
+        except DeviceError as error:  # some engines compute on one set of cores at a time
+            err.print(f"{name} alone is not compared: {error}", markup=False)
 
 
 def _ours(
-    work: Workbench, name: str, predicted_s: float, plan: Plan, feeds: Mapping[str, Array],
-    stack: ExitStack,
-) -> tuple[Row, Executor]:  # fmt: skip
+    plan: Prepared, name: str, predicted_s: float, feeds: Mapping[str, Array], stack: ExitStack
+) -> tuple[Row, Executor]:
     start_s = time.perf_counter()
-    executor = stack.enter_context(work.start(work.compiled_plan(plan)))
+    executor = stack.enter_context(plan.work.start(plan))
     init_s = time.perf_counter() - start_s
     return Row(name, predicted_s, partial(executor.run, feeds), init_s=init_s), executor
 
@@ -220,19 +220,19 @@ def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
     alone = name.endswith(" alone")
     names = [name.removesuffix(" alone")] if alone else list(work.asked)
     text = None if alone else plan.to_json()
-    arguments = (work.source, names, text, work.shapes, work.engine_options, str(work.cache.root))
+    asked = replace(
+        work.settings, devices=names, cache=str(work.cache.root), fresh=False, progress=None
+    )
+    arguments = (work.source, asked, text)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return int(pool.apply(_measure_peak, arguments))
 
 
-def _measure_peak(
-    source: Any, devices: Sequence[str], plan: str | None, shapes: Mapping[str, Sequence[int]],
-    engine_options: EngineOptions, cache: str,
-) -> int:  # fmt: skip
-    work = Workbench(source, devices, shapes=shapes, cache=cache, engine_options=engine_options)
-    compiled = work.compiled_plan(work.plan("single") if plan is None else Plan.from_json(plan))
-    feeds = {t.name: np.zeros(t.shape, t.dtype) for t in compiled.inputs}
-    with work.start(compiled) as executor:
+def _measure_peak(source: Any, settings: Settings, plan: str | None) -> int:
+    work = Workbench(source, settings)
+    found = work.prepared(work.plan("single") if plan is None else Plan.from_json(plan))
+    feeds = {t.name: np.zeros(t.shape, t.dtype) for t in found.compiled.inputs}
+    with work.start(found) as executor:
         for _ in range(2):
             executor.run(feeds)
     return _own_peak_bytes()

@@ -13,8 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coexec.choosing.auto import Auto, Candidate, Choice
-from coexec.choosing.race import REQUESTS, Requests
+from coexec.choosing.race import REQUESTS
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
@@ -23,7 +22,7 @@ from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
 from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
-from coexec.workbench import Workbench
+from coexec.workbench import Candidate, Requests, Settings, Workbench
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
@@ -56,24 +55,36 @@ DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of erro
 PlanOpt = Annotated[Path | None, typer.Option(help="A plan made by coexec plan --output.")]
 TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
 
+DEFAULTS = Settings()
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
 
 
-def pipeline(
-    model: str,
-    devices: str | None,
+def settings(
+    *,
+    devices: str | None = None,
+    planner: str = DEFAULTS.planner,
+    option: Sequence[str] | None = None,
     shape: Sequence[str] | None = None,
     cache: Path | None = None,
     fresh: bool = False,
     progress: Any = None,
     engine: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
-    waiting: Waiting = "passive",
-) -> Workbench:
-    """The pipeline that the common options describe."""
-    return Workbench(
-        model, _names(devices), **_settings(shape, cache, fresh, progress, engine, pin, waiting)
+    waiting: Waiting = DEFAULTS.waiting,
+) -> Settings:
+    """What the common options say."""
+    return Settings(
+        devices=_names(devices),
+        planner=planner,
+        planner_options=_planner_options(option),
+        shapes=dict(_shape(text) for text in shape or ()),
+        cache=cache,
+        engine_options=_engine_options(engine),
+        pins=_pairs(pin, "--pin"),
+        waiting=waiting,
+        fresh=fresh,
+        progress=progress,
     )
 
 
@@ -82,42 +93,6 @@ def _names(devices: str | None) -> list[str] | None:
     if names == []:
         raise UsageError("--devices is empty; name at least one, for example cpu:0")
     return names
-
-
-def _settings(
-    shape: Sequence[str] | None = None,
-    cache: Path | None = None,
-    fresh: bool = False,
-    progress: Any = None,
-    engine: Sequence[str] | None = None,
-    pin: Sequence[str] | None = None,
-    waiting: Waiting = "passive",
-) -> dict[str, Any]:
-    """The options as `Workbench` takes them."""
-    shapes = dict(_shape(text) for text in shape or ())
-    return {"shapes": shapes, "cache": cache, "fresh": fresh, "progress": progress,
-            "engine_options": _engine_options(engine), "pins": _pairs(pin, "--pin"),
-            "waiting": waiting}  # fmt: skip
-
-
-def decide(
-    model: str,
-    devices: str | None,
-    planner: str,
-    options: Mapping[str, Any],
-    *,
-    given: Plan | None = None,
-    **settings: Any,
-) -> Choice:
-    """The plan that is given, or else that of any planner, "auto" or another; ready to start.
-
-    ``settings`` are those of `pipeline`.
-    """
-    if given is None and planner == "auto":
-        return Auto(model, _names(devices), options, **_settings(**settings)).choose()
-    work = pipeline(model, devices, **settings)
-    plan = work.plan(planner, options) if given is None else given
-    return Choice(work, plan, work.compiled_plan(plan), ())
 
 
 def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -152,7 +127,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
         raise UsageError(f"--shape {text!r} is not of the form INPUT=1,3,224,224") from None
 
 
-def planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
+def _planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
     """``["top_k=3"]`` as ``{"top_k": 3}``."""
     found: dict[str, Any] = {}
     for text in texts or ():

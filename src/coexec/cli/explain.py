@@ -4,7 +4,9 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from coexec.choosing.prepare import prepare
 from coexec.cli.common import (
+    DEFAULTS,
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -17,13 +19,12 @@ from coexec.cli.common import (
     PlannerOpt,
     PlanOpt,
     ShapeOpt,
-    decide,
     format_candidate,
     given_plan,
     out,
-    planner_options,
     print_json,
     progress_bar,
+    settings,
 )
 from coexec.errors import UsageError
 from coexec.plans.derive import stepwise
@@ -37,7 +38,7 @@ def command(
     model: ModelArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = "auto",
+    planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
     top: int = 30,
@@ -53,13 +54,13 @@ def command(
         raise UsageError(f"--top {top}: list 1 task or more")
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
-        choice = decide(
-            model, devices, planner, planner_options(option), given=given, shape=shape, cache=cache,
-            fresh=fresh, progress=tell, engine=engine, pin=pin,
+        asked = settings(
+            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
+            progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
-        work, chosen = choice.work, choice.plan
-        cost, system = work.measured
-    schedule = work.schedule(chosen)
+        found = prepare(model, asked, given)
+        cost, system = found.cost, found.system
+    work, chosen, schedule = found.work, found.plan, found.schedule
     reasons = explain(chosen, schedule, cost, system, work.pinned_tasks(cost, system))
     place_of = {piece.task: place for piece, place in chosen.place_of.items()}
     whole = all(p == schedule.graph.whole_piece(schedule.graph.task[p.task])
@@ -70,9 +71,9 @@ def command(
         measured = measure_in_place(work.compiler, steps, work.devices)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
-        print_json({"candidates": [asdict(c) for c in choice.candidates], "tasks": rows})
+        print_json({"candidates": [asdict(c) for c in found.candidates], "tasks": rows})
         return
-    for candidate in choice.candidates:
+    for candidate in found.candidates:
         out.print(f"tried: {format_candidate(candidate)}")
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip

@@ -13,8 +13,8 @@ from coexec.cli.common import (
     ModelArg,
     ShapeOpt,
     out,
-    pipeline,
     print_json,
+    settings,
 )
 from coexec.errors import UsageError
 from coexec.ir.graph import Graph
@@ -23,6 +23,7 @@ from coexec.ir.width import critical_path, width
 from coexec.memory.strategies import BOUNDS, FAMILIES, assign_all
 from coexec.memory.usage import records_of
 from coexec.units import format_bytes, format_count
+from coexec.workbench import Workbench
 
 
 def command(
@@ -38,7 +39,7 @@ def command(
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
     intermediate tensors take on one device, by strategy, --device what a device runs and what not.
     """
-    work = pipeline(model, device, shape, cache)
+    work = Workbench(model, settings(devices=device, shape=shape, cache=cache))
     graph = work.model.graph
     facts = _facts(graph)
     if device is not None and len(work.devices) != 1:

@@ -3,8 +3,9 @@
 import json as json_module
 from pathlib import Path
 
-from coexec.choosing.auto import Candidate
+from coexec.choosing.prepare import prepare
 from coexec.cli.common import (
+    DEFAULTS,
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -16,15 +17,14 @@ from coexec.cli.common import (
     PinOpt,
     PlannerOpt,
     ShapeOpt,
-    decide,
     format_candidate,
     out,
-    planner_options,
     print_json,
     progress_bar,
+    settings,
     write_file,
 )
-from coexec.cli.planned import PlatformOpt, on_platform, on_this_machine
+from coexec.cli.planned import PlatformOpt, alone_s, on_platform
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
@@ -34,7 +34,7 @@ def command(
     model: ModelArg,
     devices: DevicesOpt = None,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = "auto",
+    planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
     output: Path | None = None,
@@ -46,21 +46,21 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
-    options = planner_options(option)
-    candidates: tuple[Candidate, ...] = ()
     if platform is not None:
         if fresh or engine or pin:
             raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-        found = on_platform(model, platform, devices, planner, options, shape, cache)
+        asked = settings(devices=devices, planner=planner, option=option, shape=shape, cache=cache)
+        found = on_platform(model, platform, asked)
+        trace = simulate(found.schedule, found.cost, found.system)
     else:
         with progress_bar(json) as tell:
-            choice = decide(
-                model, devices, planner, options, shape=shape, cache=cache, fresh=fresh,
-                progress=tell, engine=engine, pin=pin,
+            asked = settings(
+                devices=devices, planner=planner, option=option, shape=shape, cache=cache,
+                fresh=fresh, progress=tell, engine=engine, pin=pin,
             )  # fmt: skip
-            found, candidates = on_this_machine(choice), choice.candidates
+            found = prepare(model, asked)
+            trace = simulate(found.schedule, found.cost, found.system)
     graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
-    trace = simulate(schedule, found.cost, system)
     if output is not None:
         write_file(output, plan.to_json())
     if json:
@@ -68,7 +68,7 @@ def command(
         print_json(json_module.loads(plan.to_json()) | facts)
         return
     bound_s = plan.provenance.bound_s
-    for candidate in candidates:
+    for candidate in found.candidates:
         out.print(f"tried      {format_candidate(candidate)}")
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
@@ -78,7 +78,7 @@ def command(
         out.print(f"bound      {format_seconds(bound_s)}: no plan of whole tasks is faster")
     for name in system.names:
         count = len(plan.order.get(name, ()))
-        alone = format_seconds(found.alone_s(name))
+        alone = format_seconds(alone_s(found, name))
         out.print(f"{name:10} {count} of {len(graph.tasks)} tasks, busy "
                   f"{trace.utilisation(name):.0%}; all tasks alone {alone}")  # fmt: skip
     moved = sum(t.size_bytes for t in schedule.transfers)

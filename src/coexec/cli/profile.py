@@ -12,12 +12,13 @@ from coexec.cli.common import (
     ModelArg,
     ShapeOpt,
     out,
-    pipeline,
     print_json,
     progress_bar,
+    settings,
 )
 from coexec.errors import UsageError
 from coexec.units import format_seconds
+from coexec.workbench import Workbench
 
 
 def command(
@@ -35,7 +36,10 @@ def command(
     if top < 0:
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress_bar(json) as tell:
-        work = pipeline(model, devices, shape, cache, fresh, tell, engine)
+        asked = settings(
+            devices=devices, shape=shape, cache=cache, fresh=fresh, progress=tell, engine=engine
+        )
+        work = Workbench(model, asked)
         cost, system = work.measured
     graph = work.model.graph
     if json:

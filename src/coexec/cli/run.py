@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from coexec.arguments import check_feeds
+from coexec.choosing.prepare import prepare
 from coexec.cli.common import (
+    DEFAULTS,
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -22,14 +24,13 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     WaitingOpt,
-    decide,
     differences,
     given_plan,
     out,
-    planner_options,
     print_json,
     progress_bar,
     refuse_difference,
+    settings,
     tolerance,
     write_file,
 )
@@ -45,7 +46,7 @@ def command(
     model: ModelArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = "auto",
+    planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
     inputs: Path | None = None,
@@ -55,7 +56,7 @@ def command(
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
-    waiting: WaitingOpt = "passive",
+    waiting: WaitingOpt = DEFAULTS.waiting,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -67,34 +68,35 @@ def command(
     """
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
-        choice = decide(
-            model, devices, planner, planner_options(option), given=given, shape=shape, cache=cache,
-            fresh=fresh, progress=tell, engine=engine, pin=pin, waiting=waiting,
+        asked = settings(
+            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
+            progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-    work, compiled = choice.work, choice.compiled
+        found = prepare(model, asked, given)
+    work, compiled = found.work, found.compiled
     wanted = {t.name: t for t in compiled.inputs}
     feeds = random_inputs(work.model.graph) if inputs is None else _read_inputs(inputs)
     feeds = check_feeds(wanted, feeds)
-    with work.start(compiled) as executor:
+    with work.start(found) as executor:
         for _ in range(2):
             executor.run(feeds)
         recorder = RealRecorder(compiled, work.names)
-        found = executor.run(feeds, recorder)
+        outputs = executor.run(feeds, recorder)
     ran = recorder.trace()
     if trace is not None:
         write_file(trace, ran.to_chrome())
     if output is not None:
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **found)
+        np.savez(buffer, allow_pickle=False, **outputs)
         write_file(output, buffer.getvalue())
-    unlike = differences(work, feeds, found) if check else {}
+    unlike = differences(work, feeds, outputs) if check else {}
     if json:
         print_json({"latency_s": ran.makespan_s, "differences": unlike,
                     "busy_s": {d: ran.busy_s(d) for d in work.names}})  # fmt: skip
     else:
         print(draw(ran))
         out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
-        for name, array in found.items():
+        for name, array in outputs.items():
             note = f", differs by {unlike[name]:.1e}" if check else ""
             out.print(f"{name} {list(array.shape)} {array.dtype}{note}")
     refuse_difference(max(unlike.values(), default=0.0), work)

@@ -13,10 +13,9 @@ from coexec.cli.common import (
     TraceOpt,
     given_plan,
     out,
-    pipeline,
-    planner_options,
     print_json,
     progress_bar,
+    settings,
     write_file,
 )
 from coexec.cli.gantt import draw
@@ -25,7 +24,7 @@ from coexec.costs.base import CostModel
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
-from coexec.workbench import make_plan
+from coexec.workbench import Workbench, make_plan
 
 
 def command(
@@ -48,15 +47,19 @@ def command(
     given, devices = given_plan(plan, devices)
     cost: CostModel
     if platform is not None:
-        options = planner_options(option)
-        there = on_platform(model, platform, devices, planner, options, shape, cache, given)
+        asked = settings(devices=devices, planner=planner, option=option, shape=shape, cache=cache)
+        there = on_platform(model, platform, asked, given)
         cost, system, schedule = there.cost, there.system, there.schedule
     else:
         with progress_bar(json) as tell:
-            work = pipeline(model, devices, shape, cache, False, tell)
+            asked = settings(
+                devices=devices, planner=planner, option=option, shape=shape, cache=cache,
+                progress=tell,
+            )  # fmt: skip
+            work = Workbench(model, asked)
             cost, system = work.measured
         if given is None:
-            given = make_plan(planner, planner_options(option), work.model.graph, cost, system)
+            given = make_plan(planner, asked.planner_options, work.graph, cost, system)
         schedule = work.schedule(given)
     found = simulate(schedule, cost, system, requests)
     if trace is not None:

@@ -5,13 +5,12 @@ Session and command line both go through here.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coexec.arguments import check_waiting
 from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.costs.base import CostModel
@@ -19,23 +18,22 @@ from coexec.costs.table import CostTable
 from coexec.engines.base import OpenEngine
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice
-from coexec.engines.options import EngineOptions
 from coexec.engines.registry import check_options, open_devices
-from coexec.errors import InfeasibleError, ModelError, StoreError, UsageError
+from coexec.errors import InfeasibleError, ModelError, PlanError, StoreError, UsageError
 from coexec.frontend.module import Array
-from coexec.ir.graph import Piece
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.schedule import Schedule
-from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.executor import Executor
 from coexec.system.hardware import Place, System
+from coexec.workbench.prepared import Prepared
+from coexec.workbench.settings import Settings
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.compiling.compiler import Compiler
     from coexec.frontend.model import Model
     from coexec.ir.graph import Graph
-    from coexec.profiling.profiler import Effort, Progress
 
-__all__ = ["ZOO", "Workbench", "make_plan"]
+__all__ = ["ZOO", "Workbench", "make_plan", "opened_cache"]
 
 ZOO = "zoo:"
 _TRIES = 3
@@ -47,50 +45,24 @@ _FORM = "3"
 class Workbench:
     """One model on one set of devices. Each property is computed when first asked for."""
 
-    def __init__(
-        self,
-        source: Any,
-        devices: Sequence[str] | None = None,
-        *,
-        shapes: Mapping[str, Sequence[int]] | None = None,
-        cache: Cache | Path | str | None = None,
-        fresh: bool = False,
-        effort: "Effort | None" = None,
-        progress: "Progress | None" = None,
-        engine_options: EngineOptions | None = None,
-        pins: Mapping[str, str] | None = None,
-        waiting: Waiting = "passive",
-    ) -> None:
-        """Open the devices; nothing else yet.
+    def __init__(self, source: Any, settings: Settings | None = None) -> None:
+        """Describe the devices; nothing else yet.
 
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            devices: names as in `coexec.engines.names`; by default every CPU cluster.
-            shapes: fixed shapes of inputs that the model leaves dynamic.
-            cache: where to keep what takes long; by default the user's cache folder.
-            fresh: measure anew what the store already holds.
-            engine_options: by engine, its own options by name, for example
-                ``{"opencl": {"precision": "fp16"}}``.
-            pins: the device of each task whose name matches a pattern.
-            waiting: how threads wait for each other during a run, see `Executor`.
+            settings: the planner that they name has to be asked for by name.
 
         Raises:
             DeviceError: a device cannot be used.
-            UsageError: ``waiting`` is neither "passive" nor "active"; an option that an engine
-                does not have.
+            UsageError: an option that an engine does not have.
         """
-        check_waiting(waiting)
-        self.waiting = waiting
-        self.cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self.engine_options = {name: dict(o) for name, o in (engine_options or {}).items()}
-        self.pins = dict(pins or {})
-        check_options(self.engine_options)
-        self.devices: tuple[OpenDevice, ...] = open_devices(
-            devices or default_names(), self.engine_options, self.cache.root
-        )
+        self.settings = settings = settings or Settings()
         self.source = source
-        self.shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
-        self._fresh, self._effort, self._progress = fresh, effort, progress
+        self.cache = opened_cache(settings.cache)
+        check_options(settings.engine_options)
+        self.devices: tuple[OpenDevice, ...] = open_devices(
+            settings.devices or default_names(), settings.engine_options, self.cache.root
+        )
 
     @cached_property
     def _described(self) -> System:
@@ -110,11 +82,11 @@ class Workbench:
     def digest(self) -> str:
         """Tells this model with these shapes from all others. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {sorted(self.shapes.items())}"
+            text = f"{self.source} {sorted(self.settings.shapes.items())}"
         else:
             from coexec.frontend.digest import digest_of
 
-            text = digest_of(self.source, self.shapes, self.cache)
+            text = digest_of(self.source, self.settings.shapes, self.cache)
         return hashlib.sha256(f"{text} {_FORM}".encode()).hexdigest()[:24]
 
     @cached_property
@@ -136,6 +108,11 @@ class Workbench:
         raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
                          f"it is written completely")  # fmt: skip
 
+    @property
+    def graph(self) -> "Graph":
+        """The tasks of the model."""
+        return self.model.graph
+
     @cached_property
     def published_graph(self) -> "Graph":
         """The tasks of the model for engines that do not rewrite it as ours do.
@@ -147,7 +124,7 @@ class Workbench:
     def _load(self, **how: Any) -> "Model":
         from coexec.frontend.load import load
 
-        return load(self._resolved(), shapes=self.shapes, name=self._name(), **how)
+        return load(self._resolved(), shapes=self.settings.shapes, name=self._name(), **how)
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
@@ -169,7 +146,7 @@ class Workbench:
         from coexec.frontend.simplify import fix_shapes
 
         model = read(self._resolved())
-        fix_shapes(model, self.shapes)
+        fix_shapes(model, self.settings.shapes)
         return plain_session(model, threads)
 
     def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -192,8 +169,8 @@ class Workbench:
 
         with ProfileStore(self.cache.root) as store:
             profiler = Profiler(
-                self.devices, store, fresh=self._fresh, effort=self._effort,
-                progress=self._progress, waiting=self.waiting,
+                self.devices, store, fresh=self.settings.fresh, effort=self.settings.effort,
+                progress=self.settings.progress, waiting=self.settings.waiting,
             )  # fmt: skip
             return profiler.cost(self.compiler), profiler.system()
 
@@ -201,7 +178,7 @@ class Workbench:
         """A verified plan. One device needs no profile."""
         _check_planner(planner, options or {})
         graph = self.model.graph
-        if len(self.devices) == 1 and not options and not self.pins:
+        if len(self.devices) == 1 and not options and not self.settings.pins:
             self._refuse_partial(self.devices[0].first)
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
             place = self.devices[0].first.place
@@ -220,7 +197,7 @@ class Workbench:
         """By task, the places that the user allows it."""
         from coexec.costs.pinned import resolve
 
-        return resolve(self.pins, self.model.graph, cost, system)
+        return resolve(self.settings.pins, self.model.graph, cost, system)
 
     def _refuse_partial(self, engine: OpenEngine) -> None:
         """Raise InfeasibleError unless ``engine`` runs the whole model."""
@@ -247,35 +224,26 @@ class Workbench:
         """A plan ready to start."""
         return self.compiler.compile(self.schedule(plan), self.devices)
 
-    def compiled_for(self, planner: str, options: Mapping[str, Any]) -> CompiledPlan:
-        """The compiled plan of a planner, from the cache if it is there and sound."""
-        asked = repr((planner, sorted(options.items()), sorted(self.pins.items())))
-        return self._kept(asked, lambda: self.plan(planner, options), self._fresh)
+    def prepared_by(self, planner: str, options: Mapping[str, Any]) -> Prepared:
+        """The plan of a planner, compiled; from the cache if it is there and sound."""
+        pins = sorted(self.settings.pins.items())
+        asked = repr((planner, sorted(options.items()), pins))
+        return self._kept(asked, lambda: self.plan(planner, options), self.settings.fresh)
 
-    def compiled_plan(self, plan: Plan) -> CompiledPlan:
-        """``plan`` ready to start, from the cache if it is there and sound."""
+    def prepared(self, plan: Plan) -> Prepared:
+        """``plan`` compiled; from the cache if it is there and sound."""
         return self._kept(repr(plan.to_json()), lambda: plan, fresh=False)
 
-    def start(self, compiled: CompiledPlan) -> Executor:
-        """The executor of a compiled plan; to be closed by the caller."""
-        return Executor(compiled, self.devices, waiting=self.waiting)
+    def start(self, prepared: Prepared) -> Executor:
+        """The executor of a plan; to be closed by the caller."""
+        return Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
 
     def release(self) -> None:
         """Close the engines. They are opened again when they are needed."""
         for device in self.devices:
             device.close()
 
-    def plan_of(self, compiled: CompiledPlan) -> Plan:
-        """The plan behind a compiled one; who made it is not known any more."""
-        order: dict[str, tuple[Piece, ...]] = {}
-        for segment in compiled.segments:
-            order[segment.device] = (*order.get(segment.device, ()), *segment.pieces)
-        engine_of = {piece: s.engine for s in compiled.segments for piece in s.pieces}
-        fused = frozenset(piece for segment in compiled.segments for piece in segment.pieces[1:])
-        fingerprint = self.model.graph.fingerprint
-        return Plan(fingerprint, order, engine_of, Provenance("unknown"), fused)
-
-    def _kept(self, asked: str, make: Callable[[], Plan], fresh: bool) -> CompiledPlan:
+    def _kept(self, asked: str, make: Callable[[], Plan], fresh: bool) -> Prepared:
         """What is cached of what was asked for; else what ``make`` makes, compiled and cached."""
 
         def key() -> str:
@@ -284,14 +252,20 @@ class Workbench:
 
         entry = None if fresh else self.cache.find("plans", key())
         if entry is not None:
-            with suppress(StoreError):  # a weight is gone or damaged: derived data is made again
-                return load_compiled(entry, self.cache.weights)[0]
+            with suppress(StoreError, PlanError, KeyError):  # damaged: it is made again
+                compiled, extra = load_compiled(entry, self.cache.weights)
+                return Prepared(self, Plan.from_json(extra["plan"]), compiled)
         plan = make()
         compiled = self.compiled(plan)
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
             # Asked again: the digest is another if the model changed while it was loaded.
             self.cache.add("plans", key(), save_compiled(compiled, {"plan": plan.to_json()}))
-        return compiled
+        return Prepared(self, plan, compiled)
+
+
+def opened_cache(cache: Cache | Path | str | None) -> Cache:
+    """The cache that settings name."""
+    return cache if isinstance(cache, Cache) else Cache(cache)
 
 
 def make_plan(

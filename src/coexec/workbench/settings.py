@@ -1,0 +1,72 @@
+"""All choices that a user has, with their defaults: what session and command line build."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from coexec import arguments
+from coexec.cache import Cache
+from coexec.runtime.executor import Waiting
+
+if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    from coexec.profiling.profiler import Effort
+
+__all__ = ["AUTO", "Settings"]
+
+AUTO = "auto"
+"""The planner that tries several configurations of the devices with several planners."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is to be run. Every value is checked when an object is made.
+
+    Raises:
+        UsageError: a value that makes no sense. Whether devices, planners and engines have what
+            is named, they say themselves when they are opened or asked.
+    """
+
+    devices: Sequence[str] | None = None
+    """Names as in `coexec.engines.names`; None: all that the machine has for "auto", else every
+    cluster of equal CPU cores."""
+    planner: str = AUTO
+    """A name in `coexec.PLANNERS`, or "auto"."""
+    planner_options: Mapping[str, Any] = _NONE
+    shapes: Mapping[str, Sequence[int]] = _NONE
+    """Fixed shapes of inputs that the model leaves dynamic."""
+    cache: Cache | Path | str | None = None
+    """Where to keep what takes long; None: the user's cache folder."""
+    engine_options: Mapping[str, Mapping[str, str]] = _NONE
+    """By engine, its own options: ``{"opencl": {"precision": "fp16"}}``."""
+    pins: Mapping[str, str] = _NONE
+    """Devices by names of tasks, patterns such as "conv*" allowed."""
+    waiting: Waiting = "passive"
+    """How threads wait for each other during a run, see `coexec.runtime.executor.Executor`."""
+    fresh: bool = False
+    """Measure and decide anew what is cached already."""
+    background: bool = False
+    """Answer from the CPU while kernels for other engines still compile."""
+    replan: float | None = None
+    """Plan anew when a device is off its profile by more than this share for some time."""
+    effort: "Effort | None" = field(default=None, compare=False)
+    """When to stop measuring."""
+    progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
+    """Told what is measured, how much of it is done, and how much there is."""
+
+    def __post_init__(self) -> None:
+        checked = {
+            "devices": arguments.check_devices(self.devices),
+            "planner_options": arguments.check_planner(self.planner, self.planner_options),
+            "shapes": arguments.check_shapes(self.shapes),
+            "cache": arguments.check_cache(self.cache),
+            "engine_options": arguments.check_engine_options(self.engine_options),
+            "pins": arguments.check_texts("pins", self.pins, "{'conv*': 'cpu:0'}"),
+        }
+        arguments.check_waiting(self.waiting)
+        arguments.check_background(self.background)
+        arguments.check_replan(self.replan)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
