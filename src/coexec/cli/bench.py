@@ -39,7 +39,7 @@ from coexec.cli.common import (
 )
 from coexec.cli.gantt import draw
 from coexec.engines.options import EngineOptions
-from coexec.errors import UsageError
+from coexec.errors import DeviceError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
@@ -108,21 +108,11 @@ def command(
         work = choice.work
         cost, system = work.measured
     feeds = random_inputs(work.model.graph)
-    rows, executors = [], []
-    for name, predicted_s in _alone(choice).items():
-        alone = Workbench(
-            work.source, [name], shapes=work.shapes, cache=work.cache,
-            engine_options=work.engine_options,
-        )  # fmt: skip
-        plan = alone.plan("single")
-        row, executor, _ = _ours(alone, f"{name} alone", predicted_s, plan, feeds)
-        rows.append(row)
-        executors.append(executor)
     predicted = simulate(work.schedule(choice.plan), cost, system)
-    row, executor, compiled = _ours(work, planner, predicted.makespan_s, choice.plan, feeds)
-    rows.append(row)
+    planned, executor, compiled = _ours(work, planner, predicted.makespan_s, choice.plan, feeds)
+    rows, executors, left_out = _singles(choice, feeds)
+    rows += [planned, _rival(work, feeds)]
     executors.append(executor)
-    rows.append(_rival(work, feeds))
     for row in rows:
         start_s = time.perf_counter()
         row.run()
@@ -147,9 +137,11 @@ def command(
         write_file(trace, recorder.trace().to_chrome())
     if json:
         print_json({"model": work.model.graph.name, "rows": [r.facts() for r in rows],
-                    "difference": worst})  # fmt: skip
+                    "left_out": left_out, "difference": worst})  # fmt: skip
     else:
         _print(work, rows, recorder if gantt else None, trace, worst)
+        for name, reason in left_out.items():
+            out.print(f"left out: {name} alone: {reason}", markup=False)
     refuse_difference(worst or 0.0, work)
 
 
@@ -164,6 +156,28 @@ def _alone(choice: Choice) -> dict[str, float]:
     cost, system = choice.work.measured
     places = system.places if len(system.places) > 1 else ()
     return considered or {str(place): cost.total_s(place) for place in places}
+
+
+def _singles(
+    choice: Choice, feeds: Mapping[str, Array]
+) -> tuple[list[Row], list[Executor], dict[str, str]]:
+    """Each device alone; and why those are left out that cannot be open beside the others."""
+    work = choice.work
+    rows, executors, left_out = [], [], {}
+    for name, predicted_s in _alone(choice).items():
+        try:
+            alone = Workbench(
+                work.source, [name], shapes=work.shapes, cache=work.cache,
+                engine_options=work.engine_options,
+            )  # fmt: skip
+            plan = alone.plan("single")
+            row, executor, _ = _ours(alone, f"{name} alone", predicted_s, plan, feeds)
+        except DeviceError as error:
+            left_out[name] = str(error)
+            continue
+        rows.append(row)
+        executors.append(executor)
+    return rows, executors, left_out
 
 
 def _ours(

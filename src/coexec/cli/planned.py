@@ -16,7 +16,7 @@ from coexec.ir.graph import Graph
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, verify_plan
 from coexec.plans.schedule import Schedule
-from coexec.platforms import NAMES, load
+from coexec.platforms import ENGINE, NAMES, load
 from coexec.system.hardware import System
 from coexec.timing.simulate import simulate
 from coexec.workbench import make_plan
@@ -70,7 +70,9 @@ def on_platform(
 
     Nothing is measured and nothing runs: "auto" keeps the quick planner's plan that simulates best.
     """
-    phone = load(platform, None if devices is None else split_names(devices))
+    # A plan names its devices with their engine, of which these have one.
+    listed = None if devices is None else split_names(devices)
+    phone = load(platform, listed and [name.removesuffix(f"/{ENGINE}") for name in listed])
     graph = pipeline(model, None, shape, cache).published_graph
     if given is not None:
         verify_plan(given, graph, phone.system)

@@ -18,7 +18,7 @@ from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
-from coexec.errors import CoexecError, DeviceError, first_line
+from coexec.errors import CoexecError, DeviceError, UsageError, first_line
 from coexec.system.hardware import Device, EngineInfo, System
 
 __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "is_pretended",
@@ -328,8 +328,12 @@ def check_options(options: EngineOptions) -> None:
     """
     Raises:
         UsageError: an engine, an option or a value that does not exist.
+        DeviceError: an engine that is installed and cannot be imported.
     """
     for name in options:
+        if name not in engine_names():
+            raise UsageError(f"options are given for the engine {name!r}, which is none of "
+                             f"{', '.join(engine_names())}")  # fmt: skip
         parsed(load_engine(name), options)
 
 
