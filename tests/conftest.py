@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs_opencl import WANTED, opencl_name
+from needs_opencl import RUNTIME, opencl_name
 
 from coexec.cache import Cache
 
@@ -18,11 +18,11 @@ os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--opencl", default="", help="platform of the OpenCL tests, as 'Intel'")
+    parser.addoption("--opencl", default="", help="runtime of the OpenCL tests, as 'intel'")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    WANTED[0] = config.getoption("--opencl")
+    RUNTIME[0] = config.getoption("--opencl")
 
 
 @pytest.fixture(scope="session")
@@ -39,5 +39,5 @@ def fresh_cache(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def gpu() -> str:
-    """The name of an OpenCL device on the last core. Skips the test where none works."""
+    """The last core with OpenCL: "cpu:1/opencl". Skips the test where no runtime works."""
     return opencl_name()

@@ -18,7 +18,7 @@ from coexec.errors import ModelError, ModelWarning
 from coexec.frontend.check import check_same
 from coexec.frontend.inputs import random_inputs
 from coexec.frontend.load import load
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
 INT64 = TensorProto.INT64
@@ -109,7 +109,7 @@ def test_models_that_no_made_up_input_suits_run_all_the_same(
 
 def test_what_was_not_checked_or_measured_is_said_once(tmp_path: Path) -> None:
     proto = fed("Unsqueeze", [2], [2, 1, 1, 6])
-    work = Workbench(proto, TWO, cache=tmp_path)
+    work = Workbench(proto, Settings(devices=TWO, cache=tmp_path))
     with pytest.warns(ModelWarning) as said:
         cost, _ = work.measured
     texts = [str(w.message) for w in said]

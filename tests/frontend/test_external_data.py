@@ -13,7 +13,7 @@ from small_models import tensor_info
 import coexec
 from coexec.errors import ModelError
 from coexec.frontend.load import load
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 WEIGHT = np.arange(600, dtype=np.float32).reshape(1, 600)
 X = np.ones((1, 600), np.float32)
@@ -60,7 +60,7 @@ def test_the_working_folder_does_not_matter(
     (elsewhere / "w.bin").write_bytes((WEIGHT * -3).tobytes())  # of that name, with other values
     monkeypatch.chdir(elsewhere)
     assert np.array_equal(result(path, tmp_path / "cache"), X + WEIGHT)
-    work = Workbench(path, ["cpu:0"], cache=tmp_path / "cache")
+    work = Workbench(path, Settings(devices=["cpu:0"], cache=tmp_path / "cache"))
     assert np.array_equal(work.reference({"x": X})["y"], X + WEIGHT)
 
 

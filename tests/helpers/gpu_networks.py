@@ -7,13 +7,14 @@ import onnx
 from onnx import helper
 from small_models import from_nodes, tensor_info
 
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
 from coexec.frontend.load import load
 from coexec.frontend.lowered import as_it_is, cut
 from coexec.frontend.model import Model
 from coexec.frontend.module import Module
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
+from coexec.system.hardware import Place
 
 __all__ = ["mixed_network", "module_of", "run_on", "small_network"]
 
@@ -107,23 +108,21 @@ def small_network(kind: str, as_model: bool = False) -> Any:
 def module_of(model: Model) -> Module:
     """The whole model as one segment."""
     graph = model.graph
-    plan = Plan(
-        graph.fingerprint,
-        {"gpu": tuple(graph.whole_piece(t) for t in graph.tasks)},
-        Provenance("test"),
-    )
+    place = Place("gpu:0", "opencl")
+    pieces = tuple(graph.whole_piece(t) for t in graph.tasks)
+    plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("test"))
     (segment,) = derive(plan, graph).segments
     made_in = {name: 0 for name, _ in segment.makes(graph)}
     lowered = as_it_is(model.source, made_in)
-    return cut({"gpu": lowered}, ["gpu"], made_in, graph.outputs)[0]
+    return cut({place: lowered}, [place], made_in, graph.outputs)[0]
 
 
-def run_on(device: Device, model: Model, feeds: Any, only_compile: bool = False) -> Any:
+def run_on(engine: OpenEngine, model: Model, feeds: Any, only_compile: bool = False) -> Any:
     """The outputs by name; or the program."""
     module = module_of(model)
-    program = device.compile(module)
+    program = engine.compile(module)
     if only_compile:
         return program
-    outputs = {t.name: device.allocate(t) for t in module.outputs}
-    program.bind({n: device.upload(a) for n, a in feeds.items()}, outputs).run()
-    return {name: device.download(tensor).copy() for name, tensor in outputs.items()}
+    outputs = {t.name: engine.allocate(t) for t in module.outputs}
+    program.bind({n: engine.upload(a) for n, a in feeds.items()}, outputs).run()
+    return {name: engine.download(tensor).copy() for name, tensor in outputs.items()}

@@ -1,6 +1,6 @@
-"""The OpenCL device on CPU cores that tests use, and the reason for skipping them without one.
+"""The OpenCL runtime on CPU cores that tests use, and the reason for skipping them without one.
 
-It is the first that works; ``pytest --opencl "Intel(R) OpenCL"`` names another platform's.
+It is the first that works; ``pytest --opencl intel`` takes another.
 """
 
 from functools import cache
@@ -8,42 +8,42 @@ from functools import cache
 import pytest
 
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import cpu_name
+from coexec.engines.opencl.platforms import DeviceHandle, find
+from coexec.engines.options import EngineOptions
+from coexec.errors import DeviceError
+from coexec.system.hardware import Device
 
-__all__ = ["WANTED", "opencl_name", "opencl_number"]
+__all__ = ["RUNTIME", "opencl_found", "opencl_name", "opencl_options"]
 
-WANTED = [""]
-"""A part of the platform's name; set by the option."""
+RUNTIME = [""]
+"""A part of the runtime's name, as the engine's option has it; set by pytest's."""
 
 
-def opencl_number() -> int:
-    """The number of a device that works: 0 for gpu:0. Skips the test if there is none."""
-    number, reason = _search(WANTED[0])
-    if number is None:
-        pytest.skip(f"no usable OpenCL device on CPU cores: {reason}")
-    return number
+def opencl_found() -> DeviceHandle:
+    """The runtime on the last core. Skips the test if none works."""
+    found, reason = _search(RUNTIME[0])
+    if found is None:
+        pytest.skip(f"no usable OpenCL runtime for CPU cores: {reason}")
+    return found
 
 
 def opencl_name(core: int | None = None) -> str:
-    """That device on ``core``, by default the last one."""
-    return f"gpu:{opencl_number()}@{usable_cores()[-1] if core is None else core}"
+    """A device that computes with OpenCL on ``core``, by default the last one. Skips likewise."""
+    opencl_found()
+    return f"cpu:{usable_cores()[-1] if core is None else core}/opencl"
+
+
+def opencl_options(**more: str) -> EngineOptions:
+    """The engine's options: the runtime, and ``more``."""
+    return {"opencl": {"runtime": RUNTIME[0], **more}}
 
 
 @cache
-def _search(platform: str) -> tuple[int | None, str]:
-    """A number, or None and the reason."""
+def _search(runtime: str) -> tuple[DeviceHandle | None, str]:
+    """It, or None and the reason."""
+    cores = usable_cores()[-1:]
     try:
-        import pyopencl  # noqa: F401
-    except ImportError as error:
+        return find(Device(cpu_name(cores), "cpu", cores=cores), runtime), ""
+    except DeviceError as error:
         return None, str(error)
-    from coexec.engines.opencl.platforms import devices, start
-    from coexec.engines.opencl.trial import unusable
-
-    start(usable_cores()[-1:])
-    reasons = []
-    for number, device in enumerate(devices()):
-        if device.on_cpu and platform in device.handle.platform.name:
-            reason = unusable(device)
-            if reason is None:
-                return number, ""
-            reasons.append(reason)
-    return None, "; ".join(reasons) or "this machine has none"

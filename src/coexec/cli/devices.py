@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
 
 from rich.table import Table
 
 from coexec.cli.common import DebugOpt, FreshOpt, JsonOpt, out, print_json
 from coexec.engines.names import default_names
 from coexec.engines.registry import Driven, broken, describe, processors
+from coexec.system.hardware import Device
 from coexec.units import format_bytes
 
 
@@ -23,6 +23,17 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
                     "processors": [asdict(driven) for driven in found],
                     "broken": not_imported})  # fmt: skip
         return
+    out.print(_processors(clusters, found))
+    out.print(_engines(found))
+    for text in (*_remarks(found), *not_imported.values()):
+        out.print(text, markup=False)
+    further = [e for d in found if d.name == "cpu" for e in d.usable][1:]
+    if further and clusters:
+        name = f"{clusters[0].name}/{further[0]}"
+        out.print(f"A device computes with its first engine; another is named: --devices {name}")
+
+
+def _processors(clusters: Iterable[Device], found: Iterable[Driven]) -> Table:
     table = Table("device", "cores", "max. frequency", "memory", "processor", box=None)
     for d in clusters:
         hertz = f"{d.max_frequency_hz / 1e9:.2f} GHz" if d.max_frequency_hz else "not told"
@@ -32,18 +43,13 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     for driven in (d for d in found if d.name != "cpu"):
         facts = next(iter(driven.by.values())).facts
         table.add_row(driven.name, "", "", facts.get("memory", "not told"), driven.title)
-    out.print(table)
-    out.print(_engines(found))
-    for text in (*_problems(found), *not_imported.values()):
-        out.print(text, markup=False)
-    further = [e for d in found if d.name == "cpu" for e in d.usable][1:]
-    if further and clusters:
-        name = f"{clusters[0].name}/{further[0]}"
-        out.print(f"A device computes with its first engine; another is named: --devices {name}")
+    return table
 
 
 def _engines(found: Iterable[Driven]) -> Table:
-    table = Table("device", "engine", "usable", "driver", "", box=None)
+    table = Table("device", "engine", "usable", box=None)
+    for column in ("driver", "facts"):  # long words, which a narrow terminal must not cut off
+        table.add_column(column, overflow="fold")
     for driven in found:
         for engine, processor in driven.by.items():
             facts = ", ".join(f"{what} {value}" for what, value in processor.facts.items())
@@ -52,6 +58,9 @@ def _engines(found: Iterable[Driven]) -> Table:
     return table
 
 
-def _problems(found: Iterable[Driven]) -> list[str]:
-    rows: list[Any] = [(d, e, p) for d in found for e, p in d.by.items() if p.unusable is not None]
-    return [f"{driven.name}/{engine}: {processor.unusable}" for driven, engine, processor in rows]
+def _remarks(found: Iterable[Driven]) -> list[str]:
+    """Why engines are unusable, and what else they say."""
+    said = ((driven.name, engine, text) for driven in found
+            for engine, processor in driven.by.items()
+            for text in (processor.unusable, *processor.notes))  # fmt: skip
+    return [f"{name}/{engine}: {text}" for name, engine, text in said if text is not None]

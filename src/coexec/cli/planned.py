@@ -7,7 +7,7 @@ import typer
 
 from coexec.errors import UsageError
 from coexec.plans.plan import Plan
-from coexec.platforms import NAMES, load
+from coexec.platforms import ENGINE, NAMES, load
 from coexec.timing.simulate import simulate
 from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
 
@@ -41,7 +41,9 @@ def on_platform(
     """
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-    phone = load(platform, settings.devices)
+    # A plan names its devices with their engine, of which these have one.
+    listed = settings.devices
+    phone = load(platform, listed and [name.removesuffix(f"/{ENGINE}") for name in listed])
     here = Settings(shapes=settings.shapes, cache=settings.cache)
     origin = Simulated(Workbench(model, here).published_graph, (phone.cost, phone.system))
     if given is not None:

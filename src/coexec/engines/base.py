@@ -51,6 +51,8 @@ class Processor:
     """Why it must not be used, and the remedy. None: it was tried and works."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """More about it, for people: "memory", "units", ..."""
+    notes: tuple[str, ...] = ()
+    """What else is to be said to people, such as a driver beside this one that does not work."""
 
 
 @dataclass(frozen=True, slots=True)

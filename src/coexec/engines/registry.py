@@ -15,10 +15,10 @@ from pathlib import Path
 
 from coexec.engines import detect, trial
 from coexec.engines.base import Engine, OpenEngine, Processor
-from coexec.engines.names import Request, cores_of, number_of, parse
+from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
-from coexec.errors import CoexecError, DeviceError, first_line
+from coexec.errors import CoexecError, DeviceError, UsageError, first_line
 from coexec.system.hardware import Device, EngineInfo, System
 
 __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "is_pretended",
@@ -114,6 +114,11 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
     """
     if fresh:
         trial.forget()
+    return [_tried(driven) for driven in _listed(kind)]
+
+
+def _listed(kind: str | None) -> list[Driven]:
+    """The same as their engines list them, those of other packages not tried."""
     found: dict[tuple[str, str], dict[str, Processor]] = {}
     for engine in _working():
         if (kind is not None and kind not in engine.kinds) or (kind is None and engine.pretends):
@@ -145,18 +150,19 @@ def _processors(engine: Engine) -> Sequence[Processor]:
     """What an engine drives; where it cannot even say so, a CPU that is unusable."""
     try:
         with _contract(engine.name, "list its processors"):
-            found = list(engine.processors())
+            return list(engine.processors())
     except DeviceError as error:
         return [Processor("cpu", detect.processor_name(), unusable=str(error))]
-    return [_tried(engine, processor) for processor in found]
 
 
-def _tried(engine: Engine, processor: Processor) -> Processor:
-    """Of an engine from another package: as it is after its trial."""
-    if not _is_foreign(engine.name) or processor.unusable is not None:
-        return processor
-    name = "cpu:" + str(detect.usable_cores()[0]) if processor.kind == "cpu" else "gpu:0"
-    return replace(processor, unusable=_failure(engine, f"{name}/{engine.name}"))
+def _tried(driven: Driven) -> Driven:
+    """A processor with what the trials of engines from other packages say."""
+    by = dict(driven.by)
+    for name, processor in driven.by.items():
+        if _is_foreign(name) and processor.unusable is None:
+            reason = _failure(load_engine(name), driven.name)
+            by[name] = replace(processor, unusable=reason)
+    return replace(driven, by=by)
 
 
 def _is_foreign(name: str) -> bool:
@@ -164,11 +170,17 @@ def _is_foreign(name: str) -> bool:
     return entry.dist is None or entry.dist.name != _OURS
 
 
-def _failure(engine: Engine, device: str) -> str | None:
-    """Why an engine of another package must not be used, None if it passed its trial."""
+def _failure(engine: Engine, processor: str) -> str | None:
+    """Why an engine of another package must not be used, None if it passed its trial.
+
+    Args:
+        processor: "cpu" or "cpu:0-3", all of which one trial is for; or "gpu:0".
+    """
+    if processor.partition(":")[0] == "cpu":
+        processor = cpu_name(detect.usable_cores()[:1])
     entry = _entries()[engine.name]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    return trial.unusable(engine.name, device, f"{package}, {engine.version}")
+    return trial.unusable(engine.name, f"{processor}/{engine.name}", f"{package}, {engine.version}")
 
 
 def describe(name: str, options: EngineOptions | None = None) -> Device:
@@ -206,7 +218,7 @@ def open_untried(name: str) -> OpenEngine:
 
 def _refuse_failed(engine: Engine, device: Device) -> None:
     if _is_foreign(engine.name) and device.kind in engine.kinds:
-        reason = _failure(engine, f"{device.name}/{engine.name}")
+        reason = _failure(engine, device.name)
         if reason is not None:
             raise DeviceError(reason)
 
@@ -255,16 +267,28 @@ def _processor() -> str:
 
 def _numbered(request: Request) -> Device:
     number_of(request)
-    found = processors(request.kind)
+    found = _listed(request.kind)
     for driven in found:
         if driven.name == request.device:
             identity = next(iter(driven.by.values())).identity
             return Device(request.device, request.kind, (), processor=driven.title,
                           identity=identity)  # fmt: skip
     listed = ", ".join(f"{d.name} ({d.title})" for d in found) or "none"
+    missing = "" if found else "".join(f". {reason}" for reason in _missing(request.kind))
     raise DeviceError(f"device {request.device!r} does not exist; this machine's devices of that "
-                      f"kind: {listed}. CPU cores are called cpu:0, cpu:0-3; coexec devices lists "
-                      f"all, with what is missing")  # fmt: skip
+                      f"kind: {listed}{missing}. CPU cores are called cpu:0, cpu:0-3; coexec "
+                      f"devices lists all, with what is missing")  # fmt: skip
+
+
+def _missing(kind: str) -> list[str]:
+    """What the engines that drive a kind of processor say of why they find none."""
+    return [
+        processor.unusable
+        for engine in _working()
+        if kind in engine.kinds
+        for processor in _processors(engine)
+        if processor.unusable is not None
+    ]
 
 
 def open_device(
@@ -304,8 +328,12 @@ def check_options(options: EngineOptions) -> None:
     """
     Raises:
         UsageError: an engine, an option or a value that does not exist.
+        DeviceError: an engine that is installed and cannot be imported.
     """
     for name in options:
+        if name not in engine_names():
+            raise UsageError(f"options are given for the engine {name!r}, which is none of "
+                             f"{', '.join(engine_names())}")  # fmt: skip
         parsed(load_engine(name), options)
 
 

@@ -16,10 +16,13 @@ from coexec.errors import DeviceError
 from coexec.platforms.files import figure, fitted_rates, names, read
 from coexec.system.hardware import Device, EngineInfo, Link, System
 
-__all__ = ["NAMES", "Platform", "load"]
+__all__ = ["ENGINE", "NAMES", "Platform", "load"]
 
 NAMES = names()
 """The platforms that come with coexec, sorted."""
+
+ENGINE = "simulated"
+"""The only engine of a platform's devices."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -
 def _device(table: Mapping[str, Any], stack: str) -> Device:
     cores = tuple(table["cores"]["value"]) if "cores" in table else ()
     hertz = figure(table, "clock_hz") if "clock_hz" in table else None
-    engine = EngineInfo("simulated", stack, memory=table["layout"])
+    engine = EngineInfo(ENGINE, stack, memory=table["layout"])
     return Device(
         table["name"], "simulated", (engine,), cores, host="simulated",
         max_frequency_hz=hertz, processor=table["processor"],

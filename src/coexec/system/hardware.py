@@ -147,9 +147,7 @@ class System:
         names = [d.name for d in self.devices]
         if not names:
             raise DeviceError("no device is given; name at least one, for example cpu:0")
-        for device in self.devices:
-            if names.count(device.name) > 1:
-                raise DeviceError(f"device {device.name!r} is named twice; name each one once")
+        _refuse_twice(self.devices)
         _refuse_shared_cores(self.devices)
         for link in self.links:
             for end in (link.source, link.target):
@@ -220,6 +218,17 @@ def _finite(link: dict[str, Any]) -> dict[str, Any]:
     # JSON has no infinity; null stands for a link without a copy.
     shared = link["bandwidth_bytes_per_s"] == float("inf")
     return link | ({"bandwidth_bytes_per_s": None} if shared else {})
+
+
+def _refuse_twice(devices: Iterable[Device]) -> None:
+    first: dict[str, Device] = {}
+    for device in devices:
+        other = first.setdefault(device.name, device)
+        if other is not device:
+            engines = dict.fromkeys(engine.name for d in (other, device) for engine in d.engines)
+            both = f"; {device.name}/{'+'.join(engines)} is one device with both engines"
+            raise DeviceError(f"device {device.name!r} is named twice; name each one "
+                              f"once{both if len(engines) > 1 else ''}")  # fmt: skip
 
 
 def _refuse_shared_cores(devices: Iterable[Device]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from coexec import arguments
@@ -17,7 +16,6 @@ __all__ = ["AUTO", "Settings"]
 
 AUTO = "auto"
 """The planner that tries several configurations of the devices with several planners."""
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,14 @@ class Settings:
     cluster of equal CPU cores."""
     planner: str = AUTO
     """A name in `coexec.PLANNERS`, or "auto"."""
-    planner_options: Mapping[str, Any] = _NONE
-    shapes: Mapping[str, Sequence[int]] = _NONE
+    planner_options: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Fixed shapes of inputs that the model leaves dynamic."""
     cache: Cache | Path | str | None = None
     """Where to keep what takes long; None: the user's cache folder."""
-    engine_options: Mapping[str, Mapping[str, str]] = _NONE
+    engine_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By engine, its own options: ``{"opencl": {"precision": "fp16"}}``."""
-    pins: Mapping[str, str] = _NONE
+    pins: Mapping[str, str] = field(default_factory=dict)
     """Devices by names of tasks, patterns such as "conv*" allowed."""
     waiting: Waiting = "passive"
     """How threads wait for each other during a run, see `coexec.runtime.executor.Executor`."""

@@ -14,19 +14,16 @@ from onnx import helper
 pytest.importorskip("pyopencl")
 
 from gpu_networks import module_of, run_on
-from needs_opencl import opencl_name, opencl_number
+from opencl_programs import opened
 from small_models import from_nodes, tensor_info
 
 from coexec import zoo
-from coexec.engines.base import Options
 from coexec.engines.opencl import compiling
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import Build, build
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.opencl.kernels.base import Source
-from coexec.engines.opencl.platforms import devices
 from coexec.engines.opencl.program import OpenClProgram
-from coexec.engines.registry import describe
 from coexec.errors import DeviceError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
@@ -50,13 +47,6 @@ def convolutions(
         sizes = [(size + 2 * pad - kernel) // stride + 1 for size in (h, w)]
         outputs.append(tensor_info(f"y{i}", [1, outs, *sizes]))
     return from_nodes(nodes, inputs, outputs, weights)
-
-
-def opened(folder: Path | None, arch: Architecture | None = None) -> OpenClDevice:
-    options = Options(binaries=folder)
-    return OpenClDevice(
-        describe(opencl_name(), options), devices()[opencl_number()], options, arch
-    )  # fmt: skip
 
 
 def check(device: OpenClDevice, proto: onnx.ModelProto) -> None:

@@ -18,7 +18,7 @@ from onnx import helper
 from onnx_models import direct, random_feeds, run, tensor
 from operator_cases import Case, Draw, ints, random
 
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
 from coexec.frontend.model import Model
 
 pytest.importorskip("pyopencl")
@@ -33,7 +33,7 @@ quick = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-Devices = dict[str, Device]
+Devices = dict[str, OpenEngine]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""CPU runtimes of OpenCL: how they are found, numbered, and bound to cores."""
+"""CPU runtimes of OpenCL: how they are found, in which order, and bound to cores."""
 
 import os
 import subprocess
@@ -34,7 +34,8 @@ from threading import Thread
 
 names = {names!r}
 proto = small_network("swish", as_model=True)
-sessions = [InferenceSession(proto, devices=[n], planner="single", cache={cache!r}) for n in names]
+words = {{"planner": "single", "cache": {cache!r}, "engine_options": {options!r}}}
+sessions = [InferenceSession(proto, devices=[name], **words) for name in names]
 feeds = {{i.name: np.ones(i.shape, np.float32) for i in sessions[0].get_inputs()}}
 expected = plain_session(proto).run(None, feeds)[0]
 found = []
@@ -152,7 +153,7 @@ def test_a_runtime_that_was_not_loaded_is_a_reason(
     assert f"than {other}" in reason and "before OpenVINO is imported" in reason
 
 
-def test_devices_are_numbered_gpus_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_come_first_and_intels_runtime_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"Intel(R) OpenCL": "CPU", "Emulator": "ACCELERATOR", "Another": "CPU",
              "Portable Computing Language": "CPU", "GPUs": "GPU"}  # fmt: skip
     named = [
@@ -165,7 +166,7 @@ def test_devices_are_numbered_gpus_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(platforms, "_handles", lambda platform: [platform])
     found = devices()
     assert [f.handle.platform.name for f in found] == [
-        "GPUs", "Portable Computing Language", "Intel(R) OpenCL", "Another",
+        "GPUs", "Intel(R) OpenCL", "Portable Computing Language", "Another",
     ]  # fmt: skip
     assert [f.on_cpu for f in found] == [False, True, True, True]
 
@@ -177,11 +178,19 @@ def test_pocl_has_one_set_of_cores_at_a_time(bound: dict[int, set[int]]) -> None
     again = runtime.occupy("device", (0, 1))
     with pytest.raises(DeviceError, match=r"PoCL computes on core 0, 1 .* close that device"):
         runtime.occupy("device", (2, 3))
-    with pytest.raises(DeviceError, match=r"has 2 threads .* cannot compute on 1 cores"):
-        runtime.occupy("device", (2,))
+    with pytest.raises(DeviceError, match=r"has 2 threads .* cannot compute on 3 cores"):
+        runtime.occupy("device", (0, 1, 2))
     del binding, again
     runtime.occupy("device", (2, 3))
     assert bound == {100: {2}, 101: {3}}
+
+
+def test_pocls_threads_take_turns_on_fewer_cores(bound: dict[int, set[int]]) -> None:
+    runtime = pocl_with(3)
+    runtime.occupy("device", (4,))
+    assert bound == {100: {4}, 101: {4}, 102: {4}}
+    runtime.occupy("device", (1, 2))
+    assert bound == {100: {1}, 101: {2}, 102: {1}}
 
 
 def test_intels_caller_computes_on_the_first_core(
@@ -192,8 +201,21 @@ def test_intels_caller_computes_on_the_first_core(
     assert bound == {200: {2}, 201: {4}} and binding.thread_cores == (1,)
     with pytest.raises(DeviceError, match="several devices in one process have one core each"):
         runtime.occupy(handle(), (5, 6, 7))
-    with pytest.raises(DeviceError, match="has 3 threads in this process"):
-        runtime.occupy(handle(), (5,))
+    with pytest.raises(DeviceError, match=r"has 3 threads .* cannot compute on 4 cores; open the"):
+        runtime.occupy(handle(), (1, 2, 4, 5))
+
+
+def test_intels_threads_take_turns_on_fewer_cores(bound: dict[int, set[int]]) -> None:
+    runtime = intel_with(4)
+    whole = handle()
+    place = runtime.occupy(whole, (5,))
+    assert bound == {200: {5}, 201: {5}, 202: {5}} and place.thread_cores == (5,)
+    assert place.handle is whole
+    with pytest.raises(DeviceError, match="several devices in one process have one core each"):
+        runtime.occupy(handle(), (6,))
+    del place
+    place = runtime.occupy(handle(), (1, 2))
+    assert bound == {200: {2}, 201: {1}, 202: {2}} and place.thread_cores == (1,)
 
 
 def test_intels_devices_of_one_core_have_parts_of_their_own(
@@ -225,11 +247,12 @@ def test_an_unknown_runtime_has_all_cores() -> None:
 
 
 def test_two_of_intels_devices_compute_at_the_same_time(tmp_path: Path) -> None:
-    number = next((n for n, d in enumerate(devices()) if isinstance(d.runtime, Intel)), None)
-    if number is None or (reason := unusable(devices()[number])) is not None:
-        pytest.skip("Intel's runtime is not installed" if number is None else str(reason))
-    cores = detect.usable_cores()[:2]
-    code = TWO_CORES.format(names=[f"gpu:{number}@{c}" for c in cores], cache=str(tmp_path))
+    found = next((d for d in devices() if isinstance(d.runtime, Intel)), None)
+    if found is None or (reason := unusable(found)) is not None:
+        pytest.skip("Intel's runtime is not installed" if found is None else str(reason))
+    names = [f"cpu:{core}/opencl" for core in detect.usable_cores()[:2]]
+    options = {"opencl": {"runtime": "intel"}}
+    code = TWO_CORES.format(names=names, cache=str(tmp_path), options=options)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,

@@ -1,7 +1,9 @@
 """The OpenCL engine around its kernels: architectures, storage, fusion, memory, caches, faults."""
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,34 @@ import pytest
 pytest.importorskip("pyopencl")
 
 from gpu_networks import mixed_network, run_on, small_network
-from needs_opencl import opencl_number
-from opencl_programs import on_cpu
+from needs_opencl import opencl_options
+from opencl_programs import on_cpu, opened
 
-from coexec.engines.base import Options
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import whole_cpu, without_engine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
-from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.kernels.base import ConvTraits, KernelLaunch
-from coexec.engines.opencl.platforms import devices
+from coexec.engines.opencl.platforms import absent, devices
+from coexec.engines.opencl.trial import unusable
 from coexec.engines.opencl.tuner import candidates, rounded, rule
-from coexec.engines.registry import describe, gpu_options, open_devices
+from coexec.engines.options import parsed
+from coexec.engines.registry import (
+    check_options,
+    describe,
+    load_engine,
+    open_devices,
+    processors,
+)
 from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.module import Module
+from coexec.plans.plan import Plan, Provenance
 from coexec.session import InferenceSession
 from coexec.system import hardware
+from coexec.workbench import Workbench
 
 ARCHITECTURES = {
     "cpu16": Architecture("cpu", 16, registers=32),
@@ -48,20 +59,12 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield tmp_path_factory.mktemp("kernels")
 
 
-def device_for(name: str, arch: Architecture, options: Options) -> OpenClDevice:
-    return OpenClDevice(describe(name, options), devices()[opencl_number()], options, arch)
-
-
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_computes_the_same(
-    gpu: str, name: str, half: bool, binaries: Path
-) -> None:
-    from dataclasses import replace
-
+def test_every_architecture_computes_the_same(name: str, half: bool, binaries: Path) -> None:
     proto = mixed_network()
-    options = Options("fp16" if half else "fp32", binaries=binaries)
-    device = device_for(gpu, replace(ARCHITECTURES[name], half=half), options)
+    arch = replace(ARCHITECTURES[name], half=half)
+    device = opened(binaries, arch, precision="fp16" if half else "fp32")
     model = load(proto)
     feeds = random_inputs(model.graph)
     names = [o.name for o in proto.graph.output]
@@ -71,8 +74,8 @@ def test_every_architecture_computes_the_same(
         assert worst_difference(found[output], reference) < (1e-2 if half else 1e-4), output
 
 
-def test_images_are_used_where_they_may_be(gpu: str, binaries: Path) -> None:
-    device = device_for(gpu, ARCHITECTURES["images"], Options(binaries=binaries))
+def test_images_are_used_where_they_may_be(binaries: Path) -> None:
+    device = opened(binaries, ARCHITECTURES["images"])
     model = load(mixed_network())
     program = run_on(device, model, random_inputs(model.graph), only_compile=True)
     assert program.images and len(program.images) < len(program.launches)
@@ -92,9 +95,9 @@ def test_pads_are_merged() -> None:
 
 
 def test_memory_is_what_was_planned(gpu: str, binaries: Path) -> None:
-    (device,) = open_devices([gpu], Options(binaries=binaries))
+    (device,) = open_devices([gpu], opencl_options(), binaries)
     model = load(mixed_network())
-    program = run_on(device, model, random_inputs(model.graph), only_compile=True)
+    program = run_on(device.first, model, random_inputs(model.graph), only_compile=True)
     assert program.planned_bytes == program.scratch_bytes > 0
 
 
@@ -105,9 +108,9 @@ def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(
     feeds = random_inputs(model.graph)
 
     def compiled() -> tuple[int, dict[str, Any]]:
-        (device,) = open_devices([gpu], Options(binaries=tmp_path))
-        found = run_on(device, model, feeds)
-        return device.binaries.compiled, found  # type: ignore[attr-defined]
+        (device,) = open_devices([gpu], opencl_options(), tmp_path)
+        found = run_on(device.first, model, feeds)
+        return device.first.binaries.compiled, found  # type: ignore[attr-defined]
 
     first, expected = compiled()
     assert first > 0
@@ -126,15 +129,14 @@ def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(
         assert np.array_equal(found[name], array)
 
 
-def test_exhaustive_tuning_measures_once(gpu: str, tmp_path: Path) -> None:
+def test_exhaustive_tuning_measures_once(tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     model = load(proto)
     feeds = random_inputs(model.graph)
     expected = plain_session(proto).run(None, feeds)[0]
-    options = Options(tuning="exhaustive", binaries=tmp_path)
     arch = Architecture("mobile", 4, max_group=64)
     for _ in range(2):
-        found = run_on(device_for(gpu, arch, options), model, feeds)
+        found = run_on(opened(tmp_path, arch, tuning="exhaustive"), model, feeds)
         assert worst_difference(found["y"], expected) < 1e-5
         (file,) = tmp_path.glob("tuning/*")
         known = file.read_bytes()
@@ -143,7 +145,7 @@ def test_exhaustive_tuning_measures_once(gpu: str, tmp_path: Path) -> None:
     assert known == first
     file.write_text("{damaged")
     with pytest.warns(CacheWarning, match="damaged"):
-        found = run_on(device_for(gpu, arch, options), model, feeds)
+        found = run_on(opened(tmp_path, arch, tuning="exhaustive"), model, feeds)
     assert worst_difference(found["y"], expected) < 1e-5
 
 
@@ -181,8 +183,9 @@ def test_work_groups_by_rule(
 
 def test_timings_tell_kernels_and_copies_apart(gpu: str, tmp_path: Path) -> None:
     session = InferenceSession(
-        small_network("concat", as_model=True), devices=[gpu], planner="single", cache=tmp_path
-    )
+        small_network("concat", as_model=True), devices=[gpu], planner="single", cache=tmp_path,
+        engine_options=opencl_options(),
+    )  # fmt: skip
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     for _ in range(2):
         _, trace = session.run_with_trace(None, feeds)
@@ -199,8 +202,9 @@ def test_timings_tell_kernels_and_copies_apart(gpu: str, tmp_path: Path) -> None
 def test_both_ways_to_wait(gpu: str, waiting: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     with InferenceSession(
-        proto, devices=[gpu], planner="single", cache=tmp_path, gpu={"waiting": waiting}
-    ) as session:
+        proto, devices=[gpu], planner="single", cache=tmp_path,
+        engine_options=opencl_options(waiting=waiting),
+    ) as session:  # fmt: skip
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)[0]
     assert worst_difference(found, plain_session(proto).run(None, feeds)[0]) < 1e-5
@@ -212,7 +216,9 @@ def test_a_failing_device_is_replaced_by_the_cpu(
     import pyopencl as cl
 
     proto = small_network("swish", as_model=True)
-    session = InferenceSession(proto, devices=[gpu], planner="single", cache=tmp_path)
+    session = InferenceSession(
+        proto, devices=[gpu], planner="single", cache=tmp_path, engine_options=opencl_options()
+    )
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     expected = session.run(None, feeds)[0]
     assert session.degraded is None
@@ -238,7 +244,9 @@ def test_kernels_that_do_not_compile_leave_the_model_to_the_cpu(
     monkeypatch.setattr(base.Source, "_text", lambda *a: text(*a) + "\nnonsense;")
     proto = small_network("swish", as_model=True)
     with pytest.warns(DegradedWarning, match=r"compiling the kernel conv_\w+ of 'c'.*error:"):
-        session = InferenceSession(proto, devices=[gpu], planner="single", cache=tmp_path)
+        session = InferenceSession(
+            proto, devices=[gpu], planner="single", cache=tmp_path, engine_options=opencl_options()
+        )
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     expected = plain_session(proto).run(None, feeds)[0]
     assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
@@ -250,14 +258,14 @@ def test_out_of_memory_names_the_amount(gpu: str, monkeypatch: pytest.MonkeyPatc
 
     from coexec.ir.graph import Tensor
 
-    (device,) = open_devices([gpu])
+    (device,) = open_devices([gpu], opencl_options())
 
     def full(*_: object, **__: object) -> None:
         raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")
 
     monkeypatch.setattr(cl, "Buffer", full)
     with pytest.raises(DeviceError, match="ran out of memory while taking 4096 bytes for 'big'"):
-        device.allocate(Tensor("big", (1024,), "float32"))
+        device.first.allocate(Tensor("big", (1024,), "float32"))
 
 
 def test_what_leaves_is_read_without_waiting_for_the_queue(
@@ -288,48 +296,110 @@ def test_what_leaves_is_read_without_waiting_for_the_queue(
 def test_answers_from_the_cpu_while_kernels_compile(gpu: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     with InferenceSession(
-        proto, devices=[gpu], planner="single", cache=tmp_path, background=True
-    ) as session:
+        proto, devices=[gpu], planner="single", cache=tmp_path, background=True,
+        engine_options=opencl_options(),
+    ) as session:  # fmt: skip
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         expected = plain_session(proto).run(None, feeds)[0]
         assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
         session.wait()
-        assert session.degraded is None and session.get_providers() == [gpu]
+        assert session.degraded is None and session.get_providers() == [without_engine(gpu)]
         assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpu:", "has no number"),
+        ("gpu:", "has no number; write for example gpu:0"),
         ("gpu:x", "has no number"),
-        ("gpu:99", "does not exist; this machine's OpenCL devices: gpu:0"),
-        ("gpu:0@0,0", "names a core twice"),
-        ("gpu:0@", "names no cores"),
+        ("gpu:99", r"does not exist; this machine's devices of that kind: (none\.|gpu:0 )"),
+        ("gpu:0@1", "an earlier version; it is called cpu:1/opencl now"),
+        ("gpu:12@0-1,3", "an earlier version; it is called cpu:0-1,3/opencl now"),
+        ("gpu:0@", "has no number"),
+        ("cpu:0,0/opencl", "names a core twice"),
+        ("cpu:/opencl", "names no cores"),
+        ("null:0/opencl", "engine 'opencl' does not drive 'null:0', but cpu, gpu"),
     ],
 )
-@pytest.mark.usefixtures("gpu")
 def test_wrong_names(name: str, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         describe(name)
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(UsageError, match="have no option 'speed'; they have precision, waiting"):
-        gpu_options({"speed": "high"})
-    with pytest.raises(UsageError, match="precision='fp8': it is one of fp32, fp16"):
-        gpu_options({"precision": "fp8"})
-    assert gpu_options({"precision": "fp16"}).precision == "fp16"
+    with pytest.raises(UsageError, match="opencl has no option 'speed'; it has precision, waiting"):
+        check_options({"opencl": {"speed": "high"}})
+    with pytest.raises(UsageError, match=r"opencl\.precision='fp8': it is one of fp32, fp16"):
+        check_options({"opencl": {"precision": "fp8"}})
+    with pytest.raises(UsageError, match=r"for the engine 'opncl', which is none of .*opencl"):
+        check_options({"opncl": {"precision": "fp16"}})
+    assert parsed(load_engine("opencl"), {"opencl": {"precision": "fp16"}}).precision == "fp16"
 
 
-def test_it_and_a_cpu_cluster_share_no_core(gpu: str) -> None:
+def test_two_devices_share_no_core_whatever_their_engines(gpu: str) -> None:
     core = usable_cores()[-1]
-    with pytest.raises(DeviceError, match=f"share core {core}"):
+    other = describe("reference:0")
+    for name in (f"cpu:{core}", whole_cpu()):
+        with pytest.raises(DeviceError, match=f"share core {core}|'cpu:{core}' is named twice"):
+            hardware.System((describe(name), other, describe(gpu)))
+    both = rf"cpu:{core}/onnxruntime\+opencl is one device with both"
+    with pytest.raises(DeviceError, match=both):
         hardware.System((describe(f"cpu:{core}"), describe(gpu)))
 
 
+def test_a_device_of_two_engines(gpu: str, tmp_path: Path) -> None:
+    """They are one after the other on its cores, and tensors get from one to the other."""
+    proto = small_network("concat", as_model=True)
+    words: dict[str, Any] = {"cache": tmp_path, "engine_options": opencl_options()}
+    for name in (f"{gpu}+onnxruntime", f"{without_engine(gpu)}/onnxruntime+opencl"):
+        work = Workbench(proto, [name], **words)
+        tasks = [work.model.graph.whole_piece(task) for task in work.model.graph.tasks]
+        engines = [("opencl", "onnxruntime")[n % 2] for n in range(len(tasks))]
+        plan = Plan(
+            work.model.graph.fingerprint, {without_engine(gpu): tuple(tasks)},
+            dict(zip(tasks, engines, strict=True)), Provenance("by hand"),
+        )  # fmt: skip
+        feeds = random_inputs(work.model.graph)
+        with work.start(work.compiled(plan)) as executor:
+            found = executor.run(feeds)
+        for output, expected in work.reference(feeds).items():
+            assert worst_difference(found[output], expected) < 1e-5
+        work.release()
+
+
+def working() -> list[str]:
+    """The platforms on CPU cores that work, in the order in which they are taken."""
+    return [found.platform for found in devices() if found.on_cpu and unusable(found) is None]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_runtime_is_chosen_by_a_part_of_its_name() -> None:
+    name = f"cpu:{usable_cores()[-1]}/opencl"
+    for platform in working():
+        (info,) = describe(name, {"opencl": {"runtime": platform.upper()[1:]}}).engines
+        assert platform in info.version
+    (info,) = describe(name).engines
+    assert working()[0] in info.version
+    listed = ", ".join(found.platform for found in devices() if found.on_cpu)
+    refused = rf"cannot be used .* no OpenCL runtime is called 'nope', only {re.escape(listed)}"
+    with pytest.raises(DeviceError, match=refused):
+        describe(name, {"opencl": {"runtime": "nope"}})
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_first_runtime_is_listed_with_the_others() -> None:
+    (cpu,) = processors("cpu")
+    found = cpu.by["opencl"]
+    first, *others = working()
+    assert found.unusable is None and found.driver.startswith(first)
+    assert found.facts.get("further runtimes", "") == ", ".join(others)
+    assert len(found.notes) == len(absent()) + sum(
+        device.on_cpu and unusable(device) is not None for device in devices()
+    )
+
+
 def test_unknown_operators_are_reasons(gpu: str) -> None:
-    (device,) = open_devices([gpu])
+    (device,) = open_devices([gpu], opencl_options())
     node = onnx.helper.make_node("NonZero", ["x"], ["y"], "n")
     assert node.op_type == "NonZero"
     from coexec.ir.graph import Operator, Task, Tensor
@@ -337,4 +407,4 @@ def test_unknown_operators_are_reasons(gpu: str) -> None:
     op = Operator("NonZero", ("x",), ("y",), {}, {})
     tensors = {"x": Tensor("x", (3,), "float32"), "y": Tensor("y", (1, 3), "int64")}
     task = Task("n", (op,), ("x",), (), ("y",), "", 0)
-    assert device.why_not(task, tensors) == "there is no kernel for NonZero"
+    assert device.first.why_not(task, tensors) == "there is no kernel for NonZero"

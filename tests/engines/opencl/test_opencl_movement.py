@@ -15,7 +15,7 @@ from onnx import helper
 from onnx_models import direct, random_feeds, run, tensor
 from operator_cases import Case, Draw, ints
 
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
 from coexec.frontend.model import Model
@@ -40,7 +40,7 @@ def few(device: Any) -> settings:
 
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
-def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Device:
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenEngine:
     """PoCL with wide vectors, and as if it were a GPU."""
     return on_cpu(tmp_path_factory.mktemp("binaries"), as_gpu=request.param == "gpu")
 
@@ -71,7 +71,7 @@ def model_around(case: Case) -> Model:
     return direct([*nodes, *after], inputs, outputs, weights, case.opset)
 
 
-def same(device: Device, model: Model) -> None:
+def same(device: OpenEngine, model: Model) -> None:
     feeds = random_feeds(model)
     for found, expected in zip(
         compute(device, model, feeds), run(model.source, feeds), strict=True
@@ -80,7 +80,7 @@ def same(device: Device, model: Model) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_operator_computes_what_onnx_runtime_does(device: Device, family: str) -> None:
+def test_an_operator_computes_what_onnx_runtime_does(device: OpenEngine, family: str) -> None:
     @few(device)
     @given(FAMILIES[family])
     def check(case: Case) -> None:
@@ -141,7 +141,7 @@ def networks(draw: Draw) -> Model:
     return direct(nodes, [tensor("x", known["x"])], outputs, weights)
 
 
-def test_tensors_inside_of_others_keep_their_values(device: Device) -> None:
+def test_tensors_inside_of_others_keep_their_values(device: OpenEngine) -> None:
     @few(device)
     @given(networks())
     def check(model: Model) -> None:

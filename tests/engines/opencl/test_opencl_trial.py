@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from needs_opencl import opencl_number
+from needs_opencl import opencl_found, opencl_name, opencl_options
 
-from coexec.engines import detect
-from coexec.engines.opencl import trial
+from coexec.engines import child, detect, trial
+from coexec.engines.opencl import trial as opencl_trial
 from coexec.engines.opencl.binaries import Binaries
-from coexec.engines.opencl.platforms import _RUNTIMES, DeviceHandle, devices
+from coexec.engines.opencl.platforms import _RUNTIMES, DeviceHandle
 from coexec.engines.opencl.trial import unusable
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
@@ -24,15 +24,16 @@ HANG = "import time; time.sleep(600)"
 PASS = f"raise SystemExit({trial._PASSED})"
 HANG_WITH_LOCK = """
 import ctypes
-from coexec.engines.opencl import trial
+from coexec.engines import trial
+from coexec.engines.opencl import trial as opencl
 trial._LIMIT_S = 1
-trial.devices = lambda: ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
-trial._main("a device", "a driver")
+opencl.devices = lambda: ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
+trial.end(lambda: opencl._named("a device", "a driver"))
 """
 SCRIPT = """
 print("started")
 from coexec.engines.registry import describe
-print(describe("{name}").name)
+print(describe("{name}", {options!r}).request)
 """
 
 
@@ -48,26 +49,25 @@ def listed(
 @pytest.fixture
 def pocl() -> DeviceHandle:
     """A device that works."""
-    number = opencl_number()
-    return devices()[number]
+    return opencl_found()
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where verdicts are remembered."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "coexec" / "opencl-trials"
+    return tmp_path / "coexec" / "trials"
 
 
 def child_runs(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a trial runs ``code``; this process knows no verdict, as if it were new."""
-    monkeypatch.setattr(trial, "_command", lambda found: [sys.executable, "-c", code])
+    monkeypatch.setattr(child, "command", lambda *words: [sys.executable, "-c", code])
     monkeypatch.setattr(trial, "_verdicts", {})
 
 
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial fails the test; this process knows no verdict."""
-    monkeypatch.setattr(trial, "_tried", lambda found: pytest.fail("it was tried again"))
+    monkeypatch.setattr(trial, "_tried", lambda *_: pytest.fail("it was tried again"))
     monkeypatch.setattr(trial, "_verdicts", {})
 
 
@@ -96,7 +96,7 @@ def test_whatever_a_driver_does_is_a_reason(
 
 
 def test_an_interpreter_that_does_not_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_command", lambda found: ["/nowhere/python"])
+    monkeypatch.setattr(child, "command", lambda *words: ["/nowhere/python"])
     assert "no process could be started" in str(unusable(listed()))
 
 
@@ -114,7 +114,7 @@ def test_a_frozen_program_tries_within_itself(
 ) -> None:
     """Its ``sys.executable`` is the program, which would be started again."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    monkeypatch.setattr(trial, "_run", lambda command: pytest.fail("it started itself"))
+    monkeypatch.setattr(trial, "_run", lambda *_: pytest.fail("it started itself"))
     assert unusable(pocl) is None
 
 
@@ -129,9 +129,9 @@ def test_a_frozen_program_tries_within_itself(
 def test_numbers_and_builds_are_checked(
     pocl: DeviceHandle, old: str, new: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert trial._compute(pocl) == ""
-    monkeypatch.setattr(trial, "_SOURCE", trial._SOURCE.replace(old, new))
-    assert re.match(reason, trial._compute(pocl))
+    assert opencl_trial._compute(pocl) == ""
+    monkeypatch.setattr(opencl_trial, "_SOURCE", opencl_trial._SOURCE.replace(old, new))
+    assert re.match(reason, opencl_trial._compute(pocl))
 
 
 def test_a_verdict_is_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,9 @@ def test_a_device_is_tried_again_on_demand(monkeypatch: pytest.MonkeyPatch) -> N
     child_runs(CRASH, monkeypatch)
     assert unusable(listed()) is not None
     child_runs(PASS, monkeypatch)
-    assert unusable(listed(), fresh=True) is None
+    assert unusable(listed()) is not None
+    trial.forget()
+    assert unusable(listed()) is None
     no_child(monkeypatch)
     assert unusable(listed()) is None
 
@@ -198,15 +200,15 @@ def test_a_trial_ends_by_itself() -> None:
 
 def test_a_plain_script_is_not_run_twice(pocl: DeviceHandle, tmp_path: Path) -> None:
     """Scripts that do not ask for ``__name__`` would be, by multiprocessing."""
-    name = f"gpu:{opencl_number()}"
+    name = opencl_name()
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(name=name))
+    script.write_text(SCRIPT.format(name=name, options=opencl_options()))
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (f"started\n{name}\n", "")
-    assert list((tmp_path / "coexec" / "opencl-trials").iterdir())
+    assert list((tmp_path / "coexec" / "trials").iterdir())
 
 
 def test_binaries_of_another_cpu_are_not_read(

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.errors import DeviceError
 from coexec.system.hardware import Device, EngineInfo
+
+if TYPE_CHECKING:
+    from coexec.engines.opencl.platforms import DeviceHandle
 
 __all__ = ["OpenCl", "Options"]
 
@@ -38,26 +41,19 @@ class OpenCl(Engine):
     distributions = ("coexec",)
 
     def processors(self) -> Sequence[Processor]:
-        from coexec.engines.opencl.platforms import INSTALL, absent, devices
+        from coexec.engines.opencl.platforms import devices
         from coexec.engines.opencl.trial import unusable
 
         try:
             found = devices()
         except DeviceError as error:
             return [Processor("cpu", "", unusable=str(error))]
-        rows = [
+        gpus = [
             Processor("gpu", gpu.name, gpu.identity, gpu.driver, unusable(gpu), gpu.facts())
             for gpu in found
             if not gpu.on_cpu
         ]
-        reasons = list(absent())
-        for cpu in (device for device in found if device.on_cpu):
-            reason = unusable(cpu)
-            if reason is None:
-                return [Processor("cpu", cpu.name, "", cpu.driver, None, cpu.facts()), *rows]
-            reasons.append(reason)
-        why = "; ".join(reasons) or f"there is no OpenCL runtime for CPU cores; {INSTALL}"
-        return [Processor("cpu", "", unusable=why), *rows]
+        return [_cores([cpu for cpu in found if cpu.on_cpu]), *gpus]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
         from coexec.engines.opencl.platforms import find
@@ -75,3 +71,19 @@ class OpenCl(Engine):
         from coexec.engines.opencl.platforms import find
 
         return OpenClDevice(device, info, find(device, options.runtime), options, folder)
+
+
+def _cores(runtimes: "Sequence[DeviceHandle]") -> Processor:
+    """CPU cores with the first runtime that works, and the reasons of those that do not."""
+    from coexec.engines.opencl.platforms import INSTALL, absent
+    from coexec.engines.opencl.trial import unusable
+
+    tried = [(found, unusable(found)) for found in runtimes]
+    reasons = (*absent(), *(reason for _, reason in tried if reason is not None))
+    working = [found for found, reason in tried if reason is None]
+    if not working:
+        why = "; ".join(reasons) or f"there is no OpenCL runtime for CPU cores; {INSTALL}"
+        return Processor("cpu", "", unusable=why)
+    first, *others = working
+    further = {"further runtimes": ", ".join(other.platform for other in others)} if others else {}
+    return Processor("cpu", first.name, "", first.driver, None, first.facts() | further, reasons)

@@ -81,6 +81,11 @@ class DeviceHandle:
         return str(self.handle.name).strip()
 
     @property
+    def platform(self) -> str:
+        """The platform's name: of a runtime for CPU cores, what users choose it by."""
+        return str(self.handle.platform.name).strip()
+
+    @property
     def unified(self) -> bool:
         """Whether the device computes in the host's memory."""
         return bool(self.handle.host_unified_memory) or self.on_cpu
@@ -89,7 +94,7 @@ class DeviceHandle:
     def driver(self) -> str:
         """The driver and its version, and the CPU that it was told to compile for."""
         device = self.handle
-        text = f"{device.platform.name.strip()} {device.driver_version}, {device.version.strip()}"
+        text = f"{self.platform} {device.driver_version}, {device.version.strip()}"
         return f"{text}, told {self.told_cpu}" if self.told_cpu else text
 
     @property
@@ -209,23 +214,26 @@ def find(device: Device, runtime: str = "") -> DeviceHandle:
     from coexec.engines.opencl.trial import unusable
 
     start(device.cores)
-    if device.kind != "cpu":
-        candidates = [found for found in devices() if found.identity == device.identity]
-    else:
-        words = runtime.lower()
-        on_cpu = [found for found in devices() if found.on_cpu]
-        candidates = [f for f in on_cpu if words in f.handle.platform.name.lower()]
     reasons = []
-    for found in candidates:
-        reason = unusable(found)
-        if reason is None:
-            return found
-        reasons.append(reason)
-    known = "" if candidates or not runtime else f"no OpenCL runtime is called {runtime!r}; "
-    why = known + "; ".join(
-        [*reasons, *absent()] or [f"there is no OpenCL runtime for it; {INSTALL}"]
-    )
+    for found in devices():
+        if _is_meant(found, device, runtime):
+            reason = unusable(found)
+            if reason is None:
+                return found
+            reasons.append(reason)
+    if device.kind == "cpu":
+        others = ", ".join(found.platform for found in devices() if found.on_cpu)
+        if others and not reasons:
+            reasons.append(f"no OpenCL runtime is called {runtime!r}, only {others}")
+        reasons += absent()
+    why = "; ".join(reasons) or f"there is no OpenCL runtime for it; {INSTALL}"
     raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
+
+
+def _is_meant(found: DeviceHandle, device: Device, runtime: str) -> bool:
+    if device.kind == "cpu":
+        return found.on_cpu and runtime.lower() in found.platform.lower()
+    return not found.on_cpu and found.identity == device.identity
 
 
 def absent() -> list[str]:
