@@ -27,7 +27,8 @@ from coexec.planners import PLANNERS
 from coexec.planners.hope_ilp import partition
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan
-from coexec.problem.building import Problem, Timeline, makespan_s
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import Constraints
 from coexec.solvers.exact.formulation import Formulation
 from coexec.solvers.exact.listing import listed
@@ -116,14 +117,14 @@ def test_no_plan_beats_the_chained_load(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=7, alone=False))
     problem = Problem(*case)
     best_s = predicted_s(PLANNERS["exhaustive"](*case))
-    assert problem.chained_load_s <= best_s + EPSILON_S
+    assert problem.bounds.chained_load_s <= best_s + EPSILON_S
     placement = data.draw(placements(case))
     timeline = Timeline(problem, placement.assignment)
     for task in placement.sequence:
         timeline.run(task, placement.assignment[task])
-    heads_s, tails_s, _ = problem.chain
+    heads_s, tails_s, _ = problem.bounds.chain
     for task in problem.tasks:
-        start_s = timeline.end_s[task] - problem.latency_s[task][timeline.device[task]]
+        start_s = timeline.end_s[task] - problem.latency_s[task][timeline.place[task]]
         assert heads_s[task] <= start_s + EPSILON_S
         assert timeline.end_s[task] + tails_s[task] <= timeline.makespan_s + EPSILON_S
 
@@ -135,9 +136,9 @@ def test_the_chained_load_sees_a_narrow_place() -> None:
     graph = make_graph(reads)
     rows = {device: (2, 2, 2, 2, 1, 2, 2, 2, 2) for device in "AB"}
     problem = Problem(graph, table(graph, rows), make_system("AB"))
-    assert problem.critical_path_s == 5
-    assert problem.divisible_load_s == pytest.approx(8.5, rel=0.01)
-    assert problem.chained_load_s == problem.bound_s == 9
+    assert problem.bounds.critical_path_s == 5
+    assert problem.bounds.divisible_load_s == pytest.approx(8.5, rel=0.01)
+    assert problem.bounds.chained_load_s == problem.bound_s == 9
 
 
 # The formulation
@@ -150,7 +151,7 @@ def test_a_plan_as_a_solution_takes_as_long(data: st.DataObject) -> None:
     problem = Problem(*case)
     placement = data.draw(placements(case))
     formulation = Formulation(
-        problem, problem.tasks, Timeline(problem), Constraints(1e-3), problem.chain.tails_s
+        problem, problem.tasks, Timeline(problem), Constraints(1e-3), problem.bounds.chain.tails_s
     )
     formulation.one_at_a_time()
     solution = formulation.solution(*placement)
@@ -201,7 +202,7 @@ LARGER = layered(40, 5)
 def test_never_longer_than_what_the_search_began_with() -> None:
     problem = Problem(*LARGER)
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    listed_s = makespan_s(problem, timeline.device, sequence)
+    listed_s = makespan_s(problem, timeline.place, sequence)
     for part_tasks in (2, 6, 12):
         plan = PLANNERS["hope_ilp"](*LARGER, part_tasks=part_tasks)
         assert predicted_s(plan) <= listed_s + EPSILON_S

@@ -29,7 +29,8 @@ from coexec.ir.graph import Tensor
 from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance, verify_plan
-from coexec.problem.building import Problem, Timeline, makespan_s
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline, makespan_s
 from coexec.system.hardware import System
 from coexec.timing.simulate import simulate
 
@@ -187,7 +188,7 @@ def test_divisible_load_is_close_to_the_exact_one(rows: list[tuple[float, float]
     a_s, b_s = zip(*rows, strict=True)
     problem = Problem(graph, table(graph, {"A": a_s, "B": b_s}), make_system("AB"))
     exact_s = shared_out_s(rows)
-    assert 0.99 * exact_s <= problem.divisible_load_s <= exact_s * (1 + 1e-9)
+    assert 0.99 * exact_s <= problem.bounds.divisible_load_s <= exact_s * (1 + 1e-9)
 
 
 def test_critical_path_pays_for_forced_moves() -> None:
@@ -196,7 +197,7 @@ def test_critical_path_pays_for_forced_moves() -> None:
     problem = Problem(graph, cost, make_system("AB", latency_s=1, items_per_s=2))
     assert problem.comm_s(0, 1, 0, 1) == 1 + 2 and problem.comm_s(0, 1, 1, 1) == 0
     # 2 on A, latency and copy, 5 less its launch on B, latency and copy of 1, 3 less its launch.
-    assert problem.critical_path_s == 2 + 3 + 4 + 1.5 + 2
+    assert problem.bounds.critical_path_s == 2 + 3 + 4 + 1.5 + 2
 
 
 # The oracle

@@ -4,9 +4,10 @@ import math
 from typing import Any
 
 from coexec.errors import UsageError
-from coexec.problem.building import Problem, Solution, Timeline, makespan_s
-from coexec.problem.fusion import joined
-from coexec.problem.solution import simulated_s
+from coexec.problem.fusion import fused
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, simulated_s
+from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
 from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.search.annealing import annealed
@@ -83,7 +84,7 @@ def solve(
     # The solver would leave SIGINT without a handler: Ctrl-C would kill the process from then on.
     solver.parameters.catch_sigint_signal = False
     found, bound_s = model.solve(solver)
-    begun += [joined(problem, solution) for solution in found]
+    begun += [fused(problem, solution) for solution in found]
     # A bound of equal seconds is reached to within what rounding to ticks leaves open.
     enough_s = bound_s + 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
     best = min(begun, key=lambda found: simulated_s(problem, found))
@@ -100,7 +101,7 @@ def _formulate(problem: Problem, start: Solution) -> Formulation:
     tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start[:2])) / _TICKS))
     formulation = Formulation(
         problem, problem.tasks, Timeline(problem), Constraints(tick_s, whole=True),
-        problem.chain.tails_s, joined=True,
+        problem.bounds.chain.tails_s, fused=True,
     )  # fmt: skip
     formulation.keep_order()
     known = formulation.solution(*start[:2])

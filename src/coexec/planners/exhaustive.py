@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coexec.errors import PlanError
-from coexec.problem.building import Problem, Solution, Timeline, makespan_s
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
+from coexec.problem.timeline import Timeline, makespan_s
 
 __all__ = ["solve"]
 
@@ -56,8 +58,8 @@ def _first(problem: Problem) -> tuple[float, tuple[int, ...], tuple[int, ...]]:
             if problem.latency_s[task][device] < math.inf:
                 options.append(timeline.copy())
                 options[-1].run(task, device)
-        timeline = min(options, key=lambda option: option.free_s[option.device[task]])
-    assignment, sequence = tuple(timeline.device), tuple(problem.tasks)
+        timeline = min(options, key=lambda option: option.end_s[task])
+    assignment, sequence = tuple(timeline.place), tuple(problem.tasks)
     return makespan_s(problem, assignment, sequence), assignment, sequence
 
 

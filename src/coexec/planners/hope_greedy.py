@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coexec.errors import UsageError
-from coexec.problem.building import Problem, Solution, Timeline, alone, simulated_s
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, alone, simulated_s
+from coexec.problem.timeline import Timeline
 
 __all__ = ["default_merge_below_s", "default_top_k", "merge", "solve"]
 
@@ -59,7 +61,7 @@ def solve(
         found = [(k, *_search(problem, groups, k)) for k in ks]
         k, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
         options.append({"top_k": k, "merge_below_s": below})
-        plans.append(Solution(timeline.device, sequence))
+        plans.append(Solution(timeline.place, sequence))
     for single in alone(problem):
         options.append(options[0])
         plans.append(single)
@@ -106,7 +108,7 @@ def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
     """What takes less is not worth waiting for another device; with ``copies``, or copying."""
     pairs = [(a, b) for a in problem.devices for b in problem.devices]
     least_s = [
-        min((copy_s[a][b] for copy_s in problem.copy_s), default=0.0) if copies else 0.0
+        min((transfer_s[a][b] for transfer_s in problem.transfer_s), default=0.0) if copies else 0.0
         for a, b in pairs
     ]
     latency_s = max(

@@ -8,14 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coexec.errors import UsageError
-from coexec.problem.building import (
-    Problem,
-    Solution,
-    Timeline,
-    alone,
-    makespan_s,
-    simulated_s,
-)
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, alone, simulated_s
+from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import Constraints
 from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.exact.listing import listed
@@ -88,7 +83,7 @@ def solve(
     if not best.proven:
         ranks_s = problem.upward_rank_s
         timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
-        plans = [best.found, Solution(timeline.device, sequence), *alone(problem)]
+        plans = [best.found, Solution(timeline.place, sequence), *alone(problem)]
         best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     chosen = {"look_ahead": best.look_ahead, "max_nodes": max_nodes}
@@ -169,10 +164,10 @@ def _cut(counts: Mapping[int, int], eps: float) -> int:
 
 def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Solved:
     """The graph as one part; if the solver has no time for anything, as listed."""
-    ranks_s, tails_s = problem.upward_rank_s, problem.chain.tails_s
+    ranks_s, tails_s = problem.upward_rank_s, problem.bounds.chain.tails_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
     formulation = _formulate(problem, problem.tasks, Timeline(problem), tails_s, timeline)
-    known = formulation.solution(timeline.device, sequence)
+    known = formulation.solution(timeline.place, sequence)
     formulation.within(known.moments[formulation.end_of_all])
     solution, proven = solver.solve(formulation, known, 0.0, max_nodes)
     assignment, sequence = formulation.read(solution)
@@ -192,7 +187,7 @@ def _in_parts(
     for part in parts:
         timeline, ordered = _part(problem, part, timeline, follows_s, max_nodes, solver)
         sequence += ordered
-    return _Solved(Solution(timeline.device, sequence), share)
+    return _Solved(Solution(timeline.place, sequence), share)
 
 
 def _follows_s(problem: Problem) -> list[float]:
@@ -217,7 +212,7 @@ def _part(
     if solver.left_s <= 0:
         return first, sequence
     formulation = _formulate(problem, part, before, follows_s, first)
-    known = formulation.solution(first.device, sequence)
+    known = formulation.solution(first.place, sequence)
     formulation.within(known.moments[formulation.end_of_all])
     solution, _ = solver.solve(formulation, known, _SUM_OF_ENDS, max_nodes)
     assignment, ordered = formulation.read(solution)

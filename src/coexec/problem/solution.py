@@ -21,10 +21,10 @@ class Solution(NamedTuple):
     assignment: Sequence[int]
     """By task, its device."""
     sequence: Sequence[int]
-    """All tasks, none before its predecessors: so a plan without ``joined`` has no deadlock."""
-    joined: frozenset[int] = frozenset()
-    """Tasks that are launched with the one before them on their device; nothing elsewhere may have
-    to run between the two."""
+    """All tasks, none before its predecessors: so a plan without ``fused`` has no deadlock."""
+    fused: frozenset[int] = frozenset()
+    """Tasks fused into the launch of the one before them on their device. Invalid if another device
+    must run something between the two."""
     status: str = "feasible"
     """"optimal", "feasible" or "time limit"."""
     bound_s: float | None = None
@@ -56,5 +56,5 @@ def written(problem: Problem, found: Solution, provenance: Provenance = _NOBODYS
         name: tuple(pieces[task] for task in found.sequence if found.assignment[task] == device)
         for device, name in enumerate(problem.system.names)
     }
-    joined = frozenset(pieces[task] for task in found.joined)
-    return Plan(graph.fingerprint, order, provenance, joined)
+    fused = frozenset(pieces[task] for task in found.fused)
+    return Plan(graph.fingerprint, order, provenance, fused)
