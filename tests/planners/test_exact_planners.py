@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from graphs import (
     BUSY,
+    ITEM_BYTES,
     Case,
     cases,
     layered,
@@ -32,8 +33,10 @@ from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import Constraints
 from coexec.solvers.exact.formulation import Formulation
 from coexec.solvers.exact.listing import listed
+from coexec.system.hardware import Link, System
 from coexec.timing.simulate import simulate
 
+INF = math.inf
 EPSILON_S = 1e-5
 """In graphs whose tasks take seconds."""
 examples = settings(max_examples=60, deadline=None, derandomize=True)
@@ -236,6 +239,21 @@ def test_a_device_that_still_sends_when_all_tasks_have_ended_is_not_done() -> No
     plan = PLANNERS["cpsat"](*case, limit=5)
     best_s = min(simulated_s(PLANNERS[name](*case), case) for name in PLANNERS if name != "single")
     assert bound_s(plan) <= simulated_s(plan, case) == best_s
+
+
+@pytest.mark.parametrize("name", ["cpsat", "hope_ilp"])
+def test_what_follows_the_last_task_does_not_wait_for_all_that_it_sends(name: str) -> None:
+    """Both solvers were told that it does, and called worse plans, and bounds, optimal."""
+    # A makes b, sends it to C within 0.25 s, where d takes 2 s, and then to B within 1 s.
+    graph = make_graph({"a": [], "b": [], "c": [], "d": ["a", "b", "c"], "e": ["b"]})
+    rows = {"A": (9, 0.25, 9, INF, INF), "B": (9, 9, 0.25, INF, 0.25), "C": (0.25, 9, 9, 2, INF)}
+    seconds = {("A", "B"): 1.0, ("A", "C"): 0.25}
+    links = tuple(Link(a, b, 0.0, ITEM_BYTES / s, "source") for (a, b), s in seconds.items())
+    case = Case(graph, table(graph, rows), System(make_system("ABC").devices, links))
+    options = {"hope_ilp": {"part_tasks": 0}, "cpsat": {"limit": 5}}[name]
+    plan, best = PLANNERS[name](*case, **options), PLANNERS["exhaustive"](*case)
+    assert plan.provenance.status == "optimal"
+    assert bound_s(plan) - EPSILON_S <= predicted_s(plan) == predicted_s(best) == 2.5
 
 
 # Usage

@@ -15,7 +15,7 @@ __all__ = ["solve"]
 def solve(problem: Problem, *, max_tasks: int = 10) -> Solution:
     """The optimum over all assignments of tasks to devices and all orders on them.
 
-    Promises the least makespan in the planners' model of time (`problem.building.Timeline`). That
+    Promises the least makespan in the planners' model of time (`problem.timeline.Timeline`). That
     is the simulator's for segments of one task each: waits start at the end of a predecessor,
     copies keep source, target or nobody busy. What only segments of several tasks do is not in it:
     they save launches, and they wait for all they need before they start; so the simulated makespan

@@ -1,4 +1,15 @@
-"""HOPE's integer linear program on parts of the graph ("HOPE:LP")."""
+"""HOPE's integer linear program on parts of the graph ("HOPE:LP").
+
+Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
+mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Ours: times and tensors
+carried from part to part, copies that keep any of the two devices or none busy, and the look ahead,
+without which a part ends early at the cost of the rest.
+
+Parts follow each other without a barrier: a part begins on each device when that is free, and knows
+where the tensors are that it reads. The objective of a part is the latest end of its tasks, each
+with a share of the longest way from there to the end of the graph. Each part is solved from plain
+list scheduling, and judged against it.
+"""
 
 import math
 from collections import Counter
@@ -39,22 +50,11 @@ def solve(
 ) -> Solution:
     """Cut the graph into small parts and plan one after the other, each with an integer program.
 
-    Parts follow each other without a barrier: a part begins on each device when that is free, and
-    knows where the tensors are that it reads. The objective of a part is the latest end of its
-    tasks, each with a share of the longest way from there to the end of the graph. Promises the
-    optimum in the planners' model of time (`problem.building.Timeline`) if there is one part only,
-    as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else only that
-    the simulated plan is not slower than the best single device, nor than plain list scheduling,
-    from which each part is solved and against which it is judged. Exponential in ``part_tasks``,
-    linear in the number of parts.
-
-    Same input, same plan, unless the clock stops a solver: only ``time_limit_s`` can make two runs
-    differ.
-
-    Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
-    mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Ours: times and
-    tensors carried from part to part, copies that keep any of the two devices or none busy, and
-    the look ahead, without which a part ends early at the cost of the rest.
+    Promises the optimum in the planners' model of time (`problem.timeline.Timeline`) if there is
+    one part only, as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else
+    only that the simulated plan is not slower than the best single device, nor than plain list
+    scheduling. Exponential in ``part_tasks``, linear in the number of parts. Same input, same plan,
+    unless the clock stops a solver: only ``time_limit_s`` can make two runs differ.
 
     Args:
         part_tasks: the paper's NT; a part has fewer tasks. 0: the whole graph is one part.
@@ -81,13 +81,18 @@ def solve(
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
     best = min(solved, key=lambda solution: makespan_s(problem, *solution.found[:2]))
     if not best.proven:
-        ranks_s = problem.upward_rank_s
-        timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
-        plans = [best.found, Solution(timeline.place, sequence), *alone(problem)]
-        best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
+        best = best._replace(found=_no_worse(problem, best.found))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     chosen = {"look_ahead": best.look_ahead, "max_nodes": max_nodes}
     return best.found._replace(status=status, options=chosen)
+
+
+def _no_worse(problem: Problem, found: Solution) -> Solution:
+    """The shortest of ``found``, plain list scheduling and single devices in the simulator."""
+    ranks_s = problem.upward_rank_s
+    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
+    plans = [found, Solution(timeline.place, sequence), *alone(problem)]
+    return min(plans, key=lambda plan: simulated_s(problem, plan))
 
 
 def _check(

@@ -35,7 +35,8 @@ class Timeline(Clock):
     def copy(self) -> Self:
         """A second timeline that goes on from here on its own."""
         other = super().copy()
-        other.there = self.there.copy()
+        other._problem, other._sends = self._problem, self._sends
+        other.there, other.moved_bytes = self.there.copy(), self.moved_bytes
         return other
 
     def run(self, task: int, device: int) -> float:
@@ -43,22 +44,22 @@ class Timeline(Clock):
 
         The predecessors of ``task`` must have been run.
         """
-        problem = self._problem
+        problem, place, there = self._problem, self.place, self.there
         moves = []
         for tensor in problem.reads[task]:
-            maker = problem.maker[tensor]
-            source = self.place[maker]
-            if source != device and (tensor, device) not in self.there:
-                self.there.add((tensor, device))
+            source = place[problem.maker[tensor]]
+            if source != device and (tensor, device) not in there:
+                there.add((tensor, device))
                 self.moved_bytes += problem.tensor_bytes[tensor]
-                move = problem.moves[tensor][source][device]
-                moves.append(move)
-                if move.name not in self.arrival_s:
-                    self.send(maker, move)
+                if problem.transfer_s[tensor][source][device]:
+                    moves.append(problem.moves[tensor][source][device])
+                    if (tensor, device) not in self.arrival_s:
+                        self.send(problem.maker[tensor], moves[-1])
         before, duration_s = problem.predecessors[task], problem.latency_s[task][device]
         end_s = self.launch((task,), device, duration_s, before, moves)
-        for move in self._sends.get(task, ()):
-            self.send(task, move)
+        if self._sends:
+            for move in self._sends[task]:
+                self.send(task, move)
         return end_s
 
 

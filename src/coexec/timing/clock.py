@@ -110,7 +110,8 @@ class Clock:
     def copy(self) -> Self:
         """A second clock that goes on from here on its own."""
         other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other._device, other._links = self._device, self._links
+        other._sync_latency_s, other._noted = self._sync_latency_s, self._noted
         other.free_s, other.end_s, other.place = self.free_s[:], self.end_s[:], self.place[:]
         other.arrival_s, other.link_free_s = self.arrival_s.copy(), self.link_free_s.copy()
         other._sent_s = self._sent_s.copy()

@@ -1,6 +1,6 @@
 """The planners' model of time as constraints: what an exact planner gives to its solver.
 
-The rules are those of `problem.building.Timeline`. With ``fused`` they are weaker, so that no plan
+The rules are those of `problem.timeline.Timeline`. With ``fused`` they are weaker, so that no plan
 takes less than they say in the simulator either: the tasks of a segment pay for one launch, what
 makes a new segment is left out, and what one task sends may leave in any order.
 """
@@ -91,17 +91,19 @@ class Formulation(Placement):
         for device in self.problem.devices:
             able = [task for task in self.tasks if self.on(task, device) != FALSE]
             if able:
-                tail_s = min(self._tails_s[task] for task in able)
-                self.constraints.rule(over, self._busy(able, device, sends=False).plus(tail_s))
-            if any(self.sends[task] for task in able):
                 # What follows the last task need not wait for all that this sends.
-                self.constraints.rule(over, self._busy(able, device, sends=True))
+                rests_s = [self._tails_s[task] - self._most_sent_s(task, device) for task in able]
+                busy = self._busy(able, device)
+                self.constraints.rule(over, busy.plus(max(0.0, min(rests_s))))
 
-    def _busy(self, tasks: Sequence[int], device: int, sends: bool) -> Sum:
-        """When ``device`` has done its share of ``tasks``, with or without what it sends."""
+    def _most_sent_s(self, task: int, device: int) -> float:
+        return sum(part.seconds for part in self.sends[task] if part.device == device)
+
+    def _busy(self, tasks: Sequence[int], device: int) -> Sum:
+        """When ``device`` has done its share of ``tasks`` and sent what it has to."""
         busy = Sum(self.free_s[device])
         for task in tasks:
-            occupied = self.occupies(task, device, sends)
+            occupied = self.occupies(task, device)
             busy = busy.plus(flags=[(occupied.constant, self.on(task, device))])
             busy = busy.plus(flags=occupied.flags)
         return busy
@@ -141,7 +143,7 @@ class Formulation(Placement):
             moments[self.end[task]] = (first, max(first, last))
 
     def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Valuation:
-        """The plan of `problem.building.build_plan`, as early as the constraints allow."""
+        """The plan of a `problem.solution.Solution`, as early as the constraints allow."""
         at = {task: place for place, task in enumerate(sequence)}
         chosen: dict[Literal, bool] = {}
         for task in self.tasks:

@@ -1,6 +1,6 @@
 """Copies between devices as constraints, for each kind of link.
 
-As in `problem.building.Timeline`: a tensor moves to a device once, for the first task that reads it
+As in `problem.timeline.Timeline`: a tensor moves to a device once, for the first task that reads it
 there. What has been moved before is there. In which order a task sends its tensors is left open
 in a formulation with fused tasks: the simulator takes the order of segments.
 """

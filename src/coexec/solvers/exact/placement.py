@@ -109,10 +109,9 @@ class Placement:
         """When its device has sent them, too, and may turn to another task."""
         return self.ends(task).plus(flags=_flagged(self.sends[task]))
 
-    def occupies(self, task: int, device: int, sends: bool = True) -> Sum:
-        """How long ``task`` keeps ``device`` busy if it runs there, with what it then ``sends``."""
-        parts = (*self.copies[task], *(self.sends[task] if sends else ()))
-        ours = [part for part in parts if part.device == device]
+    def occupies(self, task: int, device: int) -> Sum:
+        """How long ``task`` keeps ``device`` busy if it runs there."""
+        ours = [p for p in (*self.copies[task], *self.sends[task]) if p.device == device]
         return Sum(self.run_s[task][device]).plus(flags=_flagged(ours))
 
     def launch_s(self, task: int, device: int) -> float:
