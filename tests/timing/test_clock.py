@@ -5,7 +5,7 @@ All comparisons are to the last digit, with seconds that binary fractions do not
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import pytest
 from graphs import (
@@ -66,106 +66,112 @@ def on_shared_devices(case: Case, device: Sequence[int]) -> Problem:
     return Shared(*case)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Told:
-    """Launches in an order in which they can be given, with the place of each."""
+    """The rules as equations, for launches in an order in which they can be given.
+
+    A launch is an index here; a send is a tensor and the launch that receives it first.
+    """
 
     problem: Problem
     launches: Sequence[Launch]
     place: Sequence[int]
+    """By launch."""
 
     def ends_s(self) -> list[float]:
-        """By task, when its launch ends, by the rules as equations: nothing happens in order."""
-        problem, launches = self.problem, self.launches
-        number = {task: i for i, launch in enumerate(launches) for task in launch}
-        device = [problem.places.device[place] for place in self.place]
-        count = len(launches)
-
-        def earlier(i: int, same: Sequence[int]) -> list[int]:
-            return [k for k in range(i) if same[k] == same[i]]
-
-        def receives(i: int) -> list[tuple[int, int]]:
-            """Tensors with the launch that makes them, if they were not there before."""
-            there = {t for k in earlier(i, self.place) for task in launches[k]
-                     for t in problem.reads[task]}  # fmt: skip
-            read = dict.fromkeys(t for task in launches[i] for t in problem.reads[task])
-            makers = [(t, number[problem.maker[t]]) for t in read if t not in there]
-            return [(t, k) for t, k in makers if self.place[k] != self.place[i]]
-
-        def busy(k: int, i: int) -> Busy:
-            return problem.links[self.place[k]][self.place[i]].busy
-
-        def transfer_s(tensor: int, k: int, i: int) -> float:
-            return problem.transfer_s[tensor][self.place[k]][self.place[i]]
-
-        def sends(k: int) -> list[tuple[int, int]]:
-            """Tensors with the launch that receives them, in the order in which they leave."""
-            found = [(t, i) for i in range(count) for t, maker in receives(i)
-                     if maker == k and transfer_s(t, k, i)]  # fmt: skip
-
-            def turn(send: tuple[int, int]) -> tuple[int, int, int]:
-                tensor, i = send
-                there = [task for j in range(count) if self.place[j] == self.place[i]
-                         for task in launches[j] if tensor in problem.reads[task]]  # fmt: skip
-                made = launches[k].index(problem.maker[tensor])
-                return made, min(there), problem.reads[min(there)].index(tensor)
-
-            return sorted(found, key=turn)
-
-        @cache
-        def sent_s(k: int, number_of_sends: int) -> float:
-            """When the device of launch ``k`` has ended it and sent so much."""
-            if not number_of_sends:
-                return end_s(k)
-            tensor, i = sends(k)[number_of_sends - 1]
-            before_s = sent_s(k, number_of_sends - 1)
-            return before_s + (transfer_s(tensor, k, i) if busy(k, i) == "source" else 0.0)
-
-        @cache
-        def copied_s(tensor: int, k: int, i: int) -> float:
-            """When a tensor has left launch ``k`` for launch ``i``, not copied by the target."""
-            at = sends(k).index((tensor, i))
-            if busy(k, i) == "source":
-                return sent_s(k, at + 1)
-            queue = [(t, a, b) for a in (*earlier(k, self.place), k) for t, b in sends(a)
-                     if self.place[b] == self.place[i]]  # fmt: skip
-            ahead = queue[: queue.index((tensor, k, i))]
-            start_s = max(end_s(k), copied_s(*ahead[-1]) if ahead else 0.0)
-            return start_s + transfer_s(tensor, k, i)
-
-        @cache
-        def end_s(i: int) -> float:
-            place = self.place[i]
-            needs = {number[p] for task in launches[i] for p in problem.predecessors[task]} - {i}
-            before = earlier(i, device)
-            start_s = max(
-                sent_s(before[-1], len(sends(before[-1]))) if before else 0.0,
-                *(end_s(k) for k in needs if self.place[k] == place), 0.0,
-                *(end_s(k) + problem.links[self.place[k]][place].latency_s
-                  for k in needs if self.place[k] != place),
-            )  # fmt: skip
-            arrivals_s = [0.0]
-            for tensor, k in receives(i):
-                if not transfer_s(tensor, k, i):
-                    continue
-                if busy(k, i) == "target":
-                    start_s += transfer_s(tensor, k, i)
-                else:
-                    latency_s = problem.links[self.place[k]][place].latency_s
-                    arrivals_s.append(copied_s(tensor, k, i) + latency_s)
-            own_s = [problem.latency_s[task][place] for task in launches[i]]
-            return max(start_s, *arrivals_s) + launched_s(own_s, problem.launches_s[place])
-
-        return [end_s(number[task]) for task in problem.tasks]
+        """By task, when its launch ends."""
+        return [self.end_s(self.number[task]) for task in self.problem.tasks]
 
     def simulated_s(self, schedule: Schedule) -> list[float]:
-        """The same from the simulator's clock, told of the segments of ``schedule`` like this."""
-        problem = self.problem
-        task_number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
+        """The same from the simulator's clock, if it is told of ``schedule`` in this order."""
+        task_number = {task.name: i for i, task in enumerate(self.problem.graph.tasks)}
         at = {task_number[p.task]: s.index for s in schedule.segments for p in s.pieces}
+        problem = self.problem
         clock = VirtualClock(schedule, problem.cost, problem.system, places=problem.places)
-        end_s = {launch: clock.run(at[launch[0]]) for launch in self.launches}
-        return [end_s[launch] for task in problem.tasks for launch in end_s if task in launch]
+        end_s = [clock.run(at[launch[0]]) for launch in self.launches]
+        return [end_s[self.number[task]] for task in problem.tasks]
+
+    @cached_property
+    def number(self) -> dict[int, int]:
+        """By task, its launch."""
+        return {task: i for i, launch in enumerate(self.launches) for task in launch}
+
+    @cached_property
+    def device(self) -> list[int]:
+        """By launch."""
+        return [self.problem.places.device[place] for place in self.place]
+
+    def end_s(self, i: int) -> float:
+        problem, place = self.problem, self.place[i]
+        needs = {self.number[p] for task in self.launches[i] for p in problem.predecessors[task]}
+        waits_s = [
+            self.end_s(k) + (self.link(k, i).latency_s if self.place[k] != place else 0.0)
+            for k in needs - {i}
+        ]
+        start_s = max([0.0, *waits_s, *(self.free_s(k) for k in earlier(i, self.device)[-1:])])
+        arrivals_s = []
+        for tensor, k in self.receives(i):
+            if self.link(k, i).busy == "target":
+                start_s += self.transfer_s(tensor, k, i)
+            else:
+                arrivals_s.append(self.copied_s(tensor, k, i) + self.link(k, i).latency_s)
+        own_s = [problem.latency_s[task][place] for task in self.launches[i]]
+        return max([start_s, *arrivals_s]) + launched_s(own_s, problem.launches_s[place])
+
+    def free_s(self, k: int) -> float:
+        """When the device of launch ``k`` has sent all that this made."""
+        return self.sent_s(k, len(self.sends(k)))
+
+    def sent_s(self, k: int, count: int) -> float:
+        """When it has sent so much of it."""
+        own_s = [self.transfer_s(t, k, i) for t, i in self.sends(k)[:count]
+                 if self.link(k, i).busy == "source"]  # fmt: skip
+        return sum(own_s, self.end_s(k))
+
+    def copied_s(self, tensor: int, k: int, i: int) -> float:
+        """When ``tensor`` has left launch ``k`` for ``i``, if the target does not copy it."""
+        if self.link(k, i).busy == "source":
+            return self.sent_s(k, self.sends(k).index((tensor, i)) + 1)
+        queue = [(t, a, b) for a in (*earlier(k, self.place), k) for t, b in self.sends(a)
+                 if self.place[b] == self.place[i]]  # fmt: skip
+        ahead = queue[: queue.index((tensor, k, i))][-1:]
+        start_s = max([self.end_s(k), *(self.copied_s(*one) for one in ahead)])
+        return start_s + self.transfer_s(tensor, k, i)
+
+    def receives(self, i: int) -> list[tuple[int, int]]:
+        """Tensors that were not there and take time, each with the launch that makes it."""
+        reads, before = self.problem.reads, earlier(i, self.place)
+        there = {t for k in before for task in self.launches[k] for t in reads[task]}
+        read = dict.fromkeys(t for task in self.launches[i] for t in reads[task] if t not in there)
+        makers = [(t, self.number[self.problem.maker[t]]) for t in read]
+        return [(t, k) for t, k in makers if k != i and self.transfer_s(t, k, i)]
+
+    def sends(self, k: int) -> list[tuple[int, int]]:
+        """What launch ``k`` sends, in the order in which it leaves."""
+        reads = self.problem.reads
+
+        def turn(send: tuple[int, int]) -> tuple[int, int, int]:
+            tensor, i = send
+            first = min(task for task in self.problem.tasks if tensor in reads[task]
+                        and self.place[self.number[task]] == self.place[i])  # fmt: skip
+            made = self.launches[k].index(self.problem.maker[tensor])
+            return made, first, reads[first].index(tensor)
+
+        found = ((t, i) for i in range(len(self.launches)) for t, maker in self.receives(i)
+                 if maker == k)  # fmt: skip
+        return sorted(found, key=turn)
+
+    def link(self, k: int, i: int) -> Link:
+        return self.problem.links[self.place[k]][self.place[i]]
+
+    def transfer_s(self, tensor: int, k: int, i: int) -> float:
+        """None inside of a place."""
+        return self.problem.transfer_s[tensor][self.place[k]][self.place[i]]
+
+
+def earlier(i: int, same: Sequence[int]) -> list[int]:
+    """The launches before ``i`` with the same place, or device."""
+    return [k for k in range(i) if same[k] == same[i]]
 
 
 # Single tasks
