@@ -26,7 +26,7 @@ from coexec.planners.heft import schedule
 from coexec.planners.hope_greedy import default_top_k, merge
 from coexec.plans.derive import derive
 from coexec.plans.plan import verify_plan
-from coexec.problem.building import Problem
+from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
 
 examples = settings(max_examples=40, deadline=None, derandomize=True)

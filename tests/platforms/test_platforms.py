@@ -28,7 +28,7 @@ from coexec.platforms.calibration import (
     described_s,
 )
 from coexec.platforms.files import fitted_rates, read
-from coexec.problem.building import Problem
+from coexec.problem.problem import Problem
 from coexec.system.hardware import Place, System
 from coexec.timing.simulate import simulate
 from coexec.zoo import build

@@ -24,7 +24,8 @@ from coexec.ir.graph import Piece
 from coexec.ir.region import Region
 from coexec.plans.derive import derive
 from coexec.plans.schedule import Schedule, ended_before
-from coexec.problem.building import Problem, makespan_s
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import makespan_s
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 
@@ -233,7 +234,7 @@ def test_traces_keep_the_rules(data: st.DataObject) -> None:
     trace = simulate(schedule, case.cost, case.system, requests)
     check_trace(case, schedule, trace, requests)
     assert trace == simulate(schedule, case.cost, case.system, requests)
-    assert trace.makespan_s >= Problem(*case).critical_path_s - 1e-9
+    assert trace.makespan_s >= Problem(*case).bounds.critical_path_s - 1e-9
 
 
 @given(data=st.data())

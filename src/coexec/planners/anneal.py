@@ -1,7 +1,8 @@
 """The best of the quick planners, annealed."""
 
 from coexec.errors import UsageError
-from coexec.problem.building import Problem, Solution
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
 from coexec.solvers.search.annealing import annealed
 from coexec.solvers.search.starts import starts
 

@@ -1,12 +1,22 @@
-"""The whole graph at once, with a bound, by OR-Tools CP-SAT."""
+"""The whole graph at once, with a bound, by OR-Tools CP-SAT.
+
+The model: a decision for each task and device, an optional interval for each, no overlap on a
+device, and literals for the tensors that move. The tasks of a segment pay for one launch in it. As
+that leaves open how many segments there are, what the solver finds is annealed by what the
+simulator says of it.
+
+Method: constraint programming with optional intervals; Laborie et al., "IBM ILOG CP optimizer for
+scheduling", Constraints, 2018, for the modelling; Perron and Furnon, OR-Tools, for the solver.
+"""
 
 import math
 from typing import Any
 
 from coexec.errors import UsageError
-from coexec.problem.building import Problem, Solution, Timeline, makespan_s
-from coexec.problem.fusion import joined
-from coexec.problem.solution import simulated_s
+from coexec.problem.fusion import fused
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, simulated_s
+from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
 from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.search.annealing import annealed
@@ -32,22 +42,15 @@ def solve(
 ) -> Solution:
     """Search for the best plan of the whole graph, and prove how good it is.
 
-    The model: a decision for each task and device, an optional interval for each, no overlap on a
-    device, and literals for the tensors that move. It starts from the shortest plan of
-    the heuristics (hope_greedy, heft, dmdar, mosaic, plain list scheduling), and the plan returned
-    is never longer than that in the simulator. Promises a bound that no plan of unsplit tasks
-    beats, neither in the planners' model of time nor in the simulator: the tasks of a segment pay
-    for one launch in it. As that leaves open how many segments there are, what the solver finds is
-    annealed by what the simulator says of it. Status "optimal" says that the simulated makespan
-    meets the bound (as closely as the solver's whole numbers tell, 1e-4 of it at worst), "feasible"
-    that the work limit came first, "time limit" that the clock did. Exponential at worst.
+    It starts from the shortest plan of the heuristics (hope_greedy, heft, dmdar, mosaic, plain list
+    scheduling), and the plan returned is never longer than that in the simulator. Promises a bound
+    that no plan of unsplit tasks beats, neither in the planners' model of time nor in the
+    simulator. Status "optimal" says that the simulated makespan meets the bound (as closely as the
+    solver's whole numbers tell, 1e-4 of it at worst), "feasible" that the work limit came first,
+    "time limit" that the clock did. Exponential at worst.
 
     Same input, same plan, also for several workers, unless the clock stops the search: only
     ``time_limit_s`` can make two runs differ.
-
-    Method: constraint programming with optional intervals; Laborie et al., "IBM ILOG CP optimizer
-    for scheduling", Constraints, 2018, for the modelling; Perron and Furnon, OR-Tools, for the
-    solver.
 
     Args:
         limit: work for the search in the solver's own deterministic units; on current machines a
@@ -63,27 +66,15 @@ def solve(
         UsageError: OR-Tools is not installed, or an option is not positive.
     """
     cp_model = _ortools()
-    if steps is None:
-        count = max(1, len(problem.tasks))
-        steps = max(1, min(_STEPS[0] * count, _STEPS[1] // count**2))
-    options = {"limit": limit, "time_limit_s": time_limit_s, "steps": steps, "workers": workers}
-    for name, value in options.items():
-        if not value > 0:
-            raise UsageError(f"{name} is {value}, but planner cpsat needs more than 0")
+    steps = _default_steps(len(problem.tasks)) if steps is None else steps
+    _check(limit=limit, time_limit_s=time_limit_s, steps=steps, workers=workers)
     begun = starts(problem)
     formulation = _formulate(problem, begun[0])
     model = _Model(cp_model, formulation)
     model.start_from(formulation.solution(*begun[0][:2]))
-    solver = cp_model.CpSolver()
-    solver.parameters.max_deterministic_time = limit
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.num_workers = workers
-    solver.parameters.interleave_search = True  # workers in turns: the same on any machine
-    solver.parameters.random_seed = seed
-    # The solver would leave SIGINT without a handler: Ctrl-C would kill the process from then on.
-    solver.parameters.catch_sigint_signal = False
+    solver = _solver(cp_model, limit, time_limit_s, workers, seed)
     found, bound_s = model.solve(solver)
-    begun += [joined(problem, solution) for solution in found]
+    begun += [fused(problem, solution) for solution in found]
     # A bound of equal seconds is reached to within what rounding to ticks leaves open.
     enough_s = bound_s + 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
     best = min(begun, key=lambda found: simulated_s(problem, found))
@@ -95,12 +86,35 @@ def solve(
     return best._replace(status=status, bound_s=bound_s, options={"steps": steps})
 
 
+def _default_steps(tasks: int) -> int:
+    count = max(1, tasks)
+    return max(1, min(_STEPS[0] * count, _STEPS[1] // count**2))
+
+
+def _check(**options: float) -> None:
+    for name, value in options.items():
+        if not value > 0:
+            raise UsageError(f"{name} is {value}, but planner cpsat needs more than 0")
+
+
+def _solver(cp_model: Any, limit: float, time_limit_s: float, workers: int, seed: int) -> Any:
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = limit
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.num_workers = workers
+    solver.parameters.interleave_search = True  # workers in turns: the same on any machine
+    solver.parameters.random_seed = seed
+    # The solver would leave SIGINT without a handler: Ctrl-C would kill the process from then on.
+    solver.parameters.catch_sigint_signal = False
+    return solver
+
+
 def _formulate(problem: Problem, start: Solution) -> Formulation:
     """The problem in whole ticks, to be solved in no more of them than ``start`` takes."""
     tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start[:2])) / _TICKS))
     formulation = Formulation(
         problem, problem.tasks, Timeline(problem), Constraints(tick_s, whole=True),
-        problem.chain.tails_s, joined=True,
+        problem.bounds.chain.tails_s, fused=True,
     )  # fmt: skip
     formulation.keep_order()
     known = formulation.solution(*start[:2])

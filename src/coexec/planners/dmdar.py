@@ -3,7 +3,8 @@
 import heapq
 from dataclasses import dataclass, field
 
-from coexec.problem.building import Problem, Solution
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
 
 __all__ = ["solve"]
 
@@ -99,7 +100,7 @@ class _Run:
             source = self.assignment[problem.maker[tensor]]
             if source != device and (tensor, device) not in self._arrival_s:
                 link = problem.links[source][device]
-                total_s += link.latency_s + problem.copy_s[tensor][source][device]
+                total_s += link.latency_s + problem.transfer_s[tensor][source][device]
         return total_s
 
     def _prefetch(self, task: int, device: int, now_s: float) -> None:
@@ -108,8 +109,8 @@ class _Run:
             source = self.assignment[problem.maker[tensor]]
             if source != device and (tensor, device) not in self._arrival_s:
                 link = problem.links[source][device]
-                copy_s = problem.copy_s[tensor][source][device]
-                self._arrival_s[tensor, device] = now_s + link.latency_s + copy_s
+                transfer_s = problem.transfer_s[tensor][source][device]
+                self._arrival_s[tensor, device] = now_s + link.latency_s + transfer_s
 
     def _pop(self, now_s: float, ends: list[tuple[float, int, int]]) -> None:
         for device, worker in enumerate(self._workers):

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coexec.errors import PlanError
-from coexec.problem.building import Problem, Solution, Timeline, makespan_s
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
+from coexec.problem.timeline import Timeline, makespan_s
 
 __all__ = ["solve"]
 
@@ -13,7 +15,7 @@ __all__ = ["solve"]
 def solve(problem: Problem, *, max_tasks: int = 10) -> Solution:
     """The optimum over all assignments of tasks to devices and all orders on them.
 
-    Promises the least makespan in the planners' model of time (`problem.building.Timeline`). That
+    Promises the least makespan in the planners' model of time (`problem.timeline.Timeline`). That
     is the simulator's for segments of one task each: waits start at the end of a predecessor,
     copies keep source, target or nobody busy. What only segments of several tasks do is not in it:
     they save launches, and they wait for all they need before they start; so the simulated makespan
@@ -56,8 +58,8 @@ def _first(problem: Problem) -> tuple[float, tuple[int, ...], tuple[int, ...]]:
             if problem.latency_s[task][device] < math.inf:
                 options.append(timeline.copy())
                 options[-1].run(task, device)
-        timeline = min(options, key=lambda option: option.free_s[option.device[task]])
-    assignment, sequence = tuple(timeline.device), tuple(problem.tasks)
+        timeline = min(options, key=lambda option: option.end_s[task])
+    assignment, sequence = tuple(timeline.place), tuple(problem.tasks)
     return makespan_s(problem, assignment, sequence), assignment, sequence
 
 

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from coexec.problem.building import Problem, Solution
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
 
 __all__ = ["Slot", "schedule", "solve"]
 

@@ -1,11 +1,24 @@
-"""HOPE's greedy search with node merging ("HOPE:GS")."""
+"""HOPE's greedy search with node merging ("HOPE:GS").
+
+Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
+mobiles", High Technology Letters, 2022, Algorithm 2. Where the paper leaves the choice open: no
+task starts before a device is free, and of those that can start then, the one with the highest
+upward rank comes first (otherwise plans of NASNet-large are a tenth longer); among equal
+completions the smaller sum of ends wins, then fewer transfers, then fewer bytes, which keeps a task
+with the heaviest of its predecessors; ready tasks beyond the first K stay in the queue (the printed
+algorithm loses them). Ours is the comparison with single devices: what is placed early at no cost
+can drag the rest to a processor that is slow for it, and then the paper's algorithm loses to the
+other one by a third (PNASNet-mobile on the fastest phone).
+"""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from coexec.errors import UsageError
-from coexec.problem.building import Problem, Solution, Timeline, alone, simulated_s
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, alone, simulated_s
+from coexec.problem.timeline import Timeline
 
 __all__ = ["default_merge_below_s", "default_top_k", "merge", "solve"]
 
@@ -25,16 +38,6 @@ def solve(
     that the simulated plan is not slower than the best single device. O(|V| |D|^K), besides
     sorting.
 
-    Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
-    mobiles", High Technology Letters, 2022, Algorithm 2. Where the paper leaves the choice open:
-    no task starts before a device is free, and of those that can start then, the one with the
-    highest upward rank comes first (otherwise plans of NASNet-large are a tenth longer); among
-    equal completions the smaller sum of ends wins, then fewer transfers, then fewer bytes, which
-    keeps a task with the heaviest of its predecessors; ready tasks beyond the first K stay in the
-    queue (the printed algorithm loses them). Ours is the comparison with single devices: what is
-    placed early at no cost can drag the rest to a processor that is slow for it, and then the
-    paper's algorithm loses to the other one by a third (PNASNet-mobile on the fastest phone).
-
     Args:
         top_k: K; by default every K up to the paper's (4 for two devices, 3 for three, else the
             most that tries no more than 256 combinations), and the shortest plan is kept: placing
@@ -52,20 +55,19 @@ def solve(
     below_s = [default_merge_below_s(problem), default_merge_below_s(problem, copies=True)]
     if merge_below_s is not None:
         below_s = [merge_below_s]
-    most = default_top_k(len(problem.devices))
-    options, plans = [], []
-    for below, groups in _distinct(problem, below_s):
-        ks = [top_k] if top_k else range(1, most + 1)
-        found = [(k, *_search(problem, groups, k)) for k in ks]
-        k, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
-        options.append({"top_k": k, "merge_below_s": below})
-        plans.append(Solution(timeline.device, sequence))
-    for single in alone(problem):
-        options.append(options[0])
-        plans.append(single)
-    spans_s = [simulated_s(problem, plan) for plan in plans]
-    best = spans_s.index(min(spans_s))
-    return plans[best]._replace(options=options[best])
+    plans = [_shortest(problem, *one, top_k) for one in _distinct(problem, below_s)]
+    plans += [single._replace(options=plans[0].options) for single in alone(problem)]
+    return min(plans, key=lambda plan: simulated_s(problem, plan))
+
+
+def _shortest(
+    problem: Problem, below_s: float, groups: Sequence[tuple[int, ...]], top_k: int | None
+) -> Solution:
+    """For the groups of one threshold, the shortest plan of all K that are asked for."""
+    ks = [top_k] if top_k else range(1, default_top_k(len(problem.devices)) + 1)
+    found = [(k, *_search(problem, groups, k)) for k in ks]
+    k, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
+    return Solution(timeline.place, sequence, options={"top_k": k, "merge_below_s": below_s})
 
 
 def _distinct(
@@ -106,7 +108,7 @@ def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
     """What takes less is not worth waiting for another device; with ``copies``, or copying."""
     pairs = [(a, b) for a in problem.devices for b in problem.devices]
     least_s = [
-        min((copy_s[a][b] for copy_s in problem.copy_s), default=0.0) if copies else 0.0
+        min((transfer_s[a][b] for transfer_s in problem.transfer_s), default=0.0) if copies else 0.0
         for a, b in pairs
     ]
     latency_s = max(

@@ -1,4 +1,15 @@
-"""HOPE's integer linear program on parts of the graph ("HOPE:LP")."""
+"""HOPE's integer linear program on parts of the graph ("HOPE:LP").
+
+Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
+mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Ours: times and tensors
+carried from part to part, copies that keep any of the two devices or none busy, and the look ahead,
+without which a part ends early at the cost of the rest.
+
+Parts follow each other without a barrier: a part begins on each device when that is free, and knows
+where the tensors are that it reads. The objective of a part is the latest end of its tasks, each
+with a share of the longest way from there to the end of the graph. Each part is solved from plain
+list scheduling, and judged against it.
+"""
 
 import math
 from collections import Counter
@@ -8,14 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coexec.errors import UsageError
-from coexec.problem.building import (
-    Problem,
-    Solution,
-    Timeline,
-    alone,
-    makespan_s,
-    simulated_s,
-)
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, alone, simulated_s
+from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import Constraints
 from coexec.solvers.exact.formulation import Formulation, Valuation
 from coexec.solvers.exact.listing import listed
@@ -44,22 +50,11 @@ def solve(
 ) -> Solution:
     """Cut the graph into small parts and plan one after the other, each with an integer program.
 
-    Parts follow each other without a barrier: a part begins on each device when that is free, and
-    knows where the tensors are that it reads. The objective of a part is the latest end of its
-    tasks, each with a share of the longest way from there to the end of the graph. Promises the
-    optimum in the planners' model of time (`problem.building.Timeline`) if there is one part only,
-    as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else only that
-    the simulated plan is not slower than the best single device, nor than plain list scheduling,
-    from which each part is solved and against which it is judged. Exponential in ``part_tasks``,
-    linear in the number of parts.
-
-    Same input, same plan, unless the clock stops a solver: only ``time_limit_s`` can make two runs
-    differ.
-
-    Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
-    mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Ours: times and
-    tensors carried from part to part, copies that keep any of the two devices or none busy, and
-    the look ahead, without which a part ends early at the cost of the rest.
+    Promises the optimum in the planners' model of time (`problem.timeline.Timeline`) if there is
+    one part only, as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else
+    only that the simulated plan is not slower than the best single device, nor than plain list
+    scheduling. Exponential in ``part_tasks``, linear in the number of parts. Same input, same plan,
+    unless the clock stops a solver: only ``time_limit_s`` can make two runs differ.
 
     Args:
         part_tasks: the paper's NT; a part has fewer tasks. 0: the whole graph is one part.
@@ -86,13 +81,18 @@ def solve(
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
     best = min(solved, key=lambda solution: makespan_s(problem, *solution.found[:2]))
     if not best.proven:
-        ranks_s = problem.upward_rank_s
-        timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
-        plans = [best.found, Solution(timeline.device, sequence), *alone(problem)]
-        best = best._replace(found=min(plans, key=lambda found: simulated_s(problem, found)))
+        best = best._replace(found=_no_worse(problem, best.found))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     chosen = {"look_ahead": best.look_ahead, "max_nodes": max_nodes}
     return best.found._replace(status=status, options=chosen)
+
+
+def _no_worse(problem: Problem, found: Solution) -> Solution:
+    """The shortest of ``found``, plain list scheduling and single devices in the simulator."""
+    ranks_s = problem.upward_rank_s
+    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
+    plans = [found, Solution(timeline.place, sequence), *alone(problem)]
+    return min(plans, key=lambda plan: simulated_s(problem, plan))
 
 
 def _check(
@@ -169,10 +169,10 @@ def _cut(counts: Mapping[int, int], eps: float) -> int:
 
 def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Solved:
     """The graph as one part; if the solver has no time for anything, as listed."""
-    ranks_s, tails_s = problem.upward_rank_s, problem.chain.tails_s
+    ranks_s, tails_s = problem.upward_rank_s, problem.bounds.chain.tails_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
     formulation = _formulate(problem, problem.tasks, Timeline(problem), tails_s, timeline)
-    known = formulation.solution(timeline.device, sequence)
+    known = formulation.solution(timeline.place, sequence)
     formulation.within(known.moments[formulation.end_of_all])
     solution, proven = solver.solve(formulation, known, 0.0, max_nodes)
     assignment, sequence = formulation.read(solution)
@@ -192,7 +192,7 @@ def _in_parts(
     for part in parts:
         timeline, ordered = _part(problem, part, timeline, follows_s, max_nodes, solver)
         sequence += ordered
-    return _Solved(Solution(timeline.device, sequence), share)
+    return _Solved(Solution(timeline.place, sequence), share)
 
 
 def _follows_s(problem: Problem) -> list[float]:
@@ -217,7 +217,7 @@ def _part(
     if solver.left_s <= 0:
         return first, sequence
     formulation = _formulate(problem, part, before, follows_s, first)
-    known = formulation.solution(first.device, sequence)
+    known = formulation.solution(first.place, sequence)
     formulation.within(known.moments[formulation.end_of_all])
     solution, _ = solver.solve(formulation, known, _SUM_OF_ENDS, max_nodes)
     assignment, ordered = formulation.read(solution)

@@ -2,7 +2,8 @@
 
 import math
 
-from coexec.problem.building import Problem, Solution
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
 
 __all__ = ["line", "solve"]
 
@@ -53,6 +54,6 @@ def _moving_s(problem: Problem, task: int, source: int, target: int) -> float:
     """Seconds that all inputs of ``task`` need from one device to another."""
     if source == target:
         return 0.0
-    latency_s = problem.links[source][target].latency_s
     tensors = problem.reads[task]
-    return sum((problem.copy_s[t][source][target] for t in tensors), latency_s if tensors else 0.0)
+    latency_s = problem.links[source][target].latency_s if tensors else 0.0
+    return sum((problem.transfer_s[t][source][target] for t in tensors), latency_s)

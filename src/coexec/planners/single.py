@@ -3,8 +3,9 @@
 import math
 
 from coexec.errors import DeviceError, InfeasibleError
-from coexec.problem.building import Problem, Solution
-from coexec.timing.simulate import launched_s
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
+from coexec.timing.clock import launched_s
 
 __all__ = ["solve"]
 

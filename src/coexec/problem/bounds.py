@@ -4,19 +4,104 @@
 where it cannot run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Chain", "Flags", "Floats", "chained", "precedence", "shared_out"]
+__all__ = ["Bounds", "Chain", "Flags", "Floats", "Matrix", "chained", "precedence", "shared_out"]
 
+Matrix = tuple[tuple[float, ...], ...]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _MOST_CHAINED = 2000
 """Tasks; all pairs of them are looked at, with all that lies between, in two matrix products."""
+
+
+class Chain(NamedTuple):
+    """The longest chains of tasks that each wait for all the work since the one before."""
+
+    heads_s: tuple[float, ...]
+    """By task, the earliest that it can start."""
+    tails_s: tuple[float, ...]
+    """By task, the least that follows its end."""
+    total_s: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a problem, each computed when it is asked for."""
+
+    latency_s: Matrix
+    """By task, by device: seconds on its own; infinite where it cannot run."""
+    net_s: Matrix
+    launches_s: tuple[float, ...]
+    """By device, what starting a segment takes."""
+    predecessors: Sequence[Sequence[int]]
+    """By task."""
+    precedes: Flags
+    """Whether there is a path from one task (row) to another (column)."""
+    comm_s: Callable[[int, int, int, int], float]
+    """Of task, successor and their devices: the least from the end of one to the data at the
+    other."""
+    crossing_s: float
+    """The least time for a result to get to another device."""
+
+    @cached_property
+    def least_s(self) -> float:
+        """No plan of unsplit tasks is faster: the longest of three ways to see the work."""
+        return max(self.critical_path_s, self.divisible_load_s, self.chained_load_s)
+
+    @cached_property
+    def critical_path_s(self) -> float:
+        """The longest path when each task on it runs where that suits the path best.
+
+        Data that crosses devices pays for it. A program's launch is charged once, as it would be
+        if the path were a single segment, and no more of it than the path's first task takes.
+        """
+        devices = range(len(self.launches_s))
+        ends_s: list[list[float]] = []
+        for task, before in enumerate(self.predecessors):
+            ends_s.append([
+                self.net_s[task][b] + max([
+                    min(self.launches_s[b], self.latency_s[task][b]),
+                    *(
+                        min(ends_s[p][a] + self.comm_s(p, task, a, b) for a in devices)
+                        for p in before
+                    ),
+                ])
+                for b in devices
+            ])  # fmt: skip
+        return max((min(row) for row in ends_s), default=0.0)
+
+    @property
+    def divisible_load_s(self) -> float:
+        """All work shared out over all devices, as if tasks could be cut at will."""
+        return self._shared_out[0]
+
+    @property
+    def chained_load_s(self) -> float:
+        """The longest chain of tasks that each wait for all the work since the one before."""
+        return self.chain.total_s
+
+    @cached_property
+    def chain(self) -> Chain:
+        """How early each task can start, and how much must follow it, for the work alone."""
+        uniform = np.full(len(self.launches_s), 1 / len(self.launches_s))
+        weightings = [self._shared_out[1], uniform]
+        return chained(self._net, self.precedes, weightings, self.crossing_s)
+
+    @cached_property
+    def _shared_out(self) -> tuple[float, Floats]:
+        return shared_out(self._net)
+
+    @cached_property
+    def _net(self) -> Floats:
+        return np.array(self.net_s, dtype=float).reshape(-1, len(self.launches_s))
 
 
 def precedence(predecessors: Sequence[Sequence[int]]) -> Flags:
@@ -53,16 +138,6 @@ def shared_out(net_s: Floats) -> tuple[float, Floats]:
         weights = weights * np.exp(step * loads_s / max(loads_s.max(), np.finfo(float).tiny))
         weights = weights / weights.sum()
     return best_s, best_weights
-
-
-class Chain(NamedTuple):
-    """The longest chains of tasks that each wait for all the work since the one before."""
-
-    heads_s: tuple[float, ...]
-    """By task, the earliest that it can start."""
-    tails_s: tuple[float, ...]
-    """By task, the least that follows its end."""
-    total_s: float
 
 
 def chained(net_s: Floats, before: Flags, weightings: Sequence[Floats], crossing_s: float) -> Chain:

@@ -1,12 +1,12 @@
-"""Which tasks of a device are launched as one, and what a plan of such launches takes.
+"""Which tasks of a device are fused into one launch, and what a plan of such launches takes.
 
 A launch is a tuple of tasks, none before its predecessors; a queue is what a device launches, in
-order. Joining two launches saves one, but who needs the first then waits for both, and both wait
-for what the second needs. `coexec.plans.derive` joins where that delays nobody, whatever tasks
-take; here it is also done where those who wait have time, as predicted.
+order. Fusing two launches saves one, but what needs the first then waits for both, and both wait
+for what the second needs. `coexec.plans.derive` fuses where that delays nothing, whatever tasks
+take; here it is also done where what waits has time, as predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -14,9 +14,10 @@ from typing import NamedTuple
 from coexec.plans.derive import derive
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, written
-from coexec.timing.simulate import launched_s
+from coexec.problem.timeline import sent
+from coexec.timing.clock import Clock, Move, launched_s
 
-__all__ = ["Clock", "Launch", "Queues", "found_in", "join", "joined", "queues_of"]
+__all__ = ["Evaluator", "Launch", "Queues", "Run", "found_in", "fuse", "fused", "queues_of"]
 
 Launch = tuple[int, ...]
 Queues = list[list[Launch]]
@@ -40,22 +41,22 @@ def queues_of(problem: Problem, found: Solution) -> Queues:
 
 def found_in(problem: Problem, queues: Queues) -> Solution:
     """The plan that launches what the queues say. They must not wait for each other in a circle."""
-    run = _Run(Clock(problem), queues)
-    joined = (task for queue in queues for launch in queue for task in launch[1:])
-    return Solution(run.device, [t for launch in run.done for t in launch], frozenset(joined))
+    run = Run(Evaluator(problem), queues)
+    behind = (task for queue in queues for launch in queue for task in launch[1:])
+    return Solution(run.place, [t for launch in run.done for t in launch], frozenset(behind))
 
 
-def joined(problem: Problem, found: Solution) -> Solution:
-    """The same plan with launches joined as long as that makes it no longer. O(tries |V|).
+def fused(problem: Problem, found: Solution) -> Solution:
+    """The same plan with launches fused as long as that makes it no longer. O(tries |V|).
 
     Only where nothing is copied between devices. Elsewhere launches are short beside the rest, and
     copies for a later task of a launch delay its first.
     """
-    clock = Clock(problem)
-    if not any(problem.launches_s) or any(clock.takes_time):
+    evaluator = Evaluator(problem)
+    if not any(problem.launches_s) or evaluator.moves:
         return found
     queues = queues_of(problem, found)
-    best_s = clock.makespan_s(queues)
+    best_s = evaluator.run(queues).total_s
     if best_s == inf:  # some task cannot run where it is
         return found
     changed = True
@@ -64,8 +65,8 @@ def joined(problem: Problem, found: Solution) -> Solution:
         for device, queue in enumerate(queues):
             at = 0
             while at + 1 < len(queue):
-                tried = join(queues, device, at)
-                tried_s = clock.makespan_s(tried)
+                tried = fuse(queues, device, at)
+                tried_s = evaluator.run(tried).total_s
                 if tried_s <= best_s:
                     queues, queue, best_s, changed = tried, tried[device], tried_s, True
                 else:
@@ -73,7 +74,7 @@ def joined(problem: Problem, found: Solution) -> Solution:
     return found_in(problem, queues)
 
 
-def join(queues: Queues, device: int, at: int) -> Queues:
+def fuse(queues: Queues, device: int, at: int) -> Queues:
     """The queues with launch ``at`` of a device and the one behind it made one."""
     queue = queues[device]
     both = queue[at] + queue[at + 1]
@@ -91,34 +92,25 @@ class _Facts(NamedTuple):
     """What it reads of them and takes time to be copied."""
 
 
-class Clock:
-    """Times queues by the rules of the simulator, many times as fast.
+class Evaluator:
+    """Times queues by the clock's rules, many times as fast as `derive` and `simulate`.
 
-    It differs in two things: what a task sends leaves in the order of the readers in the queues,
-    device by device, in the simulator in that of all segments; and what takes no time to be copied
-    does not stand in line for its link.
+    That is what the simulator says where each launch is a segment.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.wait_s = [
-            [0.0 if a == b else link.latency_s for b, link in enumerate(row)]
-            for a, row in enumerate(problem.links)
-        ]
-        self.takes_time = [any(any(row) for row in copies_s) for copies_s in problem.copy_s]
+        self.takes_time = [any(any(row) for row in rows_s) for rows_s in problem.transfer_s]
         """By tensor, whether a copy of it does."""
-        self.sends = any(self.takes_time) and any(
+        self.moves = any(self.takes_time)
+        self.sends = self.moves and any(
             link.busy != "target" for row in problem.links for link in row
         )
         self.facts = lru_cache(maxsize=_FACTS)(self._facts)
 
-    def makespan_s(self, queues: Queues) -> float:
-        """Seconds until all is done; infinite if launches wait for each other in a circle."""
-        return _Run(self, queues).makespan_s
-
-    def ends_s(self, queues: Queues) -> list[float]:
-        """By task, when its launch ends."""
-        return _Run(self, queues).end_s
+    def run(self, queues: Queues) -> "Run":
+        """What happens if devices launch what the queues say."""
+        return Run(self, queues)
 
     def _facts(self, launch: Launch) -> _Facts:
         problem, inside = self.problem, set(launch)
@@ -132,98 +124,71 @@ class Clock:
         return _Facts(tuple(run_s), tuple(before), tuple(tensors))
 
 
-class _Run:
-    """Every launch as early as it can."""
+class Run(Clock):
+    """Every launch of some queues as early as it can. Nodes are tasks."""
 
-    def __init__(self, clock: Clock, queues: Queues) -> None:
-        self._clock, self._problem = clock, clock.problem
-        count = len(clock.problem.tasks)
-        self.device = [0] * count
-        """By task that has run, its device."""
-        self.end_s = [inf] * count
-        """By task, when its launch ends; infinite if it cannot start."""
-        self._free_s = [0.0] * len(queues)
-        self._there: set[tuple[int, int]] = set()
-        self._arrival_s: dict[tuple[int, int], float] = {}
-        self._link_free_s: dict[tuple[int, int], float] = {}
-        self._sends = self._wanted(queues) if clock.sends else {}
+    def __init__(self, evaluator: Evaluator, queues: Queues) -> None:
+        problem = evaluator.problem
+        super().__init__(problem.places, len(problem.tasks))
+        self._evaluator = evaluator
+        self._incoming: Mapping[int, list[Move]] = {}
+        self._outgoing: Mapping[int, list[Move]] = {}
+        if evaluator.moves:
+            self._incoming, self._outgoing = _moves(evaluator, queues)
         self.done: list[Launch] = []
         """All launches, none before what it waits for."""
         self._run(queues)
         all_done = len(self.done) == sum(map(len, queues))
-        self.makespan_s = max(self._free_s) if all_done else inf
+        self.total_s = self.makespan_s if all_done else inf
+        """Seconds until all is done; infinite if launches wait for each other in a circle."""
 
     def _run(self, queues: Queues) -> None:
-        at = [0] * len(queues)
+        """Let each device in turn launch all that it can, until none can go on."""
+        launch_all, facts, done = self.launch, self._evaluator.facts, self.done
+        incoming, outgoing = self._incoming, self._outgoing
+        rest = list(map(iter, queues))
+        heads = [next(queue, None) for queue in rest]
         going = True
         while going:
             going = False
-            for device, queue in enumerate(queues):
-                while at[device] < len(queue) and self._runs(queue[at[device]], device):
-                    at[device] += 1
+            for device, queue in enumerate(rest):
+                while (tasks := heads[device]) is not None:
+                    run_s, before, _ = facts(tasks)
+                    moves = incoming.get(tasks[0], ())
+                    if launch_all(tasks, device, run_s[device], before, moves) == inf:
+                        break
+                    if outgoing:
+                        for move in outgoing.get(tasks[0], ()):
+                            self.send(tasks[0], move)
+                    done.append(tasks)
+                    heads[device] = next(queue, None)
                     going = True
 
-    def _runs(self, launch: Launch, device: int) -> bool:
-        """Let a device run its next launch, unless something that this waits for has not run."""
-        facts = self._clock.facts(launch)
-        start_s = self._free_s[device]
-        for task in facts.before:
-            ready_s = self.end_s[task]
-            if self.device[task] != device:
-                ready_s += self._clock.wait_s[self.device[task]][device]
-            if ready_s > start_s:
-                start_s = ready_s
-        if start_s == inf:
-            return False
-        if facts.tensors:
-            start_s = self._received_s(facts.tensors, device, start_s)
-        end_s = self._free_s[device] = start_s + facts.run_s[device]
-        for task in launch:
-            self.device[task], self.end_s[task] = device, end_s
-        for tensor, target in self._sends.get(launch, ()):
-            self._send(tensor, device, target, end_s)
-        self.done.append(launch)
-        return True
 
-    def _received_s(self, tensors: Sequence[int], device: int, start_s: float) -> float:
-        arrived_s = start_s
-        for tensor in tensors:
-            source = self.device[self._problem.maker[tensor]]
-            if source == device or (tensor, device) in self._there:
-                continue
-            self._there.add((tensor, device))
-            if self._problem.links[source][device].busy == "target":
-                start_s += self._problem.copy_s[tensor][source][device]
-            else:
-                arrived_s = max(arrived_s, self._arrival_s[tensor, device])
-        return max(start_s, arrived_s)
-
-    def _send(self, tensor: int, source: int, target: int, end_s: float) -> None:
-        link = self._problem.links[source][target]
-        copy_s = self._problem.copy_s[tensor][source][target]
-        if link.busy == "target":
-            return
-        if link.busy == "source":
-            done_s = self._free_s[source] = self._free_s[source] + copy_s
-        else:
-            done_s = max(end_s, self._link_free_s.get((source, target), 0.0)) + copy_s
-            self._link_free_s[source, target] = done_s
-        self._arrival_s[tensor, target] = done_s + link.latency_s
-
-    def _wanted(self, queues: Queues) -> dict[Launch, list[tuple[int, int]]]:
-        """By launch, the (tensor, device) that it has to send: of what it made first first, and in
-        the order of the readers."""
-        launch_of = {task: launch for queue in queues for launch in queue for task in launch}
-        home = {launch: device for device, queue in enumerate(queues) for launch in queue}
-
-        def made(send: tuple[int, int]) -> int:
-            task = self._problem.maker[send[0]]
-            return launch_of[task].index(task)
-
-        found: dict[Launch, dict[tuple[int, int], None]] = {}
-        for target, queue in enumerate(queues):
-            for tensor in (x for launch in queue for x in self._clock.facts(launch).tensors):
-                source = launch_of[self._problem.maker[tensor]]
-                if home[source] != target:
-                    found.setdefault(source, {})[tensor, target] = None
-        return {launch: sorted(sends, key=made) for launch, sends in found.items()}
+def _moves(
+    evaluator: Evaluator, queues: Queues
+) -> tuple[dict[int, list[Move]], dict[int, list[Move]]]:
+    """By the first task of a launch, what it receives and what it sends."""
+    problem = evaluator.problem
+    home = [0] * len(problem.tasks)
+    for place, queue in enumerate(queues):
+        for launch in queue:
+            for task in launch:
+                home[task] = place
+    incoming: dict[int, list[Move]] = {}
+    makers = set()
+    for place, queue in enumerate(queues):
+        there = set()
+        for launch in queue:
+            for tensor in evaluator.facts(launch).tensors:
+                maker = problem.maker[tensor]
+                if home[maker] != place and tensor not in there:
+                    there.add(tensor)
+                    makers.add(maker)
+                    move = problem.moves[tensor][home[maker]][place]
+                    incoming.setdefault(launch[0], []).append(move)
+    outgoing: dict[int, list[Move]] = {}
+    for launch in (launch for queue in queues for launch in queue if evaluator.sends):
+        if sending := [task for task in launch if task in makers]:
+            outgoing[launch[0]] = sent(problem, sending, home)
+    return incoming, outgoing

@@ -21,10 +21,10 @@ class Solution(NamedTuple):
     assignment: Sequence[int]
     """By task, its device."""
     sequence: Sequence[int]
-    """All tasks, none before its predecessors: so a plan without ``joined`` has no deadlock."""
-    joined: frozenset[int] = frozenset()
-    """Tasks that are launched with the one before them on their device; nothing elsewhere may have
-    to run between the two."""
+    """All tasks, none before its predecessors: so a plan without ``fused`` has no deadlock."""
+    fused: frozenset[int] = frozenset()
+    """Tasks fused into the launch of the one before them on their device. Invalid if another device
+    must run something between the two."""
     status: str = "feasible"
     """"optimal", "feasible" or "time limit"."""
     bound_s: float | None = None
@@ -54,7 +54,7 @@ def written(problem: Problem, found: Solution, provenance: Provenance = _NOBODYS
     pieces = [graph.whole_piece(task) for task in graph.tasks]
     order = {
         place: tuple(pieces[task] for task in found.sequence if found.assignment[task] == device)
-        for device, place in enumerate(problem.places)
+        for device, place in enumerate(problem.system.places)
     }
-    fused = frozenset(pieces[task] for task in found.joined)
+    fused = frozenset(pieces[task] for task in found.fused)
     return Plan.of_places(graph.fingerprint, order, provenance, fused)

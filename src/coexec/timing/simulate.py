@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 
 from coexec.costs.base import CostModel
 from coexec.plans.schedule import Progress, Schedule, Segment, Transfer
-from coexec.system.hardware import Link, Place, System
+from coexec.system.hardware import Place, System
+from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
 from coexec.timing.trace import Flow, Span, Trace
 
-__all__ = ["VirtualClock", "flows", "launched_s", "segment_s", "simulate"]
+__all__ = ["VirtualClock", "flows", "segment_s", "simulate"]
 
 
 def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
@@ -21,18 +22,9 @@ def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
     return launched_s(pieces_s, cost.launch_s(segment.place))
 
 
-def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
-    """Seconds of pieces in one launch, each of which was measured with a launch of its own.
-
-    A piece may measure shorter than an average launch; no launch gets shorter by having it.
-    """
-    computing_s = sum(max(0.0, s - launch_s) for s in pieces_s)
-    return computing_s + min(launch_s, max(pieces_s, default=0.0))
-
-
 def simulate(schedule: Schedule, cost: CostModel, system: System, requests: int = 1) -> Trace:
     """The trace of ``requests`` inferences that wait at second 0, in virtual seconds."""
-    clock = VirtualClock(schedule, cost, system)
+    clock = VirtualClock(schedule, cost, system, requests)
     progress = Progress(schedule.segments, requests)
     running = [(clock.run(node), node) for node in progress.ready()]
     heapq.heapify(running)
@@ -44,110 +36,106 @@ def simulate(schedule: Schedule, cost: CostModel, system: System, requests: int 
 
 
 class VirtualClock:
-    """Start and end of each node, from those of the nodes it waits for.
+    """Start and end of each node, from those of the nodes it waits for: `Clock` for a schedule.
 
-    Each device has a time of its own. It passes when the device computes and when a link keeps
-    it busy, and jumps ahead when the device waits. The order in which different devices are
-    asked therefore changes nothing: the executor's threads get the simulator's numbers.
+    Devices may be asked in any order: the executor's threads get the simulator's numbers.
     """
 
-    def __init__(self, schedule: Schedule, cost: CostModel, system: System) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        cost: CostModel,
+        system: System,
+        requests: int = 1,
+        places: Places | None = None,
+    ) -> None:
+        """``places`` are those of the system's devices with their engines, if not given."""
         self._schedule = schedule
-        self._cost = cost
-        self._system = system
+        self._names = system.names
         self._count = len(schedule.segments)
+        self._places = [place for device in system.devices for place in device.places]
+        places = places_of(system, self._places) if places is None else places
+        self._place = [self._places.index(segment.place) for segment in schedule.segments]
         self._duration_s = [segment_s(s, schedule, cost) for s in schedule.segments]
-        self._free_s = dict.fromkeys(system.names, 0.0)
-        self._link_free_s: dict[tuple[Place, Place], float] = {}
-        self._end_s: dict[int, float] = {}
-        self._arrival_s: dict[tuple[int, int], float] = {}
+        self._transfer_s = []
+        for transfer in schedule.transfers:
+            source, target = self._ends(transfer)
+            link = places.links[source][target]
+            self._transfer_s.append(cost.transfer_s(transfer.size_bytes, link))
+        self._incoming, self._outgoing = _incoming(schedule), _outgoing(schedule)
         self._spans: list[Span] = []
+        self._clock = Clock(places, self._count * requests, self._noted)
 
     def run(self, node: int) -> float:
         """Let ``node`` run as early as it can, all that it waits for having run; its end."""
         request, index = divmod(node, self._count)
-        segment = self._schedule.segments[index]
-        self._receive(segment, request)
-        start_s = self._free_s[segment.device]
-        end_s = start_s + self._duration_s[index]
-        self._free_s[segment.device] = self._end_s[node] = end_s
-        tasks = tuple(p.task for p in segment.pieces)
-        self._spans.append(
-            Span(
-                segment.name,
-                segment.device,
-                start_s,
-                end_s,
-                "compute",
-                tasks,
-                index,
-                request,
-                segment.engine,
-            )
-        )
-        self._send(segment, request)
+        before = [node - index + i for i in self._schedule.segments[index].after]
+        moves = [self._move(i, request) for i in self._incoming[index]]
+        duration_s = self._duration_s[index]
+        end_s = self._clock.launch((node,), self._place[index], duration_s, before, moves)
+        for i in self._outgoing[index]:
+            self._clock.send(node, self._move(i, request))
         return end_s
 
     def trace(self, requests: int) -> Trace:
         """What has run so far."""
         spans = sorted(self._spans, key=lambda s: (s.start_s, s.end_s, s.device))
-        return Trace(
-            self._system.names, tuple(spans), tuple(flows(self._schedule.transfers, requests))
-        )
+        return Trace(self._names, tuple(spans), tuple(flows(self._schedule.transfers, requests)))
 
-    def _receive(self, segment: Segment, request: int) -> None:
-        """Wait for what the segment reads, and copy what this device has to copy itself."""
-        here = segment.device
-        segments = self._schedule.segments
-        for before in segment.after:
-            source = segments[before].place
-            if source != segment.place:
-                latency_s = self._system.link(source, segment.place).latency_s
-                self._wait(here, self._end_s[request * self._count + before] + latency_s)
-        arrivals_s = [self._free_s[here]]
-        for number, transfer in enumerate(self._schedule.incoming[segment.index]):
-            link = self._system.link(segments[transfer.source].place, segment.place)
-            if link.busy == "target":
-                self._copy(here, transfer, link, request)
-            else:
-                node = request * self._count + segment.index
-                arrivals_s.append(self._arrival_s[node, number])
-        self._wait(here, max(arrivals_s))
+    def _ends(self, transfer: Transfer) -> tuple[int, int]:
+        return self._place[transfer.source], self._place[transfer.target]
 
-    def _send(self, segment: Segment, request: int) -> None:
-        """Copy what leaves: keeping this device busy, or in the background behind its back."""
-        here = segment.device
-        end_s = self._free_s[here]
-        for transfer in self._schedule.outgoing[segment.index]:
-            target = self._schedule.segments[transfer.target]
-            link = self._system.link(segment.place, target.place)
-            if link.busy == "target":
-                continue
-            if link.busy == "source":
-                self._copy(here, transfer, link, request)
-                done_s = self._free_s[here]
-            else:
-                ends = segment.place, target.place
-                start_s = max(end_s, self._link_free_s.get(ends, 0.0))
-                done_s = start_s + self._cost.transfer_s(transfer.size_bytes, link)
-                self._link_free_s[ends] = done_s
-            number = self._schedule.incoming[target.index].index(transfer)
-            key = (request * self._count + target.index, number)
-            self._arrival_s[key] = done_s + link.latency_s
+    def _move(self, number: int, request: int) -> Move:
+        source, target = self._ends(self._schedule.transfers[number])
+        return Move((number, request), source, target, self._transfer_s[number])
 
-    def _wait(self, device: str, until_s: float) -> None:
-        self._free_s[device] = max(self._free_s[device], until_s)
-
-    def _copy(self, busy: str, transfer: Transfer, link: Link, request: int) -> None:
-        duration_s = self._cost.transfer_s(transfer.size_bytes, link)
-        if duration_s <= 0.0:
+    def _noted(self, place: int, start_s: float, end_s: float, what: Iterable[int] | Move) -> None:
+        device, engine = self._places[place]
+        if isinstance(what, Move):
+            (number, request), source, target, _ = what
+            tensor = self._schedule.transfers[number].tensor
+            name = f"{tensor}: {self._places[source].device} -> {self._places[target].device}"
+            self._spans.append(Span(name, device, start_s, end_s, "transfer", request=request))
             return
-        start_s = self._free_s[busy]
-        self._free_s[busy] = start_s + duration_s
-        name = f"{transfer.tensor}: {link.source} -> {link.target}"
-        self._spans.append(
-            Span(name, busy, start_s, start_s + duration_s, "transfer", request=request)
-        )
+        for node in what:
+            request, index = divmod(node, self._count)
+            segment = self._schedule.segments[index]
+            tasks = tuple(piece.task for piece in segment.pieces)
+            self._spans.append(
+                Span(segment.name, device, start_s, end_s, "compute", tasks, index, request, engine)
+            )
+
+
+def _incoming(schedule: Schedule) -> list[list[int]]:
+    """By segment, the transfers that end there."""
+    found: list[list[int]] = [[] for _ in schedule.segments]
+    for number, transfer in enumerate(schedule.transfers):
+        found[transfer.target].append(number)
+    return found
+
+
+def _outgoing(schedule: Schedule) -> list[list[int]]:
+    """By segment, the transfers that start there, in the order in which they leave."""
+    graph, segments = schedule.graph, schedule.segments
+    number_of = {task.name: i for i, task in enumerate(graph.tasks)}
+    tasks = [[piece.task for piece in s.pieces] for s in segments]
+    places_of_task: dict[str, set[Place]] = {task.name: set() for task in graph.tasks}
+    for segment, names in zip(segments, tasks, strict=True):
+        for name in names:
+            places_of_task[name].add(segment.place)
+
+    def turn(number: int) -> tuple[int, int, int]:
+        """When it was made; then its first reader at the target, and as which input."""
+        transfer = schedule.transfers[number]
+        place = segments[transfer.target].place
+        made = tasks[transfer.source].index(graph.producer[transfer.tensor].name)
+        reader = next(t for t in graph.readers[transfer.tensor] if place in places_of_task[t.name])
+        return made, number_of[reader.name], reader.inputs.index(transfer.tensor)
+
+    found: list[list[int]] = [[] for _ in segments]
+    for number in sorted(range(len(schedule.transfers)), key=turn):
+        found[schedule.transfers[number].source].append(number)
+    return found
 
 
 def flows(transfers: Sequence[Transfer], requests: int = 1) -> Iterable[Flow]:

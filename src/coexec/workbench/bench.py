@@ -20,6 +20,7 @@ from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, ModelError, PlanError, StoreError, UsageError
+from coexec.frontend import FORM
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.schedule import Schedule
@@ -38,8 +39,6 @@ __all__ = ["ZOO", "Workbench", "make_plan", "opened_cache"]
 ZOO = "zoo:"
 _TRIES = 3
 """Times that a model is read whose files change meanwhile."""
-_FORM = "3"
-"""Raised when simplification or the zoo changes: what was cached of a model is then made anew."""
 
 
 class Workbench:
@@ -87,7 +86,7 @@ class Workbench:
             from coexec.frontend.digest import digest_of
 
             text = digest_of(self.source, self.settings.shapes, self.cache)
-        return hashlib.sha256(f"{text} {_FORM}".encode()).hexdigest()[:24]
+        return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
 
     @cached_property
     def model(self) -> "Model":

@@ -1,6 +1,6 @@
 """The planners' model of time as constraints: what an exact planner gives to its solver.
 
-The rules are those of `problem.building.Timeline`. With ``joined`` they are weaker, so that no plan
+The rules are those of `problem.timeline.Timeline`. With ``fused`` they are weaker, so that no plan
 takes less than they say in the simulator either: the tasks of a segment pay for one launch, what
 makes a new segment is left out, and what one task sends may leave in any order.
 """
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import combinations, permutations
 from typing import NamedTuple
 
-from coexec.problem.building import Problem, Timeline
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline
 from coexec.solvers.exact.constraints import FALSE, TRUE, Constraints, Literal, Rule, Sum
 from coexec.solvers.exact.listing import in_turn
 from coexec.solvers.exact.moves import copied_by_target, queued, sent_by_source
@@ -40,10 +41,10 @@ class Formulation(Placement):
         timeline: Timeline,
         constraints: Constraints,
         tails_s: Sequence[float],
-        joined: bool = False,
+        fused: bool = False,
     ) -> None:
         """``tails_s``: by task, what follows its end before the moment to be minimised."""
-        super().__init__(problem, tasks, timeline, constraints, joined)
+        super().__init__(problem, tasks, timeline, constraints, fused)
         self.end_of_all = constraints.moment()
         """The moment to be minimised."""
         self.horizon = math.inf
@@ -59,12 +60,12 @@ class Formulation(Placement):
     def _start_when_free(self) -> None:
         rule = self.constraints.rule
         for task in self.tasks:
-            rule(self.computes(task), Sum(self.problem.chain.heads_s[task]))
+            rule(self.computes(task), Sum(self.problem.bounds.chain.heads_s[task]))
             for device in self.able(task):
                 ended = self.computes(task).plus(self.run_s[task][device])
                 rule(self.ends(task), ended, [self.on(task, device)])
             for device in self.problem.devices:
-                free_s = self.timeline.free_s[device] + self.launch_s(task, device)
+                free_s = self.free_s[device] + self.launch_s(task, device)
                 rule(self.begins(task), Sum(free_s), [self.on(task, device)])
 
     def _wait_for_predecessors(self) -> None:
@@ -89,13 +90,23 @@ class Formulation(Placement):
                 self.constraints.rule(over, self.leaves(task))
         for device in self.problem.devices:
             able = [task for task in self.tasks if self.on(task, device) != FALSE]
-            busy = Sum(self.timeline.free_s[device])
-            for task in able:
-                occupied = self.occupies(task, device)
-                busy = busy.plus(flags=[(occupied.constant, self.on(task, device))])
-                busy = busy.plus(flags=occupied.flags)
             if able:
-                self.constraints.rule(over, busy.plus(min(self._tails_s[t] for t in able)))
+                # What follows the last task need not wait for all that this sends.
+                rests_s = [self._tails_s[task] - self._most_sent_s(task, device) for task in able]
+                busy = self._busy(able, device)
+                self.constraints.rule(over, busy.plus(max(0.0, min(rests_s))))
+
+    def _most_sent_s(self, task: int, device: int) -> float:
+        return sum(part.seconds for part in self.sends[task] if part.device == device)
+
+    def _busy(self, tasks: Sequence[int], device: int) -> Sum:
+        """When ``device`` has done its share of ``tasks`` and sent what it has to."""
+        busy = Sum(self.free_s[device])
+        for task in tasks:
+            occupied = self.occupies(task, device)
+            busy = busy.plus(flags=[(occupied.constant, self.on(task, device))])
+            busy = busy.plus(flags=occupied.flags)
+        return busy
 
     def one_at_a_time(self) -> None:
         """A device runs one task at a time, said with an order for each two tasks."""
@@ -125,14 +136,14 @@ class Formulation(Placement):
             moments[moment] = (0, horizon)
         for task, moment in self.start.items():
             able = self.able(task)
-            first = min(ticks(self.timeline.free_s[d]) for d in able)
+            first = min(ticks(self.free_s[d]) for d in able)
             least = min(ticks(self.run_s[task][d]) for d in able) + ticks(self._tails_s[task])
             moments[moment] = (first, max(first, horizon - least))
             last = horizon - ticks(self._tails_s[task])
             moments[self.end[task]] = (first, max(first, last))
 
     def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Valuation:
-        """The plan of `problem.building.build_plan`, as early as the constraints allow."""
+        """The plan of a `problem.solution.Solution`, as early as the constraints allow."""
         at = {task: place for place, task in enumerate(sequence)}
         chosen: dict[Literal, bool] = {}
         for task in self.tasks:
@@ -151,7 +162,7 @@ class Formulation(Placement):
     def read(self, solution: Valuation) -> tuple[list[int], list[int]]:
         """Assignment (by task of the graph) and sequence (of these tasks) of a solution."""
         flags, moments = solution
-        assignment = self.timeline.device.copy()
+        assignment = self.timeline.place.copy()
         keys = {}
         for task in self.tasks:
             for device in self.problem.devices:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
-from coexec.problem.building import Problem, Timeline
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline
 
 __all__ = ["in_turn", "listed"]
 

@@ -1,8 +1,8 @@
 """Copies between devices as constraints, for each kind of link.
 
-As in `problem.building.Timeline`: a tensor moves to a device once, for the first task that reads it
+As in `problem.timeline.Timeline`: a tensor moves to a device once, for the first task that reads it
 there. What has been moved before is there. In which order a task sends its tensors is left open
-in a formulation with joined tasks: the simulator takes the order of segments.
+in a formulation with fused tasks: the simulator takes the order of segments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class _Way(NamedTuple):
     maker: int
     source: int
     target: int
-    copy_s: float
+    transfer_s: float
     readers: Sequence[int]
 
 
@@ -42,7 +42,7 @@ def copied_by_target(placement: Placement) -> None:
             ]  # fmt: skip
             copies = all_of([placement.crosses(way.maker, reader, a, b), *(-e for e in earlier)])
             if copies != FALSE:
-                placement.copies[reader].append(Occupation(b, way.copy_s, copies))
+                placement.copies[reader].append(Occupation(b, way.transfer_s, copies))
 
 
 def sent_by_source(placement: Placement) -> None:
@@ -50,26 +50,26 @@ def sent_by_source(placement: Placement) -> None:
     ways = list(_ways(placement, "source"))
     for way in ways:
         if way.maker in placement.sends:
-            part = Occupation(way.source, way.copy_s, _moves(placement, way))
+            part = Occupation(way.source, way.transfer_s, _moves(placement, way))
             placement.sends[way.maker].append(part)
     for way in ways:
         ahead = [
-            (other.copy_s, _leaves_first(placement, other, way))
+            (other.transfer_s, _leaves_first(placement, other, way))
             for other in ways
             if other != way
             and (other.maker, other.source) == (way.maker, way.source)
-            and not placement.joined
+            and not placement.fused
         ]
-        _arrive(placement, way, placement.ends(way.maker).plus(way.copy_s, ahead))
+        _arrive(placement, way, placement.ends(way.maker).plus(way.transfer_s, ahead))
     _delay_by_late_sends(placement, [way for way in ways if way.maker not in placement.sends])
 
 
 def _delay_by_late_sends(placement: Placement, ways: Sequence[_Way]) -> None:
     """What was made before these tasks and is read only now, is sent before any of them."""
     for device in placement.problem.devices:
-        sends = [(w.copy_s, _moves(placement, w)) for w in ways if w.source == device]
+        sends = [(w.transfer_s, _moves(placement, w)) for w in ways if w.source == device]
         for task in placement.tasks if sends else ():
-            free = Sum(placement.timeline.free_s[device]).plus(flags=sends)
+            free = Sum(placement.free_s[device]).plus(flags=sends)
             placement.constraints.rule(placement.begins(task), free, [placement.on(task, device)])
 
 
@@ -81,16 +81,16 @@ def queued(placement: Placement) -> None:
     for way, leaves in moments.items():
         rule(leaves, placement.ends(way.maker))
         rule(leaves, Sum(placement.timeline.link_free_s.get((way.source, way.target), 0.0)))
-        _arrive(placement, way, leaves.plus(way.copy_s))
+        _arrive(placement, way, leaves.plus(way.transfer_s))
     for a, b in permutations(placement.problem.devices, 2):
         queue = [way for way in ways if (way.source, way.target) == (a, b)]
         for one, two in combinations(queue, 2) if len(queue) <= _MOST_QUEUED else ():
             both = [_moves(placement, one), _moves(placement, two)]
-            if placement.joined and one.maker == two.maker:
+            if placement.fused and one.maker == two.maker:
                 continue
             first = _leaves_first(placement, one, two)
-            rule(moments[two], moments[one].plus(one.copy_s), [*both, first])
-            rule(moments[one], moments[two].plus(two.copy_s), [*both, -first])
+            rule(moments[two], moments[one].plus(one.transfer_s), [*both, first])
+            rule(moments[one], moments[two].plus(two.transfer_s), [*both, -first])
 
 
 def _ways(placement: Placement, busy: Busy) -> Iterable[_Way]:
@@ -103,9 +103,9 @@ def _ways(placement: Placement, busy: Busy) -> Iterable[_Way]:
     for tensor, tasks in readers.items():
         maker = problem.maker[tensor]
         for a, b in permutations(problem.devices, 2):
-            copy_s = problem.copy_s[tensor][a][b]
-            if problem.links[a][b].busy == busy and copy_s and (tensor, b) not in there:
-                way = _Way(tensor, maker, a, b, copy_s, tuple(tasks))
+            transfer_s = problem.transfer_s[tensor][a][b]
+            if problem.links[a][b].busy == busy and transfer_s and (tensor, b) not in there:
+                way = _Way(tensor, maker, a, b, transfer_s, tuple(tasks))
                 if _moves(placement, way) != FALSE:
                     yield way
 

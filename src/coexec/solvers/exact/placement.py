@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from coexec.problem.building import Problem, Timeline
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline
 from coexec.solvers.exact.constraints import FALSE, TRUE, Constraints, Literal, Sum
 
 __all__ = ["Occupation", "Placement"]
@@ -22,7 +23,7 @@ class Occupation(NamedTuple):
 class Placement:
     """Where and when ``tasks``, in topological order, run behind those that ``timeline`` has run.
 
-    With ``joined``, a task takes what it adds to a segment, and the first of one pays its launch.
+    With ``fused``, a task takes what it adds to a segment, and the first of one pays its launch.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Placement:
         tasks: Sequence[int],
         timeline: Timeline,
         constraints: Constraints,
-        joined: bool,
+        fused: bool,
     ) -> None:
         self.problem, self.tasks, self.timeline = problem, tasks, timeline
-        self.joined = joined
-        self.run_s = problem.net_s if joined else problem.latency_s
+        self.fused = fused
+        self.free_s = [timeline.free_s[device] for device in problem.places.device]
+        """By place, when its device has done what the timeline has run."""
+        self.run_s = problem.net_s if fused else problem.latency_s
         self.constraints = constraints
         self.start = {task: constraints.moment() for task in tasks}
         """The moment at which its device gives itself to a task, first to copy what it reads."""
@@ -71,7 +74,7 @@ class Placement:
         """Whether ``device`` runs ``task``."""
         if task in self.start:
             return self._placed[task][device]
-        return TRUE if self.timeline.device[task] == device else FALSE
+        return TRUE if self.timeline.place[task] == device else FALSE
 
     def crosses(self, task: int, reader: int, a: int, b: int) -> Literal:
         """Whether ``task`` is on device ``a`` and ``reader`` on ``b``."""

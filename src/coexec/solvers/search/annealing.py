@@ -6,20 +6,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from math import inf
 
-from coexec.problem.fusion import Clock, Launch, Queues, found_in, join, queues_of
+from coexec.problem.fusion import Evaluator, Launch, Queues, Run, found_in, fuse, queues_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 
 __all__ = ["annealed"]
 
-_WARMTH = 4e-4
-"""Share of the makespan by which a plan may be worse and is taken with probability 1 / e, at first.
+_TEMPERATURE = 4e-4
+"""At first, as a share of the makespan: a plan longer by this is taken with probability 1 / e.
 
 For hundreds of thousands of steps. Half of it is no worse for some ten thousand, twice as much ends
 with plans of PNASNet-mobile that are half a percent longer.
 """
 _SHARES = (0.25, 0.15, 0.05, 0.55)
-"""Of joining, splitting, swapping and moving."""
+"""Of fusing, splitting, swapping and moving."""
 _PART = 0.7
 """How often a part of a launch is moved, instead of all of it."""
 _FEW = 4
@@ -33,7 +33,7 @@ def annealed(
 ) -> Solution:
     """The best of ``steps`` plans, each a small change of the one before it.
 
-    A change joins two launches, splits one, swaps two, or moves tasks to another place on any
+    A change fuses two launches, splits one, swaps two, or moves tasks to another place on any
     device. Better plans are kept, worse ones with a probability that falls with the loss and with
     time. It ends at ``bound_s``, which nothing can beat. Same input, same plan, and never one that
     is longer than ``start`` in the simulator. O(steps |V|).
@@ -41,21 +41,25 @@ def annealed(
     Method: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983;
     the changes are ours.
     """
-    clock, chance = Clock(problem), random.Random(seed)
+    evaluator, chance = Evaluator(problem), random.Random(seed)
     best = queues_of(problem, start)
-    walk = _Walk(clock, best, chance)
-    now_s = best_s = clock.makespan_s(best)
+    now = evaluator.run(best)
+    walk = _Walk(problem, best, now, chance)
+    now_s = best_s = now.total_s
     for step in range(steps):
         if best_s <= bound_s or best_s == inf:
             break
         tried = walk.changed()
-        tried_s = inf if tried is None else clock.makespan_s(tried)
-        if tried is None or tried_s == inf:
+        if tried is None:
             continue
-        warmth_s = _WARMTH * best_s * (1 - step / steps)
-        if tried_s <= now_s or chance.random() < math.exp((now_s - tried_s) / warmth_s):
-            walk.go(tried)
-            now_s = tried_s
+        run = evaluator.run(tried)
+        if run.total_s == inf:
+            continue
+        temperature_s = _TEMPERATURE * best_s * (1 - step / steps)
+        loss_s = run.total_s - now_s
+        if loss_s <= 0 or chance.random() < math.exp(-loss_s / temperature_s):
+            walk.go(tried, run)
+            now_s = run.total_s
             if now_s < best_s:
                 best, best_s = tried, now_s
     if best_s == inf:  # some task cannot run where it is
@@ -66,27 +70,26 @@ def annealed(
 class _Walk:
     """Queues, and the changes that can be made to them."""
 
-    def __init__(self, clock: Clock, queues: Queues, chance: random.Random) -> None:
-        self._clock, self._chance = clock, chance
-        self.go(queues)
+    def __init__(self, problem: Problem, queues: Queues, run: Run, chance: random.Random) -> None:
+        self._problem, self._chance = problem, chance
+        self.go(queues, run)
 
-    def go(self, queues: Queues) -> None:
+    def go(self, queues: Queues, run: Run) -> None:
         """Be there from now on."""
-        self._queues = queues
-        self._end_s = self._clock.ends_s(queues)
+        self._queues, self._end_s = queues, run.end_s
 
     def changed(self) -> Queues | None:
         """The queues with some change; None if there is nothing to change where chance has led."""
         kinds: tuple[Callable[[], Queues | None], ...] = (
-            self._joined, self._split, self._swapped, self._moved
+            self._fused, self._split, self._swapped, self._moved
         )  # fmt: skip
         return self._chance.choices(kinds, _SHARES)[0]()
 
-    def _joined(self) -> Queues | None:
+    def _fused(self) -> Queues | None:
         device, at = self._any_launch()
         if at + 1 >= len(self._queues[device]):
             return None
-        return join(self._queues, device, at)
+        return fuse(self._queues, device, at)
 
     def _split(self) -> Queues | None:
         device, at = self._any_launch()
@@ -140,7 +143,7 @@ class _Walk:
 
     def _window(self, tasks: Launch, device: int) -> tuple[int, int]:
         """The launches that end after all that ``tasks`` need, and not after what needs them."""
-        problem, end_s = self._clock.problem, self._end_s
+        problem, end_s = self._problem, self._end_s
         queue, inside = self._queues[device], set(tasks)
         needed = (end_s[p] for t in tasks for p in problem.predecessors[t] if p not in inside)
         wanted = (end_s[s] for t in tasks for s in problem.successors[t] if s not in inside)

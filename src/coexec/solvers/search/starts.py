@@ -8,9 +8,10 @@ devices will wait for each other.
 from dataclasses import replace
 
 from coexec.planners import dmdar, heft, hope_greedy, mosaic
-from coexec.problem.building import Problem, Timeline
-from coexec.problem.fusion import joined
+from coexec.problem.fusion import fused
+from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
+from coexec.problem.timeline import Timeline
 from coexec.solvers.exact.listing import listed
 
 __all__ = ["starts"]
@@ -20,7 +21,7 @@ _CAUTION = (1.0, 1.5, 2.0, 2.5)
 
 
 def starts(problem: Problem) -> list[Solution]:
-    """Plans to begin with, their launches joined, by rising makespan in the simulator."""
+    """Plans to begin with, their launches fused, by rising makespan in the simulator."""
     heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
     found = [heuristic.solve(problem) for heuristic in heuristics]
     for caution in _CAUTION:
@@ -31,8 +32,6 @@ def starts(problem: Problem) -> list[Solution]:
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
         timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        found += [Solution(timeline.device, sequence), heft.solve(cautious)]
+        found += [Solution(timeline.place, sequence), heft.solve(cautious)]
     plain = (Solution(one.assignment, one.sequence) for one in found)
-    return sorted(
-        (joined(problem, one) for one in plain), key=lambda one: simulated_s(problem, one)
-    )
+    return sorted((fused(problem, one) for one in plain), key=lambda one: simulated_s(problem, one))

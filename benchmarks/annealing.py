@@ -1,0 +1,88 @@
+"""How long a search takes for one plan: evaluating its launches, and a step of the annealing.
+
+`problem.fusion.Evaluator` gives tasks by their indices to the clock that the simulator drives by
+segments, so both say the same; here is how much faster that is than `derive` and `simulate`. The
+networks run on simulated phones, and on two cores of one of them, where nothing is copied.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+
+from common import show
+from hope_tables import Row, graph_of
+
+from coexec.costs.table import CostTable
+from coexec.ir.graph import Graph
+from coexec.planners import heft
+from coexec.platforms import load
+from coexec.problem.fusion import Evaluator, queues_of
+from coexec.problem.problem import Problem
+from coexec.problem.solution import simulated_s
+from coexec.solvers.search.annealing import annealed
+from coexec.system.hardware import Device, Link, System
+
+MODELS = ("squeezenet", "pnasnet_mobile", "nasnet_large")
+STEPS = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=list(MODELS), help="files or zoo names")
+    parser.add_argument("--rounds", type=int, default=7, help="turns, of which the best counts")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    args = parser.parse_args()
+    for model in args.models:
+        graph = graph_of(model)
+        show(f"{model}, {len(graph.tasks)} tasks", list(rows(graph, args.rounds)), args.json)
+
+
+def rows(graph: Graph, rounds: int) -> Iterator[Row]:
+    """By machine, seconds of one evaluation, of one step, and of the simulator."""
+    phones = {name: load(name) for name in ("kirin_990", "snapdragon_712")}
+    machines = {name: Problem(graph, phone.cost, phone.system) for name, phone in phones.items()}
+    for name, problem in {"two cores": two_cores(graph), **machines}.items():
+        start = heft.solve(problem)
+        queues, evaluator = queues_of(problem, start), Evaluator(problem)
+
+        def evaluate(evaluator: Evaluator = evaluator, queues: list = queues) -> None:
+            evaluator.run(queues)
+
+        steps_s = best_s(lambda p=problem, s=start: annealed(p, s, STEPS), 1, rounds)
+        yield {
+            "machine": name,
+            "launches": sum(map(len, queues)),
+            "evaluation_s": best_s(evaluate, 100, rounds),
+            "step_s": steps_s / STEPS,
+            "derived and simulated_s": best_s(
+                lambda p=problem, s=start: simulated_s(p, s), 1, rounds
+            ),
+        }
+
+
+def two_cores(graph: Graph) -> Problem:
+    """Two cores of a phone that share a memory; handing over takes 68 us, a launch 6 us."""
+    phone = load("kirin_990", ["cpu:6-7"])
+    tasks_s = {
+        task.name: phone.cost.piece_s(graph, task, graph.output_of(task).whole, "cpu:6-7")
+        for task in graph.tasks
+    }
+    names = ("cpu:6", "cpu:7")
+    links = (Link(*names, latency_s=68e-6), Link(*names[::-1], latency_s=68e-6))
+    cost = CostTable(dict.fromkeys(names, tasks_s), dict.fromkeys(names, 6e-6))
+    return Problem(graph, cost, System(tuple(Device(name, "simulated") for name in names), links))
+
+
+def best_s(run: Callable[[], object], times: int, rounds: int) -> float:
+    """Seconds of a core for one run, least of the rounds: other programs only ever add."""
+    found = []
+    for _ in range(rounds):
+        start_s = time.process_time()
+        for _ in range(times):
+            run()
+        found.append((time.process_time() - start_s) / times)
+    return min(found)
+
+
+if __name__ == "__main__":
+    main()
