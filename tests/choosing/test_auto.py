@@ -10,11 +10,14 @@ import pytest
 from small_models import branches
 
 from coexec.choosing import auto as auto_module
+from coexec.choosing import configurations as configurations_module
 from coexec.choosing.auto import Auto
 from coexec.choosing.configurations import configurations
 from coexec.cli import main
 from coexec.engines import detect
+from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
+from coexec.engines.registry import Driven
 from coexec.errors import CacheWarning, DeviceError, ModelError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
@@ -27,12 +30,25 @@ QUICK = Effort(warm_up=1, least=2, most=2)
 
 
 @two_cores
-def test_configurations_of_named_devices() -> None:
+def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configurations_module, "_further_engines", lambda: ["opencl"])
     first, second = CPUS
     joined = f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (
         f"cpu:{CORES[0]},{CORES[1]}")  # fmt: skip
-    assert configurations(CPUS) == [(first, second), (joined,), (first,), (second,)]
-    assert configurations([first]) == [(first,)]
+    with_first = [(first, second), (joined,), (first,), (second,)]
+    with_other = [tuple(f"{name}/opencl" for name in names) for names in with_first]
+    assert configurations(CPUS) == with_first + with_other
+    assert configurations([first]) == [(first,), (f"{first}/opencl",)]
+    # Who names an engine, gets this one; the others keep their choice.
+    named = f"{second}/onnxruntime"
+    assert configurations([named]) == [(named,)]
+    assert configurations([first, named]) == [
+        (first, named), (first,), (named,), (f"{first}/opencl", named), (f"{first}/opencl",),
+    ]  # fmt: skip
+    assert configurations([first, "null:0"]) == [
+        (first, "null:0"), (first,), ("null:0",), (f"{first}/opencl", "null:0"),
+        (f"{first}/opencl",),
+    ]  # fmt: skip
     with pytest.raises(DeviceError, match="unknown device 'tpu:0'"):
         configurations(["tpu:0"])
 
@@ -40,12 +56,22 @@ def test_configurations_of_named_devices() -> None:
 def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("coexec.choosing.configurations.default_names", lambda: ["cpu:0-3"])
-    monkeypatch.setattr("coexec.choosing.configurations._gpus", lambda: (["gpu:0"], "gpu:1"))
+    broken = Processor("gpu", "a GPU", "1", unusable="it computes wrong numbers")
+    gpus = [Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
+            for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))]  # fmt: skip
+    engines = ("onnxruntime", "opencl")
+    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
+    listed = {"gpu": gpus, "cpu": [cpu]}
+    monkeypatch.setattr("coexec.choosing.configurations.processors", lambda kind: listed[kind])
     singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
+    on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
     assert configurations() == [
-        ("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles, ("gpu:0",), ("cpu:0-3", "gpu:0"),
-        ("cpu:0-1", "cpu:2-3", "gpu:0"), (*singles, "gpu:0"), ("cpu:0-2", "gpu:1@3"),
+        *on_cpu, ("gpu:0",), *((*names, "gpu:0") for names in on_cpu),
+        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
+        ("cpu:0-2", "cpu:3/opencl"),
     ]  # fmt: skip
+    listed |= {"gpu": [], "cpu": [Driven("cpu", "a CPU", {"onnxruntime": cpu.by["opencl"]})]}
+    assert configurations() == on_cpu
 
 
 @two_cores
@@ -54,6 +80,7 @@ def test_the_fastest_is_kept_and_remembered(
 ) -> None:
     model = branches()
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
     choice = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
@@ -63,10 +90,11 @@ def test_the_fastest_is_kept_and_remembered(
     def again(*_: object) -> None:
         raise AssertionError("it measured again")
 
-    monkeypatch.setattr(auto_module, "_run_in_turns", again)
-    same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    with monkeypatch.context() as patch:
+        patch.setattr(auto_module, "_run_in_turns", again)
+        same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
-    monkeypatch.undo()
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
