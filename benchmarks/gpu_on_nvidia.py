@@ -22,7 +22,6 @@ import numpy as np
 import pyopencl as cl
 from common import in_turns, ratio, show
 
-from coexec.engines.base import Options
 from coexec.engines.registry import open_devices
 from coexec.frontend.check import worst_difference
 from coexec.frontend.load import random_inputs
@@ -57,12 +56,16 @@ def _arguments() -> argparse.Namespace:
 
 
 def _compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    work = Workbench(f"zoo:{name}", ["gpu:0"], cache=tempfile.mkdtemp())
+    settings = {"precision": options.precision, "waiting": "active", "tuning": options.tuning}
+    folder = tempfile.mkdtemp()
+    work = Workbench(
+        f"zoo:{name}", ["gpu:0/opencl"], cache=folder, engine_options={"opencl": settings}
+    )
     feeds = random_inputs(work.model.graph)
-    binaries = Path(tempfile.gettempdir()) / "coexec-kernels"
-    binaries.mkdir(exist_ok=True)
-    settings = Options(options.precision, "active", options.tuning, binaries)
-    (device,) = open_devices(["gpu:0"], settings)
+    kernels = Path(tempfile.gettempdir()) / "coexec-kernels"  # kept, unlike the folder
+    kernels.mkdir(exist_ok=True)
+    (opened,) = open_devices(["gpu:0/opencl"], work.engine_options, kernels)
+    device = opened.first
     started_s = time.perf_counter()
     compiled = work.compiled(work.plan("single"))
     program: Any = device.compile(compiled.modules[0])

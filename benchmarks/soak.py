@@ -207,8 +207,8 @@ def _closes(case: _Case, count: int) -> Counter[str]:
 
 
 def _beside_opencl(cores: list[str]) -> dict[str, dict[str, Any]]:
-    """A CPU core and PoCL on the other, where that works; else the reason is printed."""
-    names = [cores[0], f"gpu:0@{cores[1].removeprefix('cpu:')}"]
+    """A CPU core and OpenCL on the other, where that works; else the reason is printed."""
+    names = [cores[0], f"{cores[1]}/opencl"]
     try:
         open_devices(names)
     except DeviceError as error:
