@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from hope_tables import Row, head, limited, source_of, tried
 
 from coexec import zoo
 from coexec.costs.base import CostModel
-from coexec.engines.base import Device
+from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import random_inputs
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan
@@ -41,7 +41,7 @@ class Contest:
         work: Workbench,
         *,
         cost: CostModel | None = None,
-        devices: Sequence[Device] | None = None,
+        devices: Sequence[OpenDevice] | None = None,
         limit_s: float | None = None,
     ) -> None:
         """
@@ -60,7 +60,7 @@ class Contest:
         self._feeds = random_inputs(work.model.graph)
         self._stack = ExitStack()
         self._runs: dict[str, Run] = {}
-        self._known: dict[str, Run] = {}
+        self._known: dict[Hashable, Run] = {}
         self._rows: list[Row] = []
 
     def __enter__(self) -> Self:
@@ -95,19 +95,17 @@ class Contest:
         }
 
     def _executed(self, plan: Plan, caching: bool) -> Run:
-        text = repr((plan.order, caching))
-        if text not in self._known:
-            executor = Executor(
-                self.work.compiled_plan(plan), self._devices, tensor_caching=caching
-            )
+        key = (tuple(plan.order.items()), tuple(plan.place_of.values()), plan.fused, caching)
+        if key not in self._known:
+            executor = Executor(self.work.prepared(plan), self._devices, tensor_caching=caching)
             self._stack.enter_context(executor)
-            self._known[text] = partial(executor.run, self._feeds)
-        return self._known[text]
+            self._known[key] = partial(executor.run, self._feeds)
+        return self._known[key]
 
     def of_another(self, label: str, work: Workbench, plan: Plan, **cells: Any) -> None:
         """A plan of the same model for other devices, or in another configuration."""
         cost, system = work.measured
-        executor = self._stack.enter_context(work.start(work.compiled_plan(plan)))
+        executor = self._stack.enter_context(work.start(work.prepared(plan)))
         simulated_s = simulate(work.schedule(plan), cost, system).makespan_s
         self.other(label, partial(executor.run, self._feeds), simulated_s=simulated_s, **cells)
 

@@ -120,8 +120,10 @@ def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
     """One network on one processor, operator by operator."""
     device, model = check["device"], check["model"]
     graph = Workbench(f"zoo:{model}").published_graph
-    cost = load(name, [device]).cost
-    model_s = sum(cost.piece_s(graph, t, graph.output_of(t).whole, device) for t in graph.tasks)
+    phone = load(name, [device])
+    (place,) = phone.system.places
+    wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
+    model_s = sum(phone.cost.piece_s(graph, task, whole, place) for task, whole in wholes)
     published_s = figure(check, "published_s")
     return error(f"{model}, not fitted", device, [published_s], [model_s])
 

@@ -22,11 +22,10 @@ import numpy as np
 import pyopencl as cl
 from common import by_figure, in_turns, show
 
-from coexec.engines.base import Options
 from coexec.engines.registry import open_devices
 from coexec.frontend.check import worst_difference
 from coexec.frontend.load import random_inputs
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 MODELS = {
     "squeezenet": "squeezenet1_0",
@@ -57,12 +56,17 @@ def _arguments() -> argparse.Namespace:
 
 
 def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    work = Workbench(f"zoo:{name}", ["gpu:0"], cache=tempfile.mkdtemp())
+    options_of = {"precision": options.precision, "waiting": "active", "tuning": options.tuning}
+    folder = tempfile.mkdtemp()
+    work = Workbench(
+        f"zoo:{name}",
+        Settings(["gpu:0/opencl"], cache=folder, engine_options={"opencl": options_of}),
+    )
     feeds = random_inputs(work.model.graph)
-    binaries = Path(tempfile.gettempdir()) / "coexec-kernels"
-    binaries.mkdir(exist_ok=True)
-    settings = Options(options.precision, "active", options.tuning, binaries)
-    (device,) = open_devices(["gpu:0"], settings)
+    kernels = Path(tempfile.gettempdir()) / "coexec-kernels"  # kept, unlike the folder
+    kernels.mkdir(exist_ok=True)
+    (opened,) = open_devices(["gpu:0/opencl"], work.settings.engine_options, kernels)
+    device = opened.first
     started_s = time.perf_counter()
     compiled = work.compiled(work.plan("single"))
     program: Any = device.compile(compiled.modules[0])

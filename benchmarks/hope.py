@@ -102,8 +102,8 @@ def _arguments() -> Arguments:
                         help="names of the zoo or files; by default the paper's")  # fmt: skip
     parser.add_argument("--parts", type=_some_of(PARTS), default=[*PARTS])
     parser.add_argument("--phones", type=_some_of(NAMES), default=hope_phones.PHONES)
-    parser.add_argument("--pairs", type=_some_of(hope_here.KINDS), default=hope_here.KINDS,
-                        help="kinds of device beside the first core")  # fmt: skip
+    parser.add_argument("--pairs", type=_some_of(hope_here.ENGINES), default=hope_here.ENGINES,
+                        help="engines of the second core")  # fmt: skip
     parser.add_argument("--planners", type=_some_of(planners), default=planners)
     parser.add_argument("--rounds", type=_count, default=30, help="turns of each")
     parser.add_argument("--shares", type=_shares, default=hope_clocks.SHARES,

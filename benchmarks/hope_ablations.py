@@ -19,7 +19,7 @@ from hope_tables import Row, Tables, all_tried, by_requests, graph_of, head, in_
 from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
 from coexec.platforms import Platform, load
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 """Handing a tensor to the other processor takes 0.2 to 2 ms; a GPU starts nothing in less."""
@@ -65,14 +65,14 @@ def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> f
 
 def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
     """The rows of each model on CPU and GPU: plans with tensor caching and without."""
-    for platform, names in pairs(["gpu"]).items():
+    for platform, names in pairs(["opencl"]).items():
         for model in models:
             compare = partial(_compare, platform, names, model, options)
             yield all_tried(head(platform, model, "-"), platform, compare)
 
 
 def _compare(platform: str, names: Pair, model: str, options: Any) -> list[Row]:
-    work = Workbench(source_of(model), names, cache=options.cache)
+    work = Workbench(source_of(model), Settings(devices=names, cache=options.cache))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for planner in CACHED:
             contest.planned(planner)

@@ -20,10 +20,12 @@ from hope_tables import PLANNED, Row, Tables, all_tried, by_requests, head, save
 from slow_device import slowed
 
 from coexec.costs.table import CostTable
-from coexec.engines.base import Device
+from coexec.engines.base import OpenEngine
+from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import random_inputs
 from coexec.runtime.executor import Executor
-from coexec.workbench import Workbench, make_plan
+from coexec.system.hardware import Place
+from coexec.workbench import Settings, Workbench, make_plan
 
 SHARES = (0.32, 0.84, 1.0)
 """Of the full speed: the paper's clocks over the highest of them."""
@@ -44,12 +46,12 @@ def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
 
 def _compare(label: str, names: Pair, model: str, share: float, options: Any) -> list[Row]:
     fresh = options.fresh and share == options.shares[0]
-    work = Workbench(source_of(model), names, cache=options.cache, fresh=fresh)
+    work = Workbench(source_of(model), Settings(devices=names, cache=options.cache, fresh=fresh))
     first, *others = work.devices
-    with slowed(first, share, options.slow_by) as slow:
-        devices = (slow, *others)
+    with slowed(first.first, share, options.slow_by) as slow:
+        devices = (OpenDevice.of(slow), *others)
         factor = _slowdown(work, slow)
-        cost = _times(work.measured[0], slow.spec.name, factor)
+        cost = _times(work.measured[0], slow.place, factor)
         with Contest(
             label, model, work, cost=cost, devices=devices, limit_s=options.time_limit
         ) as contest:
@@ -60,24 +62,24 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
             return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
 
 
-def _slowdown(work: Workbench, slow: Device) -> float:
+def _slowdown(work: Workbench, slow: OpenEngine) -> float:
     """How many times as long the whole network takes on the slow device as on the real one."""
     cost, system = work.measured
     feeds = random_inputs(work.model.graph)
-    plan = make_plan("single", {"device": slow.spec.name}, work.model.graph, cost, system)
-    compiled = work.compiled_plan(plan)
-    with work.start(compiled) as usual, Executor(compiled, [slow]) as slower:
+    plan = make_plan("single", {"device": slow.place.device}, work.model.graph, cost, system)
+    compiled = work.prepared(plan)
+    with work.start(compiled) as usual, Executor(compiled, [OpenDevice.of(slow)]) as slower:
         runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
         outcome = in_turns(runs, _CALIBRATION_ROUNDS, ["loop"])
     slow_s, usual_s = (math.fsum(outcome.samples_s(name, "loop")) for name in ("slow", "usual"))
     return slow_s / usual_s
 
 
-def _times(cost: CostTable, device: str, factor: float) -> CostTable:
-    """``cost`` with all that ``device`` does taking ``factor`` times as long."""
-    tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[device].items()}
-    launches_s = {**cost.launches_s, device: cost.launch_s(device) * factor}
-    return replace(cost, tasks_s={**cost.tasks_s, device: tasks_s}, launches_s=launches_s)
+def _times(cost: CostTable, place: Place, factor: float) -> CostTable:
+    """``cost`` with all that is computed at ``place`` taking ``factor`` times as long."""
+    tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[place].items()}
+    launches_s = {**cost.launches_s, place: cost.launch_s(place) * factor}
+    return replace(cost, tasks_s={**cost.tasks_s, place: tasks_s}, launches_s=launches_s)
 
 
 def tables(found: Sequence[Row]) -> Tables:

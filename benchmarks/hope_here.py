@@ -1,6 +1,6 @@
 """HOPE's tables on this machine: each planner on two cores, as two clusters and as CPU and GPU.
 
-PoCL, OpenCL on a CPU core, stands for the GPU: another engine with a memory of its own. For each
+OpenCL on a CPU core stands for the GPU: another engine with a memory of its own. For each
 model and pair all run in turns: each device alone, every planner, "auto", ONNX Runtime and OpenVINO
 with all cores; at 30 requests a second and in a loop. Goals: on nasnet_large and pnasnet_large
 "auto" at least 1.75 times faster than one core and ahead of both engines; on every model "auto" at
@@ -29,24 +29,25 @@ from hope_tables import (
 from coexec.choosing.auto import Auto, Choice
 from coexec.choosing.race import ratio
 from coexec.engines.detect import usable_cores
-from coexec.engines.registry import cpu_name, describe
-from coexec.workbench import Workbench
+from coexec.engines.names import cpu_name, without_engine
+from coexec.engines.registry import describe
+from coexec.workbench import Settings, Workbench
 
 Pair = tuple[str, str]
 
 
-KINDS = ("cpu", "gpu")
-"""Of the device beside the first core."""
+ENGINES = ("onnxruntime", "opencl")
+"""Of the second core."""
 
 
-def pairs(kinds: Sequence[str]) -> dict[str, Pair]:
-    """By name: two one-core clusters; a cluster and PoCL. None where there are no two cores."""
+def pairs(engines: Sequence[str]) -> dict[str, Pair]:
+    """By name: two cores with ONNX Runtime; OpenCL on the second. None without two cores."""
     cores = usable_cores()
     if len(cores) < 2:
         return {}
-    # PoCL's threads are bound when it is first used, and stay there: always on the second core.
-    second = {"cpu": f"cpu:{cores[1]}", "gpu": f"gpu:0@{cores[1]}"}
-    return {f"cpu:{cores[0]}+{second[k]}": (f"cpu:{cores[0]}", second[k]) for k in kinds}
+    first, second = (f"cpu:{core}" for core in cores[:2])
+    found = {"onnxruntime": (first, second), "opencl": (first, f"{second}/opencl")}
+    return {"+".join(found[engine]): found[engine] for engine in engines}
 
 
 def rows(models: Sequence[str], planners: Sequence[str], options: Any) -> Iterator[list[Row]]:
@@ -62,15 +63,15 @@ def _compare(
 ) -> list[Row]:
     choice, fresh = None, options.fresh
     if AUTO in planners:
-        choice = Auto(source_of(model), pair, cache=options.cache, fresh=fresh).choose()
+        choice = Auto(source_of(model), Settings(pair, cache=options.cache, fresh=fresh)).choose()
         fresh = False  # it has measured all that there is
-    work = Workbench(source_of(model), pair, cache=options.cache, fresh=fresh)
+    work = Workbench(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for device in pair:
-            contest.planned(device, "single", device=device)
-        if all(describe(device).kind == "cpu" for device in pair):
+            contest.planned(device, "single", device=without_engine(device))
+        if pair == tuple(map(without_engine, pair)):
             wide = cpu_name(sorted(core for d in pair for core in describe(d).cores))
-            one = Workbench(source_of(model), [wide], cache=options.cache)
+            one = Workbench(source_of(model), Settings([wide], cache=options.cache))
             contest.of_another(wide, one, one.plan("single"))
         for planner in planners:
             if planner in PLANNED:

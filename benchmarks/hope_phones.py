@@ -143,7 +143,7 @@ def headroom(found: Sequence[Row]) -> list[Row]:
 
 def _serial(graph: Graph, phone: Platform) -> float:
     """The share of the CPU's time that is on the longest path: nothing runs beside it."""
-    cpu = phone.system.names[0]
+    cpu = phone.system.places[0]
 
     def seconds(task: Task) -> float:
         return phone.cost.piece_s(graph, task, graph.output_of(task).whole, cpu)

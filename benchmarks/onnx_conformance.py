@@ -30,7 +30,8 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from coexec.engines.base import Device, Options
+from coexec.engines.base import OpenEngine
+from coexec.engines.names import whole_cpu
 from coexec.engines.registry import open_devices
 from coexec.errors import ModelError, first_line
 from coexec.frontend.group import build_graph
@@ -73,7 +74,7 @@ class Question:
         return proto
 
 
-def check(case: TestCase, device: Device) -> Result:
+def check(case: TestCase, device: OpenEngine) -> Result:
     """Ask for the test, run it where it is accepted. Whatever is raised in between is a failure."""
     try:
         return _check(case, device)
@@ -81,7 +82,7 @@ def check(case: TestCase, device: Device) -> Result:
         return Result(case.name, "failed", f"{type(error).__name__}: {first_line(error)}")
 
 
-def _check(case: TestCase, device: Device) -> Result:
+def _check(case: TestCase, device: OpenEngine) -> Result:
     """As the test is, then with stored parameters."""
     inputs, outputs = ([_plain(v) for v in values] for values in case.data_sets[0])
     reason = _not_plain([*inputs, *outputs])
@@ -146,14 +147,14 @@ def _computes(model: Model) -> bool:
     return any(op.op_type != "Constant" for task in model.graph.tasks for op in task.operators)
 
 
-def _refusal(model: Model, device: Device) -> str | None:
+def _refusal(model: Model, device: OpenEngine) -> str | None:
     if not _computes(model):
         return "nothing is left to run when constants are folded"
     reasons = (device.why_not(task, model.graph.tensors) for task in model.graph.tasks)
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _run(question: Question, model: Model, device: Device) -> Result:
+def _run(question: Question, model: Model, device: OpenEngine) -> Result:
     name = question.case.name
     found = _outputs(question, model, device)
     for key, expected in question.expected.items():
@@ -163,7 +164,7 @@ def _run(question: Question, model: Model, device: Device) -> Result:
     return Result(name, "passed", stored=bool(question.stored))
 
 
-def _outputs(question: Question, model: Model, device: Device) -> dict[str, Array]:
+def _outputs(question: Question, model: Model, device: OpenEngine) -> dict[str, Array]:
     """Run the model as one module, as a plan with one segment would."""
     graph = model.graph
     stored = {
@@ -221,7 +222,8 @@ def _rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-k", default="", metavar="TEXT", help="only tests with this in the name")
-    parser.add_argument("--device", default="gpu:0", help="as coexec writes devices")
+    parser.add_argument("--device", default=f"{whole_cpu()}/opencl", help="such as gpu:0/opencl")
+    parser.add_argument("--runtime", default="", help="of OpenCL on CPU cores, a part of its name")
     parser.add_argument("--cache", default=None, help="folder for compiled kernels")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser.parse_args()
@@ -233,9 +235,9 @@ def main() -> None:
         warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
         cases = [case for case in load_model_tests(kind="node") if args.k in case.name]
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(binaries=Path(args.cache or folder))
-        (device,) = open_devices([args.device], options)
-        results = [check(case, device) for case in cases]
+        options = {"opencl": {"runtime": args.runtime}}
+        (device,) = open_devices([args.device], options, Path(args.cache or folder))
+        results = [check(case, device.first) for case in cases]
         device.close()
     show(f"ONNX {onnx.__version__} node tests on {args.device}", _rows(results), args.json)
     if any(result.outcome == "failed" for result in results):

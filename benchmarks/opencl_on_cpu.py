@@ -25,11 +25,11 @@ from coexec import InferenceSession
 from coexec.choosing.idle import Stopwatch, cpu_clock
 from coexec.choosing.race import Lap, Outcome, Pacing, Requests, compete, turn
 from coexec.engines.detect import usable_cores
-from coexec.engines.registry import cpu_name
+from coexec.engines.names import cpu_name
 from coexec.errors import CoexecError
 from coexec.frontend.check import worst_difference
 from coexec.frontend.load import random_inputs
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]
 BASELINE = "ONNX Runtime"
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _runtimes() -> dict[str, str]:
-    """By name, the OpenCL devices that are the CPU and work: {"PoCL": "gpu:0"}."""
+    """By title, the names of the runtimes that work: {"PoCL": "Portable Computing Language"}."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # here it would start threads
         return pool.apply(_listed)
 
@@ -85,8 +85,8 @@ def _listed() -> dict[str, str]:
     from coexec.engines.opencl.trial import unusable
 
     return {
-        found.runtime.title: f"gpu:{number}"
-        for number, found in enumerate(devices())
+        found.runtime.title: found.platform
+        for found in devices()
         if found.runtime is not None and unusable(found) is None
     }
 
@@ -95,7 +95,7 @@ def _compare(
     model: str, cores: Sequence[int], runtimes: dict[str, str], options: Any
 ) -> Iterator[dict[str, Any]]:
     text = cpu_name(cores).removeprefix("cpu:")
-    engines = {BASELINE: ""} | {name: f"{device}@{text}" for name, device in runtimes.items()}
+    engines = {BASELINE: ""} | runtimes
     with _started(model, cores, engines, options.cache) as contestants:
         turns = {contestant.name: contestant.turn for contestant in contestants}
         watch = Stopwatch(used_s=cpu_clock([c.process for c in contestants]))
@@ -136,9 +136,11 @@ def _started(
     """A process for each engine, ready to run. Those that cannot are left out, with the reason."""
     context = multiprocessing.get_context("spawn")
     found, processes = [], []
-    for name, device in engines.items():
+    for name, runtime in engines.items():
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, model, tuple(cores), device, cache))
+        process = context.Process(
+            target=_serve, args=(theirs, model, tuple(cores), runtime, cache)
+        )  # fmt: skip
         process.start()
         processes.append((process, ours))
         answer = ours.recv()
@@ -155,12 +157,12 @@ def _started(
 
 
 def _serve(
-    connection: Connection, model: str, cores: Sequence[int], device: str, cache: str | None
+    connection: Connection, model: str, cores: Sequence[int], runtime: str, cache: str | None
 ) -> None:
     """Send the outputs, then a lap for each request, until the connection is closed."""
     os.sched_setaffinity(0, set(cores))
     try:
-        session, feeds = _session(model, cores, device, cache)
+        session, feeds = _session(model, cores, runtime, cache)
         outputs = session.run(None, feeds)
     except CoexecError as error:
         connection.send(str(error))
@@ -180,15 +182,19 @@ def _serve(
 
 
 def _session(
-    model: str, cores: Sequence[int], device: str, cache: str | None
+    model: str, cores: Sequence[int], runtime: str, cache: str | None
 ) -> tuple[Any, dict[str, Any]]:
-    """A session on an OpenCL device, or ONNX Runtime's own where ``device`` is empty."""
-    work = Workbench(source(model), [cpu_name(cores)], cache=cache)
+    """A session with an OpenCL runtime, or ONNX Runtime's own where ``runtime`` is empty."""
+    work = Workbench(source(model), Settings(devices=[cpu_name(cores)], cache=cache))
     feeds = random_inputs(work.model.graph)
-    if not device:
+    if not runtime:
         # 0: its own default of a thread for each core, bound to it.
         return work.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
-    return InferenceSession(source(model), devices=[device], planner="single", cache=cache), feeds
+    session = InferenceSession(
+        source(model), devices=[f"{cpu_name(cores)}/opencl"], planner="single", cache=cache,
+        engine_options={"opencl": {"runtime": runtime}},
+    )  # fmt: skip
+    return session, feeds
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from functools import partial
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
 from coexec.frontend.load import random_inputs
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 
 def main() -> None:
@@ -19,10 +19,10 @@ def main() -> None:
     os.sched_setaffinity(0, {int(device.removeprefix("cpu:"))})  # both, fairly
     rows = []
     for name in args.models:
-        work = Workbench(source(name), [device], cache=args.cache)
+        work = Workbench(source(name), Settings(devices=[device], cache=args.cache))
         feeds = random_inputs(work.model.graph)
         baseline = work.onnx_runtime(threads=1)
-        with work.start(work.compiled_for("single", {})) as executor:
+        with work.start(work.prepared_by("single", {})) as executor:
             rivals = {
                 "coexec": partial(executor.run, feeds),
                 "onnxruntime": partial(baseline.run, None, feeds),

@@ -13,7 +13,7 @@ from common import arguments, in_turns, show, source, two_cores
 
 from coexec.frontend.load import random_inputs
 from coexec.timing.simulate import simulate
-from coexec.workbench import Workbench, make_plan
+from coexec.workbench import Settings, Workbench, make_plan
 from coexec.zoo import MODELS
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     devices = two_cores()
     rows = []
     for name in args.models:
-        work = Workbench(source(name), devices, cache=args.cache, fresh=args.fresh)
+        work = Workbench(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
         cost, system = work.measured
         feeds = random_inputs(work.model.graph)
         for planner in ("hope_greedy", "single"):

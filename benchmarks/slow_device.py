@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from coexec.engines.base import Bound, Device, Program
+from coexec.engines.base import Bound, OpenEngine, Program
 from coexec.errors import DeviceError
 from coexec.frontend.module import Module
 
@@ -31,23 +31,23 @@ _PERIOD_US = 5000
 
 
 @contextmanager
-def slowed(device: Device, share: float, way: str) -> Iterator[Device]:
-    """``device`` at ``share`` of its speed, itself at 1. What was changed for it is undone.
+def slowed(engine: OpenEngine, share: float, way: str) -> Iterator[OpenEngine]:
+    """``engine`` at ``share`` of its speed, itself at 1. What was changed for it is undone.
 
     Raises:
         DeviceError: there is no control group to limit it with, or no right to make one.
     """
     if share >= 1:
-        yield device
+        yield engine
     elif way == "stretch":
-        yield _Stretched(device, share)
+        yield cast(OpenEngine, _Stretched(engine, share))
     else:
         with _group(share) as group:
-            yield _Limited(device, group)
+            yield cast(OpenEngine, _Limited(engine, group))
 
 
 class _Like:
-    """A device or a program like another one, but for what a subclass changes."""
+    """An engine or a program like another one, but for what a subclass changes."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -57,8 +57,8 @@ class _Like:
 
 
 class _Stretched(_Like):
-    def __init__(self, device: Device, share: float) -> None:
-        super().__init__(device)
+    def __init__(self, engine: OpenEngine, share: float) -> None:
+        super().__init__(engine)
         self._share = share
 
     def compile(self, module: Module) -> Program:
@@ -88,8 +88,8 @@ class _StretchedBound(_Like):
 
 
 class _Limited(_Like):
-    def __init__(self, device: Device, group: Path) -> None:
-        super().__init__(device)
+    def __init__(self, engine: OpenEngine, group: Path) -> None:
+        super().__init__(engine)
         self._group = group
 
     def compile(self, module: Module) -> Program:

@@ -25,7 +25,7 @@ from common import arguments, show, source, two_cores
 import coexec
 from coexec.engines.registry import open_devices
 from coexec.errors import ClosedError, DegradedWarning, DeviceError
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 _HANG_S = 60.0
 
@@ -47,7 +47,7 @@ class _Case:
             i.name: rng.standard_normal(i.shape).astype(np.float32)
             for i in self.session.get_inputs()
         }
-        work = Workbench(source(name), words["devices"], cache=cache)
+        work = Workbench(source(name), Settings(devices=words["devices"], cache=cache))
         self.expected = list(work.reference(self.feeds).values())
         times = []
         for _ in range(10):
@@ -207,8 +207,8 @@ def _closes(case: _Case, count: int) -> Counter[str]:
 
 
 def _beside_opencl(cores: list[str]) -> dict[str, dict[str, Any]]:
-    """A CPU core and PoCL on the other, where that works; else the reason is printed."""
-    names = [cores[0], f"gpu:0@{cores[1].removeprefix('cpu:')}"]
+    """A CPU core and OpenCL on the other, where that works; else the reason is printed."""
+    names = [cores[0], f"{cores[1]}/opencl"]
     try:
         open_devices(names)
     except DeviceError as error:

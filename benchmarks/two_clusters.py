@@ -10,7 +10,7 @@ from functools import partial
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
 from coexec.frontend.load import random_inputs
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 ORT = "onnxruntime 2"
 
@@ -20,12 +20,12 @@ def main() -> None:
     devices = two_cores()
     rows = []
     for name in args.models:
-        both = Workbench(source(name), devices, cache=args.cache, fresh=args.fresh)
-        alone = [Workbench(source(name), [d], cache=args.cache) for d in devices]
+        both = Workbench(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
+        alone = [Workbench(source(name), Settings([d], cache=args.cache)) for d in devices]
         feeds = random_inputs(both.model.graph)
         baseline = both.onnx_runtime(threads=2)
         executors = [
-            p.start(p.compiled_for(planner, {}))
+            p.start(p.prepared_by(planner, {}))
             for p, planner in [(both, "hope_greedy"), *((p, "single") for p in alone)]
         ]
         labels = ["plan", *devices]

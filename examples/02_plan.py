@@ -4,7 +4,7 @@ from coexec.costs.table import CostTable
 from coexec.ir.graph import Graph, Operator, Task, Tensor
 from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
-from coexec.system.hardware import Device, Link, System
+from coexec.system.hardware import Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
 
@@ -27,15 +27,19 @@ def task(name: str) -> Task:
 tensors = {name: Tensor(name, (1, 64, 56, 56), "float32") for name in ["x", *READS]}
 graph = Graph("two branches", tensors, tuple(map(task, READS)), ("x",), ("head",))
 
-# Seconds of each task on each device: the graphics processor is faster, but not for everything.
+# Seconds of each task by device and engine: the GPU is faster, but not for everything.
 cost = CostTable(
     {
-        "cpu:0-3": {"stem": 4e-3, "left1": 6e-3, "left2": 5e-3, "right": 8e-3, "head": 1e-3},
-        "gpu:0": {"stem": 3e-3, "left1": 3e-3, "left2": 4e-3, "right": 7e-3, "head": 2e-3},
+        Place("cpu:0-3", "onnxruntime"): {
+            "stem": 4e-3, "left1": 6e-3, "left2": 5e-3, "right": 8e-3, "head": 1e-3,
+        },
+        Place("gpu:0", "opencl"): {
+            "stem": 3e-3, "left1": 3e-3, "left2": 4e-3, "right": 7e-3, "head": 2e-3,
+        },
     }
-)
-cpu = Device("cpu:0-3", "cpu", cores=(0, 1, 2, 3))
-gpu = Device("gpu:0", "gpu", memory="gpu")
+)  # fmt: skip
+cpu = Device("cpu:0-3", "cpu", (EngineInfo("onnxruntime"),), cores=(0, 1, 2, 3))
+gpu = Device("gpu:0", "gpu", (EngineInfo("opencl", memory="opencl on gpu:0"),))
 links = (
     Link("cpu:0-3", "gpu:0", latency_s=50e-6, bandwidth_bytes_per_s=8e9),
     Link("gpu:0", "cpu:0-3", latency_s=50e-6, bandwidth_bytes_per_s=8e9),

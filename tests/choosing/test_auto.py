@@ -9,17 +9,21 @@ import pytest
 from small_models import branches
 
 from coexec.choosing import auto as auto_module
+from coexec.choosing import configurations as configurations_module
 from coexec.choosing.auto import Auto
 from coexec.choosing.configurations import configurations
 from coexec.choosing.race import REQUESTS, Lap, Outcome
 from coexec.cli import main
 from coexec.cli.common import format_candidate
 from coexec.engines import detect
+from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
+from coexec.engines.registry import Driven
 from coexec.errors import CacheWarning, DeviceError, ExecutionError, ModelError, UsageError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
 from coexec.session import InferenceSession
+from coexec.workbench import Settings
 
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
@@ -28,12 +32,25 @@ QUICK = Effort(warm_up=1, least=2, most=2)
 
 
 @two_cores
-def test_configurations_of_named_devices() -> None:
+def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configurations_module, "_further_engines", lambda: ["opencl"])
     first, second = CPUS
     joined = f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (
         f"cpu:{CORES[0]},{CORES[1]}")  # fmt: skip
-    assert configurations(CPUS) == [(first, second), (joined,), (first,), (second,)]
-    assert configurations([first]) == [(first,)]
+    with_first = [(first, second), (joined,), (first,), (second,)]
+    with_other = [tuple(f"{name}/opencl" for name in names) for names in with_first]
+    assert configurations(CPUS) == with_first + with_other
+    assert configurations([first]) == [(first,), (f"{first}/opencl",)]
+    # Who names an engine, gets this one; the others keep their choice.
+    named = f"{second}/onnxruntime"
+    assert configurations([named]) == [(named,)]
+    assert configurations([first, named]) == [
+        (first, named), (first,), (named,), (f"{first}/opencl", named), (f"{first}/opencl",),
+    ]  # fmt: skip
+    assert configurations([first, "null:0"]) == [
+        (first, "null:0"), (first,), ("null:0",), (f"{first}/opencl", "null:0"),
+        (f"{first}/opencl",),
+    ]  # fmt: skip
     with pytest.raises(DeviceError, match="unknown device 'tpu:0'"):
         configurations(["tpu:0"])
 
@@ -41,12 +58,22 @@ def test_configurations_of_named_devices() -> None:
 def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("coexec.choosing.configurations.default_names", lambda: ["cpu:0-3"])
-    monkeypatch.setattr("coexec.choosing.configurations._gpus", lambda: (["gpu:0"], "gpu:1"))
+    broken = Processor("gpu", "a GPU", "1", unusable="it computes wrong numbers")
+    gpus = [Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
+            for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))]  # fmt: skip
+    engines = ("onnxruntime", "opencl")
+    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
+    listed = {"gpu": gpus, "cpu": [cpu]}
+    monkeypatch.setattr("coexec.choosing.configurations.processors", lambda kind: listed[kind])
     singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
+    on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
     assert configurations() == [
-        ("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles, ("gpu:0",), ("cpu:0-3", "gpu:0"),
-        ("cpu:0-1", "cpu:2-3", "gpu:0"), (*singles, "gpu:0"), ("cpu:0-2", "gpu:1@3"),
+        *on_cpu, ("gpu:0",), *((*names, "gpu:0") for names in on_cpu),
+        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
+        ("cpu:0-2", "cpu:3/opencl"),
     ]  # fmt: skip
+    listed |= {"gpu": [], "cpu": [Driven("cpu", "a CPU", {"onnxruntime": cpu.by["opencl"]})]}
+    assert configurations() == on_cpu
 
 
 @two_cores
@@ -56,7 +83,8 @@ def test_the_fastest_is_kept_and_remembered(
     model = branches()
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
     monkeypatch.setattr(auto_module, "_BUDGET_S", 0.5)
-    choice = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+    choice = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
     for count in (1, 2):
@@ -67,15 +95,19 @@ def test_the_fastest_is_kept_and_remembered(
 
     with monkeypatch.context() as context:
         context.setattr(auto_module, "race", again)
-        same = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+        same = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
     with pytest.warns(CacheWarning, match="damaged"):
-        repaired = Auto(model, CPUS, cache=tmp_path, effort=QUICK).choose()
+        repaired = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
     assert repaired.candidates and file.stat().st_size > 40
-    fewer = Auto(model, CPUS, {"shortlist": 1}, cache=tmp_path, effort=QUICK).choose()
+    fewer = Auto(
+        model,
+        Settings(CPUS, planner_options={"shortlist": 1}, cache=tmp_path, effort=QUICK),
+    ).choose()
     assert sum(c.measured_s is not None for c in fewer.candidates) < 4
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
@@ -95,7 +127,10 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
     chosen = {}
     for requests in ("paced", "loop"):
         options = {"requests": requests}
-        auto = Auto(branches(), CPUS, options, cache=tmp_path, effort=QUICK)
+        auto = Auto(
+            branches(),
+            Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK),
+        )
         ran = [c for c in auto.choose().candidates if c.measured_s is not None]
         chosen[requests] = ran[0]
         assert {c.requests for c in ran} == {requests}
@@ -119,7 +154,7 @@ def test_a_candidate_that_fails_while_others_run_says_why(
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
     monkeypatch.setattr(auto_module, "race", second_fails)
-    candidates = Auto(branches(), CPUS, cache=tmp_path, effort=QUICK).choose().candidates
+    candidates = Auto(branches(), Settings(CPUS, cache=tmp_path, effort=QUICK)).choose().candidates
     (failed,) = [c for c in candidates if c.refused]
     assert failed.measured_s is None and candidates[0].refused is None
     assert format_candidate(failed).endswith(": the device is gone")
@@ -162,13 +197,13 @@ def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"not a model")
     with pytest.raises(ModelError, match="is not an ONNX model") as caught:
-        Auto(str(path), CPUS, cache=tmp_path / "cache").choose()
+        Auto(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
     assert str(caught.value).count("not an ONNX model") == 1
 
 
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, shortlist"):
-        Auto("zoo:squeezenet", CPUS[:1], {"top_k": 3})
+        Auto("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
 
 
 @two_cores

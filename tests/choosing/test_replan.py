@@ -14,7 +14,7 @@ from coexec.frontend.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
 from coexec.session import InferenceSession
 from coexec.timing.trace import Trace
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
@@ -35,9 +35,9 @@ def slowed(work: Workbench, replanner: Replanner, device: str, factor: float) ->
 
 
 def test_a_lasting_drift_moves_work_away(tmp_path: Path) -> None:
-    work = Workbench(branches(4), CPUS, cache=tmp_path, effort=Effort(1, 2, 2))
+    work = Workbench(branches(4), Settings(devices=CPUS, cache=tmp_path, effort=Effort(1, 2, 2)))
     plan = work.plan("heft")
-    compiled = work.compiled_plan(plan)
+    compiled = work.prepared(plan)
     replanner = Replanner(work, compiled, "heft")
     for _ in range(30):
         assert replanner.observe(slowed(work, replanner, CPUS[0], 1.0), compiled) is None

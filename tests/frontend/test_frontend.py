@@ -89,16 +89,22 @@ def test_subgraphs_capture_values_and_run(cache: Cache) -> None:
     model = load(proto, check=True)
     task = next(t for t in model.graph.tasks if t.kind == "If")
     assert set(task.inputs) >= {"flag", "h", "x"}
-    from test_devices import alternating, names_of
-
     from coexec.compiling.compiler import Compiler
     from coexec.engines.registry import open_devices
     from coexec.frontend.load import random_inputs
+    from coexec.ir.graph import Piece
     from coexec.plans.derive import derive
+    from coexec.plans.plan import Plan, Provenance
     from coexec.runtime.executor import Executor
+    from coexec.system.hardware import Place
 
-    devices = open_devices(names_of("cpu"))
-    schedule = derive(alternating(model.graph, [d.spec.name for d in devices]), model.graph)
+    devices = open_devices([f"cpu:{core}" for core in usable_cores()[:2]])
+    order: dict[Place, tuple[Piece, ...]] = {device.first.place: () for device in devices}
+    for number, each in enumerate(model.graph.tasks):  # every other task on the other device
+        place = devices[number % len(devices)].first.place
+        order[place] = (*order[place], model.graph.whole_piece(each))
+    plan = Plan.of_places(model.graph.fingerprint, order, Provenance("by hand"))
+    schedule = derive(plan, model.graph)
     feeds = random_inputs(model.graph)
     with Executor(Compiler(model, cache).compile(schedule, devices), devices) as executor:
         found = executor.run(feeds)["y"]

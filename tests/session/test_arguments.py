@@ -66,9 +66,22 @@ class Bytes:
         ({"shapes": {"x": (-2,)}}, "contradicts"),
         ({"cache": 5}, "cache=5 is a int; give the path of a folder"),
         ({"cache": "a\0b"}, "cache is 'a.x00b'; give a text without a zero"),
-        ({"gpu": "fp16"}, "gpu='fp16'; give a dict by name, as in gpu={'precision'"),
-        ({"gpu": {"precision": 16}}, r"gpu\['precision'\] is 16; give a text"),
-        ({"gpu": {"precision": "fp8"}}, "precision='fp8': it is one of fp32, fp16"),
+        ({"engine_options": "fp16"}, "engine_options='fp16'; give a dict by name, as in engine_o"),
+        ({"engine_options": {"opencl": "fp16"}}, r"engine_options\['opencl'\]='fp16'; give a dict"),
+        (
+            {"engine_options": {"opencl": {"precision": 16}}},
+            r"engine_options\['opencl'\]\['precision'\] is 16; give a text",
+        ),
+        (
+            {"engine_options": {"opencl": {"precision": "fp8"}}},
+            r"opencl\.precision='fp8': it is one of fp32, fp16",
+        ),
+        (
+            {"engine_options": {"opencl": {"speed": "1"}}},
+            "opencl has no option 'speed'",
+        ),
+        ({"engine_options": {"directx": {}}}, "the engine 'directx', which is none of null, onnx"),
+        ({"engine_options": {5: {}}}, "engine_options={5: {}}; give a dict by name"),
         ({"pins": [("a", CPU)]}, "pins=.*give a dict by name"),
         ({"pins": {"a": 5}}, r"pins\['a'\] is 5; give a text"),
         ({"background": "no"}, "background='no'; give True or False"),
@@ -98,7 +111,7 @@ def test_arguments_without_a_meaning(words: dict[str, Any], message: str, tmp_pa
         {"devices": (CPU,)},
         {"shapes": {"x": np.array([2])}},
         {"shapes": {"x": [np.int64(2)]}},
-        {"shapes": {}, "gpu": {}, "pins": {}, "planner_options": {}},
+        {"shapes": {}, "engine_options": {"opencl": {}}, "pins": {}, "planner_options": {}},
         {"replan": np.float32(0.5), "pins": {"*": CPU}},
         {"background": np.bool_(True)},
     ],
@@ -124,8 +137,8 @@ ANYTHING = st.one_of(
     st.dictionaries(st.text(max_size=2), st.integers(0, 2), max_size=2),
     st.tuples(st.text(max_size=2)), st.just(object()),
 )  # fmt: skip
-NAMES = ["path_or_bytes", "providers", "devices", "planner", "planner_options", "shapes", "gpu",
-         "background", "pins", "replan", "waiting"]  # fmt: skip
+NAMES = ["path_or_bytes", "providers", "devices", "planner", "planner_options", "shapes",
+         "engine_options", "background", "pins", "replan", "waiting"]  # fmt: skip
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))

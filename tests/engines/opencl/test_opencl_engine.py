@@ -42,7 +42,7 @@ from coexec.frontend.module import Module
 from coexec.plans.plan import Plan, Provenance
 from coexec.session import InferenceSession
 from coexec.system import hardware
-from coexec.workbench import Workbench
+from coexec.workbench import Settings, Workbench
 
 ARCHITECTURES = {
     "cpu16": Architecture("cpu", 16, registers=32),
@@ -352,7 +352,7 @@ def test_a_device_of_two_engines(gpu: str, tmp_path: Path) -> None:
     proto = small_network("concat", as_model=True)
     words: dict[str, Any] = {"cache": tmp_path, "engine_options": opencl_options()}
     for name in (f"{gpu}+onnxruntime", f"{without_engine(gpu)}/onnxruntime+opencl"):
-        work = Workbench(proto, [name], **words)
+        work = Workbench(proto, Settings(devices=[name], **words))
         tasks = [work.model.graph.whole_piece(task) for task in work.model.graph.tasks]
         engines = [("opencl", "onnxruntime")[n % 2] for n in range(len(tasks))]
         plan = Plan(
