@@ -1,7 +1,7 @@
 """The OpenVINO library, loaded when it is first needed.
 
-It takes a quarter of a second to import. It also brings a TBB library of its own: Intel's OpenCL
-runtime needs a newer one and has to be loaded before (`engines/opencl/vendors.py`).
+It takes a quarter of a second to import. It brings a TBB library of its own; Intel's OpenCL runtime
+needs a newer one, and a process has one only.
 
 TBB in turn loads libtbbbind, if it lies beside it, and that gives every thread that runs a model
 the affinity of the whole process while it does. A device of some cores could not be had. So TBB is
@@ -14,13 +14,13 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
 from coexec.errors import DeviceError, first_line
 
-__all__ = ["core", "installed_version"]
+__all__ = ["core", "installed_version", "load_tbb"]
 
 _TBB = "libtbb.so.12"
 _REMEDY = "pip install 'coexec[openvino]' installs it"
@@ -45,7 +45,7 @@ def core() -> Any:
         DeviceError: OpenVINO is not installed, or cannot be loaded.
     """
     if "openvino" not in sys.modules:
-        _load_tbb()
+        load_tbb()
     try:
         import openvino
 
@@ -57,20 +57,33 @@ def core() -> Any:
                           f"reinstall it: {_REMEDY}") from error  # fmt: skip
 
 
-def _load_tbb() -> None:
-    """Load OpenVINO's TBB without libtbbbind, unless the process has a TBB already.
+def load_tbb() -> None:
+    """Load TBB without libtbbbind, unless the process has a TBB already.
 
-    Where that fails, OpenVINO loads it as usual, and devices find out that they cannot have their
-    cores.
+    It is the one that Intel's OpenCL runtime came with, if that is installed. It is newer than
+    OpenVINO's, and both work with it. Then it does not matter which of them is opened first, as
+    long as this is called before. Where it fails, TBB is loaded as usual, and devices find out
+    that they cannot have their cores.
     """
     with suppress(OSError, ImportError, ValueError):
-        spec = importlib.util.find_spec("openvino")
-        if spec is None or spec.origin is None:
-            return
-        library = Path(spec.origin).parent / "libs" / _TBB
-        if not library.is_file() or _TBB in Path("/proc/self/maps").read_text():
+        library = _tbb()
+        if library is None or _TBB in Path("/proc/self/maps").read_text():
             return
         with tempfile.TemporaryDirectory() as folder:
             link = Path(folder) / _TBB
             link.symlink_to(library)
             ctypes.CDLL(str(link))
+
+
+def _tbb() -> Path | None:
+    """TBB of the wheel that Intel's OpenCL runtime needs, else of OpenVINO's."""
+    with suppress(PackageNotFoundError):
+        for file in distribution("tbb").files or ():
+            path = Path(str(file.locate())).resolve()
+            if file.name == _TBB and path.is_file():
+                return path
+    spec = importlib.util.find_spec("openvino")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "libs" / _TBB
+    return path if path.is_file() else None
