@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from coexec.engines.openvino import library
+from coexec.engines.openvino import device, library
 from coexec.engines.openvino import processors as module
 from coexec.engines.openvino.failures import cause, translated
 from coexec.engines.openvino.library import core, installed_version
 from coexec.engines.openvino.processors import OpenVinoProcessor, processors
 from coexec.errors import DeviceError
+from coexec.system import hardware
 
 GPU = {
     "FULL_DEVICE_NAME": "Intel(R) Arc(TM) A770 Graphics (dGPU) ",
@@ -46,6 +47,28 @@ def test_gpus_and_npus_are_described_by_their_properties(monkeypatch: pytest.Mon
         ),
         OpenVinoProcessor("NPU", "Intel(R) AI Boost", ("fp16",)),
     )  # fmt: skip
+
+
+def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "core", _Library)
+    monkeypatch.setattr(device, "core", _Library)
+    spec = hardware.Device("gpu:0", "gpu")
+
+    def folder(plugin: str) -> Any:
+        options = device.OpenVinoOptions("fp16", tmp_path)
+        return device.OpenVinoDevice(spec, options, plugin)._properties()["CACHE_DIR"]
+
+    first = folder("GPU.0")
+    assert Path(first).parent == tmp_path and folder("GPU.0") == first != folder("NPU")
+    monkeypatch.setitem(GPU, "GPU_DRIVER_VERSION", "25.01")
+    assert folder("GPU.0") != first
+    second = folder("GPU.0")
+    monkeypatch.setattr(device, "installed_version", lambda: "2027.0")
+    assert folder("GPU.0") != second
+    with pytest.raises(DeviceError, match="does not compute in fp32 with OpenVINO; choose fp16"):
+        device.OpenVinoDevice(spec, None, "NPU")
 
 
 def test_the_cpu_is_found() -> None:

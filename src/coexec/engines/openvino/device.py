@@ -1,5 +1,6 @@
 """OpenVINO on the cores of a device, or on a GPU or NPU that it has a plug-in for."""
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from coexec.engines.base import AfterFork
 from coexec.engines.detect import usable_cores
 from coexec.engines.openvino.cores import CoreGroup, check_cores
 from coexec.engines.openvino.failures import translated
-from coexec.engines.openvino.library import core
+from coexec.engines.openvino.library import core, installed_version
 from coexec.engines.openvino.program import OpenVinoProgram
 from coexec.engines.openvino.reading import read
 from coexec.engines.openvino.support import why_not
@@ -112,7 +113,7 @@ class OpenVinoDevice:
             common |= _cpu_properties(self._threads)
         elif self._options.binaries is not None:
             # For the CPU there is little to keep: it compiles as fast as it would read.
-            common["CACHE_DIR"] = str(self._options.binaries / "openvino")
+            common["CACHE_DIR"] = str(_kernels(self._options.binaries, self._plugin))
         return common
 
     def _check_threads(self, compiled: Any) -> None:
@@ -153,6 +154,14 @@ def _cpu_properties(threads: int) -> dict[str, Any]:
         "ENABLE_HYPER_THREADING": True,  # the user has named the cores
         "SCHEDULING_CORE_TYPE": "ANY_CORE",
     }
+
+
+def _kernels(binaries: Path, plugin: str) -> Path:
+    """The folder for kernels of a GPU or NPU: one for each OpenVINO, processor and driver."""
+    from coexec.engines.openvino.processors import processors
+
+    facts = [installed_version(), *(found for found in processors() if found.plugin == plugin)]
+    return binaries / f"openvino-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
 
 def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -> None:
