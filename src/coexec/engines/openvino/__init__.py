@@ -1,0 +1,1 @@
+"""OpenVINO: Intel's runtime, for CPU cores of all makers, Intel's GPUs and NPUs."""

@@ -1,0 +1,129 @@
+"""From a module to OpenVINO's own form of a model, without a copy of the weights.
+
+OpenVINO's ONNX reader copies every initializer of a model in memory, and building such a model
+copies them twice before: 9 s and 3 GB for 0.5 GB of weights. So large weights are declared as
+inputs, and once the operators are converted, each of these becomes a constant on the memory of the
+caller: 14 ms, and nothing is copied. It is no matter how large they are together (protobuf's
+limit is 2 GiB).
+"""
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from coexec.engines.openvino.library import core
+from coexec.frontend.module import Array, Module
+
+__all__ = ["Read", "read", "writable"]
+
+_EMBEDDED_BYTES = 1 << 16
+"""Weights up to this size are given to the reader: axes, shapes and scales, whose values it may
+have to know to convert an operator."""
+
+
+class Read(NamedTuple):
+    """A converted model, and where its inputs went."""
+
+    model: Any
+    """An `openvino.Model`."""
+    inputs: Mapping[str, int]
+    """By name, the number of an input. Inputs that no operator reads are missing."""
+
+
+def read(module: Module) -> Read:
+    """Convert ``module``. Its weights have to live as long as what is compiled of the result.
+
+    Raises:
+        RuntimeError: OpenVINO's, for what it does not convert.
+    """
+    proto = onnx.load_model_from_string(module.proto)
+    large = _with_inputs_for_large_weights(proto, module.weights)
+    model = core().read_model(proto.SerializeToString())
+    origins = _origins(proto)
+    _put_weights_in(model, large, origins)
+    inputs = {_name(port, origins): number for number, port in enumerate(model.inputs)}
+    _copy_inputs_to_outputs(model)
+    return Read(model, inputs)
+
+
+def _origins(proto: onnx.ModelProto) -> Mapping[str, str]:
+    """By value, the first input of the node that makes it."""
+    return {name: node.input[0] for node in proto.graph.node if node.input for name in node.output}
+
+
+def _name(port: Any, origins: Mapping[str, str]) -> str:
+    """The ONNX name of an input.
+
+    An input has the name of the last value that is the same: of what Dropout makes of it.
+    """
+    name: str = next(iter(port.get_names()))
+    while name in origins:
+        name = origins[name]
+    return name
+
+
+def _with_inputs_for_large_weights(
+    proto: onnx.ModelProto, weights: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Take the external weights of ``proto`` in, or declare them as inputs. Return the latter."""
+    large: dict[str, Array] = {}
+    inline = []
+    for initializer in proto.graph.initializer:
+        array = weights.get(initializer.name)
+        if array is None:
+            inline.append(initializer)
+        elif array.nbytes <= _EMBEDDED_BYTES:
+            inline.append(onnx.numpy_helper.from_array(np.asarray(array), initializer.name))
+        else:
+            large[initializer.name] = array
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(
+                    initializer.name, initializer.data_type, array.shape
+                )
+            )
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(inline)
+    return large
+
+
+def _put_weights_in(model: Any, weights: Mapping[str, Array], origins: Mapping[str, str]) -> None:
+    """Replace the parameters that stand for ``weights`` by constants on the same memory."""
+    from openvino import opset14
+
+    for parameter in model.get_parameters():
+        name = _name(parameter.output(0), origins)
+        if name not in weights:
+            continue
+        constant = opset14.constant(writable(weights[name]), shared_memory=True)
+        constant.set_friendly_name(name)
+        for target in parameter.output(0).get_target_inputs():
+            target.replace_source_output(constant.output(0))
+        model.remove_parameter(parameter)
+    if weights:
+        model.validate_nodes_and_infer_types()
+
+
+def _copy_inputs_to_outputs(model: Any) -> None:
+    """Put an operator before each output that is an input: OpenVINO would not write it."""
+    from openvino import opset16
+
+    for result in model.get_results():
+        source = result.input_value(0)
+        if source.get_node().get_type_name() == "Parameter":
+            result.input(0).replace_source_output(opset16.identity(source).output(0))
+
+
+def writable(array: Array) -> Array:
+    """``array`` itself, or if it must not be written, another view of the same memory.
+
+    OpenVINO shares memory with arrays that may be written only, though it does not write to
+    constants and inputs. The caller keeps ``array`` alive.
+    """
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.flags.writeable or not array.nbytes:
+        return array
+    memory = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
+    return np.frombuffer(memoryview(memory), array.dtype).reshape(array.shape)

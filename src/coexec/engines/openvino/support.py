@@ -1,0 +1,202 @@
+"""Which operators OpenVINO computes as ONNX says: found by trying, not by asking.
+
+OpenVINO's reader converts more than it computes right, and what it cannot convert may end the
+process (a node with too few inputs does). So this is a list of what came out right with OpenVINO
+2026.4 on a CPU in fp32: in the ONNX project's node tests and in the random cases of
+``tests/helpers``. All else has a reason. Asking takes microseconds a task.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from math import ceil, prod
+
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["why_not"]
+
+_Tensors = Mapping[str, Tensor]
+
+_FLOATS = frozenset({"float32", "float16"})
+_SMALL = frozenset({"int32", "int8", "uint8", "bool"})
+
+_MOVING = frozenset({
+    "CenterCropPad", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Identity", "Pad", "Reshape", "Scatter", "ScatterElements",
+    "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    "Where",
+})  # fmt: skip
+_COMPARING = frozenset({
+    "And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor",
+})  # fmt: skip
+_EXACT_IN_INT32 = frozenset({"Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Sign", "Sub"})
+"""Others go through float32, which has 24 bits."""
+_BETWEEN_TYPES = frozenset({
+    "Cast", "ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul",
+    "QuantizeLinear",
+})  # fmt: skip
+_COMPUTING = frozenset({
+    "Acos", "Acosh", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool",
+    "BatchNormalization", "Ceil", "Celu", "Clip", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum",
+    "Einsum", "Elu", "Erf", "Exp", "Floor", "GRU", "Gelu", "Gemm", "GlobalAveragePool",
+    "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "HardSigmoid",
+    "HardSwish", "Hardmax", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
+    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LpPool", "MatMul",
+    "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "Mod", "OneHot", "PRelu", "Pow",
+    "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Resize", "ReverseSequence", "RoiAlign", "Round", "Selu", "Shape",
+    "Shrink", "Sigmoid", "Sin", "Sinh", "Size", "Softmax", "Softplus", "Softsign", "Sqrt", "Sum",
+    "Swish", "Tan", "Tanh", "ThresholdedRelu", "TopK", "Trilu", "Upsample",
+})  # fmt: skip
+
+_TYPES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(_COMPUTING, _FLOATS),
+    **dict.fromkeys(_MOVING, _FLOATS | _SMALL),
+    **dict.fromkeys(_BETWEEN_TYPES, _FLOATS | _SMALL),
+    **dict.fromkeys(_COMPARING, _FLOATS | {"int32", "bool"}),
+    **dict.fromkeys(_EXACT_IN_INT32, _FLOATS | {"int32"}),
+}
+"""By operator, the types of what it reads and makes. Types of constant parameters are free."""
+
+_INDICES: Mapping[str, int] = {
+    "Gather": 1, "GatherElements": 1, "GatherND": 1, "OneHot": 0, "RoiAlign": 2, "Scatter": 1,
+    "ScatterElements": 1, "ScatterND": 1,
+}  # fmt: skip
+"""By operator, the input that holds places in another tensor: 32 bits are enough for these."""
+_MAKE_INDICES = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
+
+
+def why_not(op: Operator, tensors: _Tensors) -> str | None:
+    """Why OpenVINO does not compute ``op`` as ONNX says, or None."""
+    name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
+    if op.domain or op.op_type not in _TYPES:
+        return f"OpenVINO is not known to compute {name}"
+    reason = _types(op, tensors)
+    if reason is None and op.op_type in _RULES:
+        reason = _RULES[op.op_type](op, tensors)
+    return None if reason is None else f"OpenVINO: {name} {reason}"
+
+
+def _types(op: Operator, tensors: _Tensors) -> str | None:
+    allowed = _TYPES[op.op_type]
+    for position, name in enumerate(op.inputs):
+        tensor = tensors.get(name)
+        if tensor is None or (position and tensor.constant and tensor.dtype in _PARAMETERS):
+            continue
+        places = _INDICES.get(op.op_type) == position and tensor.dtype in ("int32", "int64")
+        measured = op.op_type in ("Shape", "Size") or places
+        if (reason := _type(tensor, _PARAMETERS if measured else allowed)) is not None:
+            return reason
+    for name in op.outputs:
+        tensor = tensors.get(name)
+        made = allowed | {"int64"} if op.op_type in _MAKE_INDICES else allowed
+        if tensor is not None and (reason := _type(tensor, made)) is not None:
+            return reason
+    return None
+
+
+_PARAMETERS = _FLOATS | _SMALL | {"int64"}
+
+
+def _type(tensor: Tensor, allowed: Collection[str]) -> str | None:
+    if 0 in tensor.shape:
+        return f"of an empty tensor, {tensor.name!r}"
+    if tensor.dtype in allowed:
+        return None
+    if tensor.dtype in ("int64", "uint64", "uint32"):
+        return f"of {tensor.dtype}: it would compute in 32 bits with sign"
+    if tensor.dtype == "float64":
+        return "of float64: it would compute in float32"
+    return f"of {tensor.dtype}: not known to be computed right"
+
+
+def _softmax(op: Operator, tensors: _Tensors) -> str | None:
+    shape = tensors[op.inputs[0]].shape
+    axis = op.int("axis", 1 if op.version < 13 else -1) % max(1, len(shape))
+    if op.version < 13 and prod(shape[axis + 1 :]) != 1:
+        return f"of opset {op.version} over several axes: it would use the first of them"
+    return None
+
+
+def _pool(op: Operator, tensors: _Tensors) -> str | None:
+    if _second_output(op):
+        return "with the places of the maxima"
+    rank = len(tensors[op.inputs[0]].shape) - 2
+    if not op.int("ceil_mode", 0) or op.text("auto_pad", "NOTSET") not in ("NOTSET", ""):
+        return None
+    pads, strides = op.ints("pads", [0] * 2 * rank), op.ints("strides", [1] * rank)
+    dilations, kernel = op.ints("dilations", [1] * rank), op.ints("kernel_shape", ())
+    shape, made = tensors[op.inputs[0]].shape[2:], tensors[op.outputs[0]].shape[2:]
+    for i, size in enumerate(shape):
+        room = size + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1
+        if ceil(room / strides[i]) + 1 != made[i]:
+            return "whose last window begins in the padding: it would not leave it out"
+    return None
+
+
+def _resize(op: Operator, tensors: _Tensors) -> str | None:
+    if op.int("antialias", 0) or op.int("exclude_outside", 0):
+        return "with antialias or exclude_outside"
+    if op.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "that keeps the aspect ratio"
+    mode = op.text("coordinate_transformation_mode", "half_pixel")
+    if mode in ("tf_crop_and_resize", "half_pixel_symmetric"):
+        return f"with {mode}"
+    scales = op.constants.get(1 if op.version < 11 else 2, ())
+    sizes = zip(tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape, scales, strict=False)
+    if mode == "align_corners" and any(made != size * scale for size, made, scale in sizes):
+        return "with align_corners and scales that give no whole sizes"
+    return None
+
+
+def _pad(op: Operator, tensors: _Tensors) -> str | None:
+    if op.text("mode", "constant") == "wrap":
+        return "that wraps"
+    value = op.inputs[2] if len(op.inputs) > 2 else ""
+    if value and not tensors[value].constant:
+        return "with a value that is computed: it would pad with zeros"
+    return None
+
+
+def _recurrent(op: Operator, tensors: _Tensors) -> str | None:
+    if op.int("layout", 0) or op.int("input_forget", 0):
+        return "with layout=1 or input_forget=1"
+    extra = [i for i in (4, 7) if i < len(op.inputs) and op.inputs[i]]
+    return "with lengths of sequences or peepholes" if extra else None
+
+
+def _slope(op: Operator, tensors: _Tensors) -> str | None:
+    shape, slope = (tensors[name].shape for name in op.inputs[:2])
+    if len(slope) == 1 and slope[0] > 1 and len(shape) > 2 and slope[0] == shape[1]:
+        return "with a slope for each place of the last axis: it would take them for channels"
+    return None
+
+
+def _second_output(op: Operator) -> bool:
+    return any(op.outputs[1:])
+
+
+_RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    "BatchNormalization": lambda op, tensors: (
+        "in training" if op.int("training_mode", 0) or _second_output(op) else None
+    ),
+    "Dropout": lambda op, tensors: (
+        "in training, or with its mask" if any(op.inputs[2:]) or _second_output(op) else None
+    ),
+    "PRelu": _slope,
+    "GridSample": lambda op, tensors: (
+        "of volumes" if len(tensors[op.inputs[0]].shape) > 4 else None
+    ),
+    "Mod": lambda op, tensors: None if op.int("fmod", 0) else "with the sign of the divisor",
+    "Pad": _pad,
+    "RoiAlign": lambda op, tensors: "of maxima" if op.text("mode", "avg") == "max" else None,
+    "SpaceToDepth": lambda op, tensors: (
+        "in CRD order" if op.text("mode", "DCR") != "DCR" else None
+    ),
+    "TopK": lambda op, tensors: (
+        "with indices: it orders equal values otherwise" if _second_output(op) else None
+    ),
+}  # fmt: skip

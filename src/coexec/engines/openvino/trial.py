@@ -1,0 +1,79 @@
+"""Where OpenVINO runs what it is given: tried with a small model, not assumed."""
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import openvino
+from openvino import opset14
+
+from coexec.engines.openvino.library import core
+
+__all__ = ["affinity_inside"]
+
+
+_RUNS = 10
+"""Enough for every thread to have had work."""
+
+
+class _Affinity(openvino.Op):  # type: ignore[misc]
+    """Hands its input on, and notes which cores the thread that computes it may use."""
+
+    def __init__(self, inputs: Any, noted: list[set[int]]) -> None:
+        super().__init__(self)
+        self.noted = noted
+        self.set_arguments(inputs)
+        self.constructor_validate_and_infer_types()
+
+    def validate_and_infer_types(self) -> None:
+        self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
+
+    def clone_with_new_inputs(self, inputs: Any) -> "_Affinity":
+        return _Affinity(inputs, self.noted)
+
+    def has_evaluate(self) -> bool:
+        return True
+
+    def evaluate(self, outputs: Any, inputs: Any) -> bool:
+        self.noted.append(os.sched_getaffinity(0))
+        inputs[0].copy_to(outputs[0])
+        return True
+
+
+def affinity_inside(core_number: int, properties: Mapping[str, Any]) -> set[int]:
+    """The cores that a thread bound to ``core_number`` may use while it runs a model.
+
+    The model has a convolution that is large enough for all threads, so that they are started.
+
+    Args:
+        properties: that the model is compiled with.
+    """
+    noted: list[set[int]] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        os.sched_setaffinity(0, {core_number})
+        try:
+            compiled = core().compile_model(_model(noted), "CPU", dict(properties))
+            request = compiled.create_infer_request()
+            for _ in range(_RUNS):
+                request.infer({0: np.zeros((1, 16, 64, 64), np.float32)})
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return set().union(*noted)
+
+
+def _model(noted: list[set[int]]) -> Any:
+    x = opset14.parameter([1, 16, 64, 64], np.float32)
+    weights = opset14.constant(np.zeros((16, 16, 3, 3), np.float32))
+    ones = [1, 1]
+    y = opset14.convolution(x, weights, ones, ones, ones, ones)
+    return openvino.Model([_Affinity([y], noted)], [x], "affinity")

@@ -1,0 +1,145 @@
+"""What OpenVINO tells of processors, and how its errors read."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coexec.engines.openvino import device, library
+from coexec.engines.openvino import processors as module
+from coexec.engines.openvino.failures import cause, translated
+from coexec.engines.openvino.library import core, installed_version
+from coexec.engines.openvino.processors import OpenVinoProcessor, processors
+from coexec.errors import DeviceError
+from coexec.system import hardware
+
+GPU = {
+    "FULL_DEVICE_NAME": "Intel(R) Arc(TM) A770 Graphics (dGPU) ",
+    "OPTIMIZATION_CAPABILITIES": ["FP32", "BIN", "FP16", "INT8"],
+    "DEVICE_UUID": "8680a056080000000300000000000000",
+    "DEVICE_PCI_INFO": SimpleNamespace(domain=0, bus=3, device=0, function=0),
+    "GPU_DEVICE_TOTAL_MEM_SIZE": 16 << 30,
+    "GPU_DRIVER_VERSION": "24.35",
+}
+NPU = {"FULL_DEVICE_NAME": "Intel(R) AI Boost", "OPTIMIZATION_CAPABILITIES": ["FP16", "INT8"]}
+
+
+class _Library:
+    """An `openvino.Core` of another machine."""
+
+    available_devices = ("GPU.0", "NPU")
+
+    def get_property(self, plugin: str, name: str) -> Any:
+        known = GPU if plugin == "GPU.0" else NPU
+        if name not in known:
+            raise RuntimeError(f"Exception from src/x.cpp:1:\nUnsupported property {name}")
+        return known[name]
+
+
+def test_gpus_and_npus_are_described_by_their_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "core", _Library)
+    assert processors() == (
+        OpenVinoProcessor(
+            "GPU.0", "Intel(R) Arc(TM) A770 Graphics (dGPU)", ("fp32", "fp16"),
+            "8680a056080000000300000000000000", "0000:03:00.0", 16 << 30, "24.35",
+        ),
+        OpenVinoProcessor("NPU", "Intel(R) AI Boost", ("fp16",)),
+    )  # fmt: skip
+
+
+def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "core", _Library)
+    monkeypatch.setattr(device, "core", _Library)
+    spec = hardware.Device("gpu:0", "gpu")
+
+    def folder(plugin: str) -> Any:
+        options = device.OpenVinoOptions("fp16", tmp_path)
+        return device.OpenVinoDevice(spec, options, plugin)._properties()["CACHE_DIR"]
+
+    first = folder("GPU.0")
+    assert Path(first).parent == tmp_path and folder("GPU.0") == first != folder("NPU")
+    monkeypatch.setitem(GPU, "GPU_DRIVER_VERSION", "25.01")
+    assert folder("GPU.0") != first
+    second = folder("GPU.0")
+    monkeypatch.setattr(device, "installed_version", lambda: "2027.0")
+    assert folder("GPU.0") != second
+    with pytest.raises(DeviceError, match="does not compute in fp32 with OpenVINO; choose fp16"):
+        device.OpenVinoDevice(spec, None, "NPU")
+
+
+def test_the_cpu_is_found() -> None:
+    if installed_version() is None:
+        pytest.skip("OpenVINO is not installed: pip install 'coexec[openvino]'")
+    cpu = next(found for found in processors() if found.plugin == "CPU")
+    assert "fp32" in cpu.precisions and cpu.name
+    assert installed_version()
+
+
+def test_without_openvino_the_message_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    core.cache_clear()
+    try:
+        with pytest.raises(DeviceError, match=r"not available.*pip install 'coexec\[openvino\]'"):
+            processors()
+    finally:
+        core.cache_clear()
+
+
+def test_the_newer_tbb_of_intels_opencl_runtime_is_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = tmp_path / "libtbb.so.12"
+    newer.touch()
+    file = SimpleNamespace(name=newer.name, locate=lambda: newer)
+    monkeypatch.setattr(library, "distribution", lambda name: SimpleNamespace(files=[file]))
+    assert library._tbb() == newer
+    newer.unlink()
+    assert library._tbb() != newer
+
+
+MESSAGE = """Exception from src/inference/src/cpp/core.cpp:117:
+Exception from src/inference/src/dev/plugin.cpp:54:
+Check '!proc_type_table.empty()' failed at src/plugins/intel_cpu/src/cpu_streams.cpp:1397:
+proc_type_table is empty. No CPU resources available!
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MESSAGE, "proc_type_table is empty. No CPU resources available!"),
+        ("Exception from a.cpp:1:\nException from b.cpp:602: unsupported src_prc: string\n",
+         "unsupported src_prc: string"),
+        ("FrontEnd API failed:\n-- No conversion rule found for operations: Det-22\n"
+         "To facilitate the conversion of unsupported operations, refer to ...\n",
+         "-- No conversion rule found for operations: Det-22"),
+        ("", "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_of_its_errors_the_reason_is_told(text: str, expected: str) -> None:
+    assert cause(RuntimeError(text)) == expected
+    with (
+        pytest.raises(DeviceError) as caught,
+        translated("cpu:0", "compiling", "run that part elsewhere"),
+    ):
+        raise RuntimeError(text)
+    assert str(caught.value) == (
+        f"cpu:0 failed while compiling ({expected}); run that part elsewhere"
+    )
+
+
+def test_errors_of_ours_and_of_others_pass() -> None:
+    with pytest.raises(DeviceError, match="mine"), translated("cpu:0", "x", "y"):
+        raise DeviceError("mine")
+    with pytest.raises(KeyError), translated("cpu:0", "x", "y"):
+        raise KeyError("not OpenVINO's")
+    with pytest.raises(DeviceError, match="out of memory while x"), translated("cpu:0", "x", "y"):
+        raise MemoryError
