@@ -148,6 +148,7 @@ def test_a_candidate_that_fails_while_others_run_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
 
     def second_fails(rivals: Any, *_: object, **__: object) -> Outcome[int]:
         laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}

@@ -37,17 +37,17 @@ def slowed(work: Workbench, replanner: Replanner, device: str, factor: float) ->
 def test_a_lasting_drift_moves_work_away(tmp_path: Path) -> None:
     work = Workbench(branches(4), Settings(devices=CPUS, cache=tmp_path, effort=Effort(1, 2, 2)))
     plan = work.plan("heft")
-    compiled = work.prepared(plan)
-    replanner = Replanner(work, compiled, "heft")
+    prepared = work.prepared(plan)
+    replanner = Replanner(prepared, "heft")
     for _ in range(30):
-        assert replanner.observe(slowed(work, replanner, CPUS[0], 1.0), compiled) is None
+        assert replanner.observe(slowed(work, replanner, CPUS[0], 1.0), prepared) is None
     new, seen = None, 0
     while new is None and seen < 80:
-        new = replanner.observe(slowed(work, replanner, CPUS[0], 8.0), compiled)
+        new = replanner.observe(slowed(work, replanner, CPUS[0], 8.0), prepared)
         seen += 1
     assert new is not None
     assert seen >= 8, "one disturbance is not a drift"
-    share = [sum(map(len, [p.order.get(CPUS[0], ())])) for p in (plan, work.plan_of(new))]
+    share = [sum(map(len, [p.order.get(CPUS[0], ())])) for p in (plan, new.plan)]
     assert share[1] < share[0]
 
 

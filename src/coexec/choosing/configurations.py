@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from coexec.engines import detect
 from coexec.engines.names import cpu_name, default_names, parse, without_engine
 from coexec.engines.registry import describe, processors
+from coexec.system.hardware import System
 
 __all__ = ["Configuration", "configurations"]
 
@@ -32,8 +33,7 @@ def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
 
 
 def _of_names(names: Sequence[str]) -> list[Configuration]:
-    for name in names:
-        describe(name)
+    System(tuple(describe(name) for name in names))  # refuses what cannot be used together
     clusters = [name for name in names if parse(name).kind == "cpu"]
     free = [name for name in clusters if not parse(name).engines]
     others = tuple(name for name in names if name not in clusters)

@@ -5,7 +5,7 @@ import re
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -34,7 +34,6 @@ from coexec.cli.common import (
     TraceOpt,
     WaitingOpt,
     differences,
-    err,
     out,
     print_json,
     progress_bar,
@@ -44,6 +43,7 @@ from coexec.cli.common import (
     write_file,
 )
 from coexec.cli.gantt import draw
+from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
@@ -138,7 +138,8 @@ def command(
     with ExitStack() as stack:
         plan_row, executor = _ours(plan, planner, predicted_s, feeds, stack)
         plan_row.is_baseline = False
-        rows = [*_alone_rows(plan, feeds, stack), plan_row, _onnx_runtime(work, feeds)]
+        alone, left_out = _alone_rows(plan, feeds, stack)
+        rows = [*alone, plan_row, _onnx_runtime(work, feeds)]
         standings = _raced(rows, repeats)
         recorder = RealRecorder(plan.compiled, work.names)
         found = _recorded(executor, feeds, recorder)
@@ -148,9 +149,11 @@ def command(
     if trace is not None:
         write_file(trace, recorder.trace().to_chrome())
     if json:
-        print_json(_as_json(work, standings, worst))
+        print_json(_as_json(work, standings, worst) | {"left_out": left_out})
     else:
         _print(work, standings, recorder if gantt else None, trace, worst)
+        for name, reason in left_out.items():
+            out.print(f"left out: {name} alone: {reason}", markup=False)
     refuse_difference(worst or 0.0, work)
 
 
@@ -181,18 +184,25 @@ def _alone(plan: Prepared) -> dict[str, float]:
     }
     cost, system = plan.work.measured
     places = system.places if len(system.places) > 1 else ()
-    return considered or {str(place): cost.total_s(place) for place in places}
+    asked = plan.work.settings.devices or default_names()
+    return considered or {
+        name: cost.total_s(place) for name, place in zip(asked, places, strict=False)
+    }
 
 
-def _alone_rows(plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack) -> Iterator[Row]:
-    work = plan.work
+def _alone_rows(
+    plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack
+) -> tuple[list[Row], dict[str, str]]:
+    """Each device alone; and why those are left out that cannot be open beside the others."""
+    work, rows, left_out = plan.work, [], {}
     for name, predicted_s in _alone(plan).items():
         try:
             alone = Workbench(work.source, replace(work.settings, devices=[name], pins={}))
             single = alone.prepared_by("single", {})
-            yield _ours(single, f"{name} alone", predicted_s, feeds, stack)[0]
+            rows.append(_ours(single, f"{name} alone", predicted_s, feeds, stack)[0])
         except DeviceError as error:  # some engines compute on one set of cores at a time
-            err.print(f"{name} alone is not compared: {error}", markup=False)
+            left_out[name] = str(error)
+    return rows, left_out
 
 
 def _ours(
