@@ -5,18 +5,21 @@ imported: the engine has to load it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coexec.engines.base import Device
-from coexec.engines.openvino.device import OpenVinoDevice, OpenVinoOptions
+from coexec.engines.base import OpenEngine
+from coexec.engines.openvino.device import OpenVinoDevice
+from coexec.engines.openvino.engine import OpenVinoOptions
 from coexec.engines.openvino.library import installed_version
 from coexec.frontend.model import Model
 from coexec.frontend.module import Module
-from coexec.system import hardware
+from coexec.system.hardware import Device, EngineInfo
 
 if installed_version() is None:
     pytest.skip(
@@ -29,8 +32,16 @@ Array = np.ndarray[Any, Any]
 def on_cores(*cores: int, precision: str = "fp32") -> OpenVinoDevice:
     """A device on these cores."""
     name = "cpu:" + ",".join(map(str, cores))
-    spec = hardware.Device(name, "cpu", cores, engine=f"openvino {installed_version()}")
-    return OpenVinoDevice(spec, OpenVinoOptions(precision))
+    return opened(Device(name, "cpu", (), cores), precision)
+
+
+def opened(
+    device: Device, precision: Any = "fp32", folder: Path | None = None, plugin: str = "CPU"
+) -> OpenVinoDevice:
+    """A processor with OpenVINO."""
+    info = EngineInfo("openvino", f"openvino {installed_version()}", precision=precision)
+    device = replace(device, engines=(info,))
+    return OpenVinoDevice(device, info, OpenVinoOptions(precision), folder, plugin)
 
 
 def module_around(model: Model) -> Module:
@@ -42,7 +53,7 @@ def module_around(model: Model) -> Module:
     return Module(ir.to_proto(model.source).SerializeToString(), {}, inputs, outputs)
 
 
-def compute(device: Device, module: Module, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def compute(device: OpenEngine, module: Module, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs by name. Memory for them is filled with what they cannot be by chance."""
     outputs = {tensor.name: device.allocate(tensor) for tensor in module.outputs}
     for array in outputs.values():

@@ -181,6 +181,9 @@ class Engine(ABC):
     """A frozen dataclass of the choices that it leaves, each with a default."""
     distributions: ClassVar[Collection[str]] = ()
     """Packages whose versions its results depend on."""
+    needs_trial: ClassVar[bool] = True
+    """Whether coexec tries it in a process of its own before it is used. Not where the engine does
+    so itself, or where nothing works without it."""
     pretends: ClassVar[bool] = False
     """It is for tests: not listed, and never chosen by itself."""
 
@@ -189,9 +192,13 @@ class Engine(ABC):
         """All that results and durations depend on besides processor and driver."""
         return ", ".join(f"{name} {_version(name)}" for name in self.distributions)
 
-    def processors(self) -> Sequence[Processor]:
-        """What it drives here. Each is tried before, or says why it cannot be used."""
-        return [Processor("cpu", detect.processor_name())]
+    def preload(self) -> None:  # noqa: B027 - few engines care
+        """Called once, before any engine's library is loaded in this process: for what has to be
+        loaded in a certain way, and would be loaded in another by another engine."""
+
+    def processors(self, kind: str) -> Sequence[Processor]:
+        """What it drives here, of one of its kinds."""
+        return [Processor(kind, detect.processor_name())]
 
     def describe(self, device: Device, options: Any) -> EngineInfo:
         """What is known of this engine on a device.

@@ -50,10 +50,11 @@ class Null(Engine):
 
     name = "null"
     kinds = ("null",)
+    needs_trial = False
     pretends = True
 
-    def processors(self) -> Sequence[Processor]:
-        return pretended("null")
+    def processors(self, kind: str) -> Sequence[Processor]:
+        return pretended(kind)
 
     def open(
         self, device: Device, info: EngineInfo, options: Any, folder: Path | None

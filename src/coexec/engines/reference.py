@@ -30,10 +30,11 @@ class Reference(Engine):
     name = "reference"
     kinds = ("reference",)
     distributions = ("onnx",)
+    needs_trial = False
     pretends = True
 
-    def processors(self) -> Sequence[Processor]:
-        return pretended("reference")
+    def processors(self, kind: str) -> Sequence[Processor]:
+        return pretended(kind)
 
     def open(
         self, device: Device, info: EngineInfo, options: Any, folder: Path | None

@@ -2,12 +2,11 @@
 
 Engines are found through entry points, ours and those of other packages alike. One that cannot be
 imported, or breaks the contract of `coexec.engines.base`, is left out, with the reason for whoever
-names it; those of other packages are tried in a process of their own before they are used
-(`coexec.engines.trial`).
+names it. Engines are tried in a process of their own before they are used (`coexec.engines.trial`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -26,7 +25,6 @@ __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "is_
            "processors"]  # fmt: skip
 
 _GROUP = "coexec.engines"
-_OURS = "coexec"
 _REFERENCE = "reinstall its package, or leave this engine out"
 
 
@@ -96,6 +94,9 @@ def _working() -> tuple[Engine, ...]:
             found.append(load_engine(name))
         except DeviceError:
             continue  # said to whoever names it, and by `processors`
+    for engine in found:
+        with suppress(Exception):  # an engine that fails there says so when it is asked for more
+            engine.preload()
     return tuple(sorted(found, key=lambda engine: (engine.rank, engine.name)))
 
 
@@ -118,13 +119,12 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
 
 
 def _listed(kind: str | None) -> list[Driven]:
-    """The same as their engines list them, those of other packages not tried."""
+    """The same as their engines list them, not tried."""
     found: dict[tuple[str, str], dict[str, Processor]] = {}
     for engine in _working():
-        if (kind is not None and kind not in engine.kinds) or (kind is None and engine.pretends):
-            continue
-        for processor in _processors(engine):
-            if kind in (None, processor.kind):
+        of_kinds = engine.kinds if kind is None else [k for k in engine.kinds if k == kind]
+        for each in () if kind is None and engine.pretends else of_kinds:
+            for processor in _processors(engine, each):
                 found.setdefault((processor.kind, processor.identity), {})[engine.name] = processor
     counts: dict[str, int] = {}
     rows = []
@@ -146,32 +146,29 @@ def broken() -> dict[str, str]:
     return found
 
 
-def _processors(engine: Engine) -> Sequence[Processor]:
+def _processors(engine: Engine, kind: str) -> Sequence[Processor]:
     """What an engine drives; where it cannot even say so, a CPU that is unusable."""
     try:
-        with _contract(engine.name, "list its processors"):
-            return list(engine.processors())
+        with _contract(engine.name, f"list its processors of kind {kind}"):
+            return list(engine.processors(kind))
     except DeviceError as error:
-        return [Processor("cpu", detect.processor_name(), unusable=str(error))]
+        unusable = Processor("cpu", detect.processor_name(), unusable=str(error))
+        return [unusable] if kind == "cpu" else []
 
 
 def _tried(driven: Driven) -> Driven:
-    """A processor with what the trials of engines from other packages say."""
+    """A processor with what the trials of its engines say."""
     by = dict(driven.by)
     for name, processor in driven.by.items():
-        if _is_foreign(name) and processor.unusable is None:
-            reason = _failure(load_engine(name), driven.name)
+        engine = load_engine(name)
+        if engine.needs_trial and processor.unusable is None:
+            reason = _failure(engine, driven.name)
             by[name] = replace(processor, unusable=reason)
     return replace(driven, by=by)
 
 
-def _is_foreign(name: str) -> bool:
-    entry = _entries()[name]
-    return entry.dist is None or entry.dist.name != _OURS
-
-
 def _failure(engine: Engine, processor: str) -> str | None:
-    """Why an engine of another package must not be used, None if it passed its trial.
+    """Why an engine must not be used, None if it passed its trial.
 
     Args:
         processor: "cpu" or "cpu:0-3", all of which one trial is for; or "gpu:0".
@@ -217,7 +214,7 @@ def open_untried(name: str) -> OpenEngine:
 
 
 def _refuse_failed(engine: Engine, device: Device) -> None:
-    if _is_foreign(engine.name) and device.kind in engine.kinds:
+    if engine.needs_trial and device.kind in engine.kinds:
         reason = _failure(engine, device.name)
         if reason is not None:
             raise DeviceError(reason)
@@ -281,12 +278,12 @@ def _numbered(request: Request) -> Device:
 
 
 def _missing(kind: str) -> list[str]:
-    """What the engines that drive a kind of processor say of why they find none."""
+    """Why engines that drive a kind of processor do not work, as they say it of CPU cores."""
     return [
         processor.unusable
         for engine in _working()
-        if kind in engine.kinds
-        for processor in _processors(engine)
+        if {kind, "cpu"} <= set(engine.kinds)
+        for processor in _processors(engine, "cpu")
         if processor.unusable is not None
     ]
 

@@ -14,10 +14,12 @@ from onnx import helper
 from onnx_models import direct, random_feeds, run, tensor
 from openvino_programs import compute, module_around, on_cores
 from small_models import branches
+from test_devices import alternating, places_of
 
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import usable_cores
+from coexec.engines.opened import OpenDevice
 from coexec.engines.openvino.device import OpenVinoDevice
 from coexec.engines.openvino.reading import read
 from coexec.engines.registry import open_devices
@@ -27,7 +29,6 @@ from coexec.frontend.load import load, random_inputs
 from coexec.frontend.module import Module
 from coexec.ir.graph import Tensor
 from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
 from coexec.runtime.executor import Executor
 
 FIRST, LAST = usable_cores()[0], usable_cores()[-1]
@@ -157,12 +158,11 @@ def test_plans_over_two_devices(other: str, cache: Cache) -> None:
     proto = branches()
     model = load(proto)
     feeds = random_inputs(model.graph)
-    second = on_cores(FIRST) if other == "openvino" else open_devices([f"cpu:{FIRST}"])[0]
-    devices = [on_cores(LAST), second]
-    order: dict[str, Any] = {device.spec.name: () for device in devices}
-    for i, task in enumerate(model.graph.tasks):
-        order[devices[i % 2].spec.name] += (model.graph.whole_piece(task),)
-    schedule = derive(Plan(model.graph.fingerprint, order, Provenance("test")), model.graph)
+    second = open_devices([f"cpu:{FIRST}"])[0]
+    if other == "openvino":
+        second = OpenDevice.of(on_cores(FIRST))
+    devices = [OpenDevice.of(on_cores(LAST)), second]
+    schedule = derive(alternating(model.graph, places_of(devices)), model.graph)
     with Executor(Compiler(model, cache).compile(schedule, devices), devices) as executor:
         for _ in range(3):
             found = executor.run(feeds)
@@ -192,7 +192,7 @@ def test_a_failing_run_is_an_execution_error(device: OpenVinoDevice) -> None:
     bound = device.compile(module_around(model)).bind(
         {"x": np.ones(2, np.float32)}, {"y": np.ones(2, np.float32)}
     )
-    with pytest.raises(ExecutionError, match=rf"^{device.spec.name}: .*\S$") as caught:
+    with pytest.raises(ExecutionError, match=rf"^{device.device.name}: .*\S$") as caught:
         bound.set_input("x", np.ones(3, np.float32))
     assert "\n" not in str(caught.value) and "Exception from" not in str(caught.value)
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openvino_programs import opened
 
 from coexec.engines.openvino import device, library
 from coexec.engines.openvino import processors as module
@@ -13,7 +14,7 @@ from coexec.engines.openvino.failures import cause, translated
 from coexec.engines.openvino.library import core, installed_version
 from coexec.engines.openvino.processors import OpenVinoProcessor, processors
 from coexec.errors import DeviceError
-from coexec.system import hardware
+from coexec.system.hardware import Device
 
 GPU = {
     "FULL_DEVICE_NAME": "Intel(R) Arc(TM) A770 Graphics (dGPU) ",
@@ -54,11 +55,10 @@ def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
 ) -> None:
     monkeypatch.setattr(module, "core", _Library)
     monkeypatch.setattr(device, "core", _Library)
-    spec = hardware.Device("gpu:0", "gpu")
+    spec = Device("gpu:0", "gpu")
 
     def folder(plugin: str) -> Any:
-        options = device.OpenVinoOptions("fp16", tmp_path)
-        return device.OpenVinoDevice(spec, options, plugin)._properties()["CACHE_DIR"]
+        return opened(spec, "fp16", tmp_path, plugin)._properties()["CACHE_DIR"]
 
     first = folder("GPU.0")
     assert Path(first).parent == tmp_path and folder("GPU.0") == first != folder("NPU")
@@ -68,7 +68,7 @@ def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
     monkeypatch.setattr(device, "installed_version", lambda: "2027.0")
     assert folder("GPU.0") != second
     with pytest.raises(DeviceError, match="does not compute in fp32 with OpenVINO; choose fp16"):
-        device.OpenVinoDevice(spec, None, "NPU")
+        opened(spec, plugin="NPU")
 
 
 def test_the_cpu_is_found() -> None:

@@ -19,6 +19,7 @@ class OnnxRuntime(Engine):
 
     name = "onnxruntime"
     rank = 0
+    needs_trial = False
     distributions = ("onnxruntime",)
 
     @cached_property

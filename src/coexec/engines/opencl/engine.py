@@ -37,23 +37,25 @@ class OpenCl(Engine):
     name = "opencl"
     kinds = ("cpu", "gpu")
     rank = 10
+    needs_trial = False
     options = Options
     distributions = ("coexec",)
 
-    def processors(self) -> Sequence[Processor]:
+    def processors(self, kind: str) -> Sequence[Processor]:
         from coexec.engines.opencl.platforms import devices
         from coexec.engines.opencl.trial import unusable
 
         try:
             found = devices()
         except DeviceError as error:
-            return [Processor("cpu", "", unusable=str(error))]
-        gpus = [
+            return [Processor("cpu", "", unusable=str(error))] if kind == "cpu" else []
+        if kind == "cpu":
+            return [_cores([cpu for cpu in found if cpu.on_cpu])]
+        return [
             Processor("gpu", gpu.name, gpu.identity, gpu.driver, unusable(gpu), gpu.facts())
             for gpu in found
             if not gpu.on_cpu
         ]
-        return [_cores([cpu for cpu in found if cpu.on_cpu]), *gpus]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
         from coexec.engines.opencl.platforms import find

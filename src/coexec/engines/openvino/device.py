@@ -1,85 +1,72 @@
 """OpenVINO on the cores of a device, or on a GPU or NPU that it has a plug-in for."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coexec.engines.base import AfterFork
+from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.openvino.cores import CoreGroup, check_cores
+from coexec.engines.openvino.engine import OpenVinoOptions
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core, installed_version
 from coexec.engines.openvino.program import OpenVinoProgram
 from coexec.engines.openvino.reading import read
 from coexec.engines.openvino.support import why_not
 from coexec.errors import DeviceError
-from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.module import Module
 from coexec.ir.graph import Task, Tensor
-from coexec.system import hardware
+from coexec.system.hardware import Device, EngineInfo
 
-__all__ = ["PRECISIONS", "OpenVinoDevice", "OpenVinoOptions"]
+__all__ = ["PRECISIONS", "OpenVinoDevice"]
 
 PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 """Precisions of computing, with OpenVINO's names."""
 
-_ALIGNMENT = 64
-"""Bytes: a cache line and an AVX-512 register."""
 
-
-@dataclass(frozen=True, slots=True)
-class OpenVinoOptions:
-    """How OpenVINO computes."""
-
-    precision: str = "fp32"
-    """In which numbers: "fp32", "bf16" or "fp16". Tensors between segments keep their types."""
-    binaries: Path | None = None
-    """Folder of the cache, for the kernels that GPUs and NPUs compile; None: nothing is kept."""
-
-
-class OpenVinoDevice:
-    """CPU cores, a GPU or an NPU, as OpenVINO drives it. Its tensors lie in host memory."""
-
-    layout_ops: LayoutOps = frozenset()
+class OpenVinoDevice(OpenEngine):
+    """CPU cores, a GPU or an NPU, as OpenVINO drives it. Its tensors lie in main memory."""
 
     def __init__(
         self,
-        spec: hardware.Device,
-        options: OpenVinoOptions | None = None,
+        device: Device,
+        info: EngineInfo,
+        options: OpenVinoOptions,
+        folder: Path | None = None,
         plugin: str = "CPU",
     ) -> None:
         """Open a processor.
 
         Args:
-            spec: names its cores; all usable ones if it names none.
+            device: names its cores; all usable ones if it names none.
             options: how to compute.
+            folder: of the cache, for the kernels that GPUs and NPUs compile; None: nothing is kept.
             plugin: OpenVINO's name of the processor: "CPU", "GPU.0", "NPU".
 
         Raises:
             DeviceError: OpenVINO is missing, the processor does not compute in that precision, or
                 its threads cannot be kept on these cores.
         """
-        self.spec = spec
-        self._plugin = plugin
-        self._options = options or OpenVinoOptions()
-        with translated(spec.name, f"opening {plugin}", "coexec devices lists what there is"):
+        super().__init__(device, info)
+        self._plugin, self._options, self._folder = plugin, options, folder
+        with translated(device.name, f"opening {plugin}", "coexec devices lists what there is"):
             capabilities = core().get_property(plugin, "OPTIMIZATION_CAPABILITIES")
-        _check_precision(spec.name, self._options.precision, capabilities)
-        cores = (spec.cores or tuple(usable_cores())) if plugin == "CPU" else ()
-        self.thread_cores: Collection[int] = cores[:1]
+        _check_precision(device.name, options.precision, capabilities)
+        cores = (device.cores or tuple(usable_cores())) if plugin == "CPU" else ()
+        self.thread_cores = cores[:1]
         self._threads = len(cores)
         # A forked child has none of TBB's workers, and no handle of a driver.
-        self.after_fork: AfterFork = "works" if len(cores) == 1 else "lost"
+        self.after_fork = "works" if len(cores) == 1 else "lost"
         self._group: CoreGroup | None = None
         if len(cores) > 1:
-            self._group = CoreGroup(spec.name, cores)
+            self._group = CoreGroup(device.name, cores)
         if cores:
-            with translated(spec.name, "running a small model", "reinstall OpenVINO"):
-                check_cores(spec.name, cores, self._properties(), self._group)
+            with translated(device.name, "running a small model", "reinstall OpenVINO"):
+                check_cores(device.name, cores, self._properties(), self._group)
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         for op in task.operators:
@@ -88,11 +75,8 @@ class OpenVinoDevice:
                 return reason
         return None
 
-    def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
-        return None
-
     def compile(self, module: Module) -> OpenVinoProgram:
-        name = self.spec.name
+        name = self.device.name
         names = ", ".join(tensor.name for tensor in module.outputs)
         remedy = "run that part elsewhere with another plan"
         starting = self._group.compiling() if self._group else nullcontext()
@@ -111,9 +95,9 @@ class OpenVinoDevice:
         }
         if self._plugin == "CPU":
             common |= _cpu_properties(self._threads)
-        elif self._options.binaries is not None:
+        elif self._folder is not None:
             # For the CPU there is little to keep: it compiles as fast as it would read.
-            common["CACHE_DIR"] = str(_kernels(self._options.binaries, self._plugin))
+            common["CACHE_DIR"] = str(_kernels(self._folder, self._plugin))
         return common
 
     def _check_threads(self, compiled: Any) -> None:
@@ -123,21 +107,10 @@ class OpenVinoDevice:
         found = int(compiled.get_property("INFERENCE_NUM_THREADS"))
         if found != self._threads:
             raise DeviceError(
-                f"{self.spec.name} has {self._threads} cores, and OpenVINO takes {found} threads: "
-                f"it was loaded while the process could use fewer cores; open it in a new process"
+                f"{self.device.name} has {self._threads} cores, and OpenVINO takes {found} "
+                f"threads: it was loaded while the process could use fewer cores; open it in a new "
+                f"process"
             )
-
-    def allocate(self, tensor: Tensor, leaving: bool = False) -> Array:
-        raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
-        offset = -raw.__array_interface__["data"][0] % _ALIGNMENT
-        flat = raw[offset : offset + tensor.size_bytes]
-        return flat.view(tensor.dtype).reshape(tensor.shape)
-
-    def upload(self, array: Array, into: Array | None = None) -> Array:
-        return array
-
-    def download(self, tensor: Any) -> Array:
-        return np.asarray(tensor)
 
     def close(self) -> None:
         self._group = None  # its cores are free for another device
@@ -156,12 +129,12 @@ def _cpu_properties(threads: int) -> dict[str, Any]:
     }
 
 
-def _kernels(binaries: Path, plugin: str) -> Path:
+def _kernels(folder: Path, plugin: str) -> Path:
     """The folder for kernels of a GPU or NPU: one for each OpenVINO, processor and driver."""
     from coexec.engines.openvino.processors import processors
 
     facts = [installed_version(), *(found for found in processors() if found.plugin == plugin)]
-    return binaries / f"openvino-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    return folder / f"openvino-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
 
 def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -> None:

@@ -1,0 +1,94 @@
+"""OpenVINO as an engine: CPU cores of all makers, Intel's GPUs and NPUs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from coexec.engines import detect
+from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.openvino.library import core, installed_version, load_tbb
+from coexec.errors import DeviceError
+from coexec.system.hardware import Device, EngineInfo
+from coexec.units import format_bytes
+
+if TYPE_CHECKING:
+    from coexec.engines.openvino.processors import OpenVinoProcessor
+
+__all__ = ["OpenVino", "OpenVinoOptions"]
+
+_MISSING = "OpenVINO is not installed; pip install 'coexec[openvino]' installs it"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVinoOptions:
+    """The choices that the engine leaves."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """In which numbers it computes. Tensors between segments keep their types."""
+
+
+class OpenVino(Engine):
+    """Intel's runtime."""
+
+    name = "openvino"
+    kinds = ("cpu", "gpu", "npu")
+    rank = 20
+    options = OpenVinoOptions
+    distributions = ("openvino",)
+    needs_trial = True
+
+    def preload(self) -> None:
+        if installed_version() is not None:
+            load_tbb()
+
+    def processors(self, kind: str) -> Sequence[Processor]:
+        if installed_version() is None:
+            return [Processor("cpu", "", unusable=_MISSING)] if kind == "cpu" else []
+        if kind == "cpu":  # known without loading the library, which takes a quarter of a second
+            return [Processor("cpu", detect.processor_name(), driver=self.version)]
+        from coexec.engines.openvino.processors import processors
+
+        return [
+            Processor(kind, found.name, found.uuid or found.pci or found.plugin, found.driver,
+                      facts=_facts(found.memory_bytes, found.precisions))
+            for found in processors()
+            if found.plugin.partition(".")[0].lower() == kind
+        ]  # fmt: skip
+
+    def describe(self, device: Device, options: OpenVinoOptions) -> EngineInfo:
+        if installed_version() is None:
+            raise DeviceError(f"device {device.name!r} cannot be used through OpenVINO: {_MISSING}")
+        driver, memory_bytes = "", detect.memory_bytes()
+        if device.kind != "cpu":
+            found = _found(device)
+            driver, memory_bytes = f", {found.driver}", found.memory_bytes
+        version = f"{self.version}{driver}"
+        return EngineInfo(
+            self.name, version, memory_bytes=memory_bytes, precision=options.precision
+        )
+
+    def open(
+        self, device: Device, info: EngineInfo, options: OpenVinoOptions, folder: Path | None
+    ) -> OpenEngine:
+        from coexec.engines.openvino.device import OpenVinoDevice
+
+        core()  # says what is wrong if the library does not load
+        plugin = "CPU" if device.kind == "cpu" else _found(device).plugin
+        return OpenVinoDevice(device, info, options, folder, plugin)
+
+
+def _facts(memory_bytes: int | None, precisions: Sequence[str]) -> dict[str, str]:
+    memory = {"memory": format_bytes(memory_bytes)} if memory_bytes else {}
+    return memory | {"precisions": ", ".join(precisions)}
+
+
+def _found(device: Device) -> "OpenVinoProcessor":
+    """OpenVINO's processor for a GPU or NPU."""
+    from coexec.engines.openvino.processors import processors
+
+    for found in processors():
+        if device.identity and device.identity in (found.uuid, found.pci, found.plugin):
+            return found
+    raise DeviceError(f"device {device.name!r} cannot be used through OpenVINO: it finds no "
+                      f"{device.processor}; update its driver, or use another engine")  # fmt: skip
