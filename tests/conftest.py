@@ -9,10 +9,6 @@ from needs_opencl import RUNTIME, opencl_name
 
 from coexec.cache import Cache
 
-EXPORTS = Path(__file__).parents[1].parent / "shared" / "models"
-"""Weightless exports of public architectures, where the checkout has them beside it."""
-
-
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 """PoCL has one thread, whichever test is the first to use OpenCL."""
 

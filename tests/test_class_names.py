@@ -8,15 +8,6 @@ import coexec
 
 ROOT = Path(coexec.__file__).parent
 
-SHARED = {
-    "Choice": "choosing/auto keeps the name; that of planners/hope_greedy is a placement of groups",
-    "Entry": "cache/entries keeps the name; that of choosing/auto is a candidate with its plan",
-    "Model": "frontend/model keeps the name; that of planners/cpsat is a CP-SAT model",
-    "Run": "runtime/run keeps the name; those of planners/dmdar and problem/fusion simulate",
-    "Worker": "runtime/workers keeps the name; that of planners/dmdar is StarPU's worker",
-}
-"""Names that still mean several things, and which of them has to change."""
-
 
 def classes(source: str) -> Iterator[str]:
     """The names of all classes in a module, nested ones too. A leading underscore does not tell
@@ -32,9 +23,7 @@ def test_no_two_classes_share_a_name() -> None:
         for name in classes(path.read_text()):
             homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert len(homes) > 100
-    shared = {name: found for name, found in homes.items() if len(found) > 1}
-    assert {name: found for name, found in shared.items() if name not in SHARED} == {}
-    assert SHARED.keys() - shared.keys() == set(), "these names are free of doubles by now"
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 def test_nested_and_private_classes_count() -> None:

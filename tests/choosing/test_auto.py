@@ -94,7 +94,7 @@ def test_the_fastest_is_kept_and_remembered(
         raise AssertionError("it measured again")
 
     with monkeypatch.context() as context:
-        context.setattr(auto_module, "race", again)
+        context.setattr(auto_module, "compete", again)
         same = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
@@ -123,7 +123,7 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
         laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}
         return Outcome(laps)
 
-    monkeypatch.setattr(auto_module, "race", made_up)
+    monkeypatch.setattr(auto_module, "compete", made_up)
     chosen = {}
     for requests in ("paced", "loop"):
         options = {"requests": requests}
@@ -154,7 +154,7 @@ def test_a_candidate_that_fails_while_others_run_says_why(
         laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
-    monkeypatch.setattr(auto_module, "race", second_fails)
+    monkeypatch.setattr(auto_module, "compete", second_fails)
     candidates = Auto(branches(), Settings(CPUS, cache=tmp_path, effort=QUICK)).choose().candidates
     (failed,) = [c for c in candidates if c.refused]
     assert failed.measured_s is None and candidates[0].refused is None

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import EXPORTS
+from exports import EXPORTS
 from small_models import branches
 
 import coexec

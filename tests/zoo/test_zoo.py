@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from exports import EXPORTS
 from onnx import numpy_helper, shape_inference
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxscript.optimizer import fold_constants_ir
@@ -27,7 +28,6 @@ from coexec.zoo import MODELS, build
 from coexec.zoo.builder import dims
 
 Array = npt.NDArray[np.float32]
-EXPORTS = Path(__file__).parents[2].parent / "shared" / "models"
 
 
 Figures = tuple[int, int, dict[str, int]]

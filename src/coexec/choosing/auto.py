@@ -13,21 +13,25 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from coexec.cache import Entry
 from coexec.choosing.configurations import configurations
-from coexec.choosing.race import REQUESTS, Outcome, mostly, race, ratios
+from coexec.choosing.idle import Stopwatch, cpu_clock
+from coexec.choosing.race import REQUESTS, Lap, Outcome, compete, mostly, ratios, turn
+from coexec.choosing.rival import RivalProcess
 from coexec.engines.registry import describe, may_be_replaced
 from coexec.errors import (
     CoexecError,
+    DeviceError,
     InfeasibleError,
     PlanError,
     StoreError,
     UsageError,
 )
+from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
 from coexec.timing.simulate import simulate
 from coexec.workbench import Candidate, Prepared, Requests, Settings, Workbench
@@ -50,7 +54,7 @@ _OPTIONS = {
 }  # fmt: skip
 
 
-class _Entry(NamedTuple):
+class _Contender(NamedTuple):
     """A candidate, ready to be compiled."""
 
     candidate: Candidate
@@ -61,7 +65,7 @@ class _Entry(NamedTuple):
     def is_single(self) -> bool:
         return len(self.candidate.devices) == 1
 
-    def raced(self, outcome: Outcome[int], which: int, requests: Requests) -> "_Entry":
+    def raced(self, outcome: Outcome[int], which: int, requests: Requests) -> "_Contender":
         """With what was measured of it as rival ``which``, or why it failed where others ran."""
         error = outcome.failed.get(which) if any(outcome.laps.values()) else None
         candidate = replace(
@@ -120,7 +124,7 @@ class Auto:
         if known is not None:
             return known
         graph = first.model.graph  # a model that cannot be loaded is no configuration's fault
-        able: list[_Entry] = []
+        able: list[_Contender] = []
         refused: list[Candidate] = []
         for names in self._configurations:
             try:
@@ -149,7 +153,7 @@ class Auto:
         text = repr((work.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    def _planned(self, names: tuple[str, ...], first: Workbench) -> list[_Entry]:
+    def _planned(self, names: tuple[str, ...], first: Workbench) -> list[_Contender]:
         """A configuration with its plans, as simulated; each different one once.
 
         Raises:
@@ -158,17 +162,17 @@ class Auto:
         work = first if names == self._configurations[0] else self._open(names)
         try:
             cost, system = work.measured
-            found: dict[Any, _Entry] = {}
+            found: dict[Any, _Contender] = {}
             for planner in self._planners if len(names) > 1 else ["single"]:
                 plan = work.plan(planner)
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-                entry = _Entry(Candidate(names, planner, predicted_s), work, plan)
+                entry = _Contender(Candidate(names, planner, predicted_s), work, plan)
                 found.setdefault((tuple(plan.order.items()), plan.fused), entry)
             return list(found.values())
         finally:
             work.release()  # some engines compute on one set of cores at a time
 
-    def _worth_running(self, able: Sequence[_Entry]) -> list[_Entry]:
+    def _worth_running(self, able: Sequence[_Contender]) -> list[_Contender]:
         """The best predictions, and of each engine the best device that it runs alone.
 
         The latter whatever the prediction: of wide devices it may be off by a quarter.
@@ -176,7 +180,7 @@ class Auto:
         ranked = sorted(able, key=lambda entry: entry.candidate.predicted_s)
         limit = _WORTH_TRYING * ranked[0].candidate.predicted_s
         chosen = [e for e in ranked if e.candidate.predicted_s <= limit][: self._shortlist]
-        alone: dict[str, _Entry] = {}
+        alone: dict[str, _Contender] = {}
         for entry in ranked:
             if entry.is_single:
                 alone.setdefault(entry.plan.places[0].engine, entry)
@@ -220,49 +224,72 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _outcome(shortlist: Sequence[_Entry], requests: Requests) -> Outcome[int]:
+def _outcome(shortlist: Sequence[_Contender], requests: Requests) -> Outcome[int]:
     """What was measured of the shortlist, by index; nothing needs to run if it is one plan."""
     if len(shortlist) == 1:
         return Outcome()
     with ExitStack() as stack:
-        runs, failed = _started(shortlist, stack)
-        outcome = race(runs, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S)
+        started = _started(shortlist, stack)
+        watch = Stopwatch(used_s=cpu_clock(started.processes))
+        outcome = compete(started.turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
     for entry in shortlist:
         entry.work.release()
-    return replace(outcome, failed={**failed, **outcome.failed})
+    return replace(outcome, failed={**started.failed, **outcome.failed})
 
 
-def _started(
-    shortlist: Sequence[_Entry], stack: ExitStack
-) -> tuple[dict[int, Callable[[], Any]], dict[int, CoexecError]]:
-    """What runs, with the first made-up inputs that suit the model; and what fails with these."""
+@dataclass
+class _Started:
+    """What runs of a shortlist, by index."""
+
+    turns: dict[int, Callable[[], Lap]] = field(default_factory=dict)
+    processes: list[int] = field(default_factory=list)
+    """Those of plans that run in a process of their own."""
+    failed: dict[int, CoexecError] = field(default_factory=dict)
+
+
+def _started(shortlist: Sequence[_Contender], stack: ExitStack) -> _Started:
+    """The plans that run with the first made-up inputs that suit the model."""
     from coexec.frontend.inputs import candidates
 
     for feeds in candidates(shortlist[0].work.model.graph):
-        runs: dict[int, Callable[[], Any]] = {}
-        failed: dict[int, CoexecError] = {}
+        started = _Started()
         with ExitStack() as attempt:
-            for which, (_, work, plan) in enumerate(shortlist):
+            for which, entry in enumerate(shortlist):
                 try:
-                    executor = attempt.enter_context(work.start(work.prepared(plan)))
-                    for _ in range(2):
-                        executor.run(feeds)
-                    runs[which] = partial(executor.run, feeds)
+                    _start(entry, which, feeds, started, attempt)
                 except CoexecError as error:
-                    failed[which] = error
-            if runs:
+                    started.failed[which] = error
+            if started.turns:
                 stack.push(attempt.pop_all())
-                return runs, failed
-    return {}, {}
+                return started
+    return _Started()
 
 
-def _ranked(shortlist: Sequence[_Entry], outcome: Outcome[int], requests: Requests) -> list[_Entry]:
+def _start(
+    entry: _Contender, which: int, feeds: Mapping[str, Array], started: _Started, stack: ExitStack
+) -> None:
+    """Start a plan here; or, if an engine cannot be open beside those that are, elsewhere."""
+    _, work, plan = entry
+    try:
+        executor = stack.enter_context(work.start(work.prepared(plan)))
+        for _ in range(2):
+            executor.run(feeds)
+        started.turns[which] = partial(turn, partial(executor.run, feeds))
+    except DeviceError:
+        rival = stack.enter_context(RivalProcess(work, plan, feeds))
+        started.turns[which] = rival.turn
+        started.processes.append(rival.pid)
+
+
+def _ranked(
+    shortlist: Sequence[_Contender], outcome: Outcome[int], requests: Requests
+) -> list[_Contender]:
     """The shortlist with what was measured, the best first by the figure ``requests``."""
     times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
     return [shortlist[which].raced(outcome, which, requests) for which in _order(shortlist, times)]
 
 
-def _order(shortlist: Sequence[_Entry], times: Sequence[Sequence[float]]) -> list[int]:
+def _order(shortlist: Sequence[_Contender], times: Sequence[Sequence[float]]) -> list[int]:
     """Indices of the shortlist, the best first.
 
     That is the one with the least median ratio to the best single device, or to any other that

@@ -10,8 +10,8 @@ from coexec.choosing.prepare import Preparation
 from coexec.errors import ClosedError, DegradedWarning, DeviceError, ExecutionError
 from coexec.frontend.module import Array
 from coexec.runtime import forks
-from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared
 
 __all__ = ["Failover", "Recorded", "Running"]
@@ -24,9 +24,9 @@ _LONGEST_BUILD_S = 60.0
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """A plan with the executor that runs it."""
+    """A plan with what runs it."""
 
-    executor: Executor
+    runner: Runner
     prepared: Prepared
 
 
@@ -87,7 +87,7 @@ class Failover:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """As `Executor.run`, by the plan that runs now."""
-        return self._by_what_runs(lambda running: running.executor.run(feeds))
+        return self._by_what_runs(lambda running: running.runner.run(feeds))
 
     def run_recorded(self, feeds: Mapping[str, Array]) -> Recorded:
         """As `run`, with what ran when."""
@@ -95,7 +95,7 @@ class Failover:
         def attempt(running: Running) -> Recorded:
             plan = running.prepared
             recorder = RealRecorder(plan.compiled, plan.work.names)
-            return Recorded(running.executor.run(feeds, recorder), running, recorder)
+            return Recorded(running.runner.run(feeds, recorder), running, recorder)
 
         return self._by_what_runs(attempt)
 
@@ -119,7 +119,7 @@ class Failover:
         with self._lock:
             if self._main is old and not self._closed:
                 self._main, new = new, old
-        new.executor.close()
+        new.runner.close()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until nothing is compiled in the background any more."""
@@ -132,7 +132,7 @@ class Failover:
         self.wait(_LONGEST_BUILD_S)
         for running in (self._main, self._standby):
             if running is not None:
-                running.executor.close()
+                running.runner.close()
 
     def after_fork(self) -> None:
         """In a forked child: no other thread is there to give a lock back."""
@@ -150,7 +150,7 @@ class Failover:
             self._main = _start(self._prepare)
             self.reason = None
             if self._closed:  # while it was compiled in the background
-                self._main.executor.close()
+                self._main.runner.close()
         except (DeviceError, ExecutionError) as error:
             if self._prepare_cpu is None:
                 raise

@@ -69,7 +69,7 @@ def command(
         return
     bound_s = plan.provenance.bound_s
     for candidate in found.candidates:
-        out.print(f"tried      {format_candidate(candidate)}")
+        out.print(f"tried      {format_candidate(candidate)}", markup=False)
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")

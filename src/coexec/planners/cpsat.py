@@ -70,7 +70,7 @@ def solve(
     _check(limit=limit, time_limit_s=time_limit_s, steps=steps, workers=workers)
     begun = starts(problem)
     formulation = _formulate(problem, begun[0])
-    model = _Model(cp_model, formulation)
+    model = _CpSatModel(cp_model, formulation)
     model.start_from(formulation.solution(*begun[0][:2]))
     solver = _solver(cp_model, limit, time_limit_s, workers, seed)
     found, bound_s = model.solve(solver)
@@ -122,7 +122,7 @@ def _formulate(problem: Problem, start: Solution) -> Formulation:
     return formulation
 
 
-class _Model:
+class _CpSatModel:
     """A formulation in CP-SAT's words."""
 
     def __init__(self, cp_model: Any, formulation: Formulation) -> None:

@@ -24,13 +24,13 @@ def solve(problem: Problem, *, alpha: float = 1.0, beta: float = 1.0) -> Solutio
         alpha: weight of time.
         beta: weight of moving data.
     """
-    run = _Run(problem, alpha, beta)
+    run = _Scheduling(problem, alpha, beta)
     run.all()
     return Solution(run.assignment, run.sequence)
 
 
 @dataclass(eq=False)
-class _Worker:
+class _TaskQueue:
     """A device with what waits for it."""
 
     free_s: float = 0.0
@@ -40,13 +40,13 @@ class _Worker:
     queued_s: float = 0.0
 
 
-class _Run:
+class _Scheduling:
     """The scheduler's own view of a run, event by event."""
 
     def __init__(self, problem: Problem, alpha: float, beta: float) -> None:
         self._problem = problem
         self._alpha, self._beta = alpha, beta
-        self._workers = [_Worker() for _ in problem.devices]
+        self._workers = [_TaskQueue() for _ in problem.devices]
         self._arrival_s: dict[tuple[int, int], float] = {}
         """By (tensor, device): when it is there, or will be."""
         self._charged_s = [0.0] * len(problem.tasks)

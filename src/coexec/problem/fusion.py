@@ -17,7 +17,7 @@ from coexec.problem.solution import Solution, written
 from coexec.problem.timeline import sent
 from coexec.timing.clock import Clock, Move, launched_s
 
-__all__ = ["Evaluator", "Launch", "Queues", "Run", "found_in", "fuse", "fused", "queues_of"]
+__all__ = ["Evaluation", "Evaluator", "Launch", "Queues", "found_in", "fuse", "fused", "queues_of"]
 
 Launch = tuple[int, ...]
 Queues = list[list[Launch]]
@@ -41,7 +41,7 @@ def queues_of(problem: Problem, found: Solution) -> Queues:
 
 def found_in(problem: Problem, queues: Queues) -> Solution:
     """The plan that launches what the queues say. They must not wait for each other in a circle."""
-    run = Run(Evaluator(problem), queues)
+    run = Evaluation(Evaluator(problem), queues)
     behind = (task for queue in queues for launch in queue for task in launch[1:])
     return Solution(run.place, [t for launch in run.done for t in launch], frozenset(behind))
 
@@ -108,9 +108,9 @@ class Evaluator:
         )
         self.facts = lru_cache(maxsize=_FACTS)(self._facts)
 
-    def run(self, queues: Queues) -> "Run":
+    def run(self, queues: Queues) -> "Evaluation":
         """What happens if devices launch what the queues say."""
-        return Run(self, queues)
+        return Evaluation(self, queues)
 
     def _facts(self, launch: Launch) -> _Facts:
         problem, inside = self.problem, set(launch)
@@ -124,7 +124,7 @@ class Evaluator:
         return _Facts(tuple(run_s), tuple(before), tuple(tensors))
 
 
-class Run(Clock):
+class Evaluation(Clock):
     """Every launch of some queues as early as it can. Nodes are tasks."""
 
     def __init__(self, evaluator: Evaluator, queues: Queues) -> None:

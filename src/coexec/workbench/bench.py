@@ -234,7 +234,7 @@ class Workbench:
         return self._kept(repr(plan.to_json()), lambda: plan, fresh=False)
 
     def start(self, prepared: Prepared) -> Executor:
-        """The executor of a plan; to be closed by the caller."""
+        """What runs a plan on the devices; to be closed by the caller."""
         return Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from math import inf
 
-from coexec.problem.fusion import Evaluator, Launch, Queues, Run, found_in, fuse, queues_of
+from coexec.problem.fusion import Evaluation, Evaluator, Launch, Queues, found_in, fuse, queues_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 
@@ -70,11 +70,13 @@ def annealed(
 class _Walk:
     """Queues, and the changes that can be made to them."""
 
-    def __init__(self, problem: Problem, queues: Queues, run: Run, chance: random.Random) -> None:
+    def __init__(
+        self, problem: Problem, queues: Queues, run: Evaluation, chance: random.Random
+    ) -> None:
         self._problem, self._chance = problem, chance
         self.go(queues, run)
 
-    def go(self, queues: Queues, run: Run) -> None:
+    def go(self, queues: Queues, run: Evaluation) -> None:
         """Be there from now on."""
         self._queues, self._end_s = queues, run.end_s
 

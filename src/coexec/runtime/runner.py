@@ -1,0 +1,33 @@
+"""What runs a prepared plan, wherever it does so."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from coexec.frontend.module import Array
+from coexec.runtime.recorder import Recorder
+
+__all__ = ["Runner"]
+
+
+class Runner(Protocol):
+    """Answers requests for one model until it is closed: an executor here, or several machines."""
+
+    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
+        """One inference. May be called from several threads.
+
+        Args:
+            feeds: a C-contiguous array of the right shape and dtype for every model input.
+            recorder: notes what ran when. None: nothing is noted.
+
+        Returns:
+            The model's outputs by name, in memory that belongs to the caller.
+
+        Raises:
+            ExecutionError: a device failed.
+            ClosedError: it was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back. May be called again."""
+        ...
