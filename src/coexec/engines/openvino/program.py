@@ -38,10 +38,10 @@ class OpenVinoProgram:
         self._device = device
         self._group = group
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_Bound":
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_OpenVinoBound":
         if self._group is not None:
             self._group.bind()
-        bound = _Bound(
+        bound = _OpenVinoBound(
             self.compiled.create_infer_request(), self._inputs, self._outputs, self._device
         )
         for tensor in self._module.inputs:
@@ -51,7 +51,7 @@ class OpenVinoProgram:
         return bound
 
 
-class _Bound:
+class _OpenVinoBound:
     """An infer request that reads and writes arrays of the caller: nothing is copied."""
 
     def __init__(
