@@ -272,9 +272,11 @@ def _numbered(request: Request) -> Device:
                           identity=identity)  # fmt: skip
     listed = ", ".join(f"{d.name} ({d.title})" for d in found) or "none"
     missing = "" if found else "".join(f". {reason}" for reason in _missing(request.kind))
-    raise DeviceError(f"device {request.device!r} does not exist; this machine's devices of that "
-                      f"kind: {listed}{missing}. CPU cores are called cpu:0, cpu:0-3; coexec "
-                      f"devices lists all, with what is missing")  # fmt: skip
+    raise DeviceError(
+        f"device {request.device!r} does not exist; this machine's devices of that kind: "
+        f"{listed}{missing}. CPU cores are called cpu:0, cpu:0-3 or, with an engine, cpu:0/opencl; "
+        f"coexec devices lists all, with what is missing"
+    )
 
 
 def _missing(kind: str) -> list[str]:

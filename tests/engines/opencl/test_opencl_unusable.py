@@ -178,7 +178,7 @@ def test_auto_carries_on_without_a_runtime(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cause", "reasons"),
     [
-        ("pyopencl", ["OpenCL devices need pyopencl (", "pip install 'coexec[gpu]' for GPUs"]),
+        ("pyopencl", ["OpenCL needs pyopencl (", "pip install 'coexec[gpu]' for GPUs"]),
         ("runtime", NO_RUNTIME),
     ],
 )

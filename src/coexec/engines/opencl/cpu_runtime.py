@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 from coexec.engines import detect
+from coexec.engines.names import whole_cpu
 from coexec.errors import DeviceError
 
 __all__ = ["CoreBinding", "CpuRuntime", "bind", "calling_from", "environment", "thread_ids"]
@@ -79,8 +80,8 @@ class CpuRuntime:
 
     def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if cores != detect.usable_cores():
-            raise DeviceError(f"coexec cannot bind the threads of {self.title}; leave the cores "
-                              f"away, it then computes on all of them")  # fmt: skip
+            raise DeviceError(f"coexec cannot bind the threads of {self.title}, which compute on "
+                              f"all cores; write {whole_cpu()}/opencl")  # fmt: skip
         return CoreBinding(handle, cores, cores)
 
     def _elsewhere(self, cores: tuple[int, ...]) -> list[int]:

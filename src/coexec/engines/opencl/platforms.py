@@ -179,9 +179,9 @@ def _load(threads: int) -> None:
     try:
         import pyopencl
     except ImportError as error:
-        raise DeviceError(f"OpenCL devices need pyopencl ({first_line(error)}): pip install "
+        raise DeviceError(f"OpenCL needs pyopencl ({first_line(error)}): pip install "
                           f"'coexec[gpu]' for GPUs, 'coexec[pocl]' or 'coexec[intel-opencl]' for "
-                          f"CPU cores as OpenCL devices") from None  # fmt: skip
+                          f"CPU cores") from None  # fmt: skip
     values = dict(vendors.variables(Path(pyopencl.__file__).parent))
     for runtime in _RUNTIMES.values():
         values |= runtime.variables(threads)

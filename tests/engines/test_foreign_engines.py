@@ -1,0 +1,145 @@
+"""Engines of other packages: found by their entry point, tried once, left out with the reason.
+
+The engine is the one that docs/design.md shows.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+from small_models import branches, from_nodes, tensor_info
+
+import coexec
+from coexec.choosing.configurations import configurations
+from coexec.cli import main
+from coexec.engines import registry, trial
+from coexec.engines.detect import usable_cores
+from coexec.engines.registry import describe, processors
+from coexec.errors import DeviceError, InfeasibleError, first_line
+
+DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
+CPU = f"cpu:{usable_cores()[0]}"
+Install = Callable[..., None]
+
+
+def shown() -> str:
+    """The package that the docs show."""
+    (code,) = re.findall(r"```python\n(.*?)```", DESIGN.read_text(encoding="utf-8"), re.DOTALL)
+    return str(code)
+
+
+def forget() -> None:
+    for known in (registry._entries, registry.load_engine, registry._working):
+        known.cache_clear()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package with an engine: what the docs show, with texts replaced."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(trial, "_verdicts", {})
+    module = f"slow_{tmp_path.name}"  # of each test its own, as modules stay imported
+
+    def installed(*replaced: tuple[str, str]) -> None:
+        code = shown()
+        for old, new in replaced:
+            assert code.count(old) == 1, old
+            code = code.replace(old, new)
+        (tmp_path / f"{module}.py").write_text(code)
+        about = tmp_path / f"{module}-1.5.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.5\n")
+        (about / "entry_points.txt").write_text(f"[coexec.engines]\nslow = {module}:Slow\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        forget()
+
+    yield installed
+    monkeypatch.undo()
+    forget()
+
+
+def products() -> object:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "m"),
+             helper.make_node("Relu", ["h"], ["y"], "r")]  # fmt: skip
+    weight = np.random.default_rng(0).standard_normal((16, 300)).astype(np.float32)
+    outputs = [tensor_info("y", [4, 300])]
+    return from_nodes(nodes, [tensor_info("x", [4, 16])], outputs, {"w": weight})
+
+
+def test_it_is_used_like_ours(install: Install, tmp_path: Path) -> None:
+    install()
+    words = {"cache": tmp_path / "cache", "planner": "single"}
+    x = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
+    found = []
+    for name in (f"{CPU}/slow", CPU):
+        with coexec.InferenceSession(products(), devices=[name], **words) as session:
+            found.append(session.run(None, {"x": x})[0])
+            found.append(session._compiled.segments[0].engine)
+    assert found[1::2] == ["slow", "onnxruntime"]
+    np.testing.assert_allclose(found[0], found[2], rtol=1e-5, atol=1e-5)
+    with pytest.raises(InfeasibleError, match=r"slow does not run .*: there is no Conv here"):
+        coexec.InferenceSession(branches(), devices=[f"{CPU}/slow"], **words)
+
+
+def test_it_is_tried_once_for_all_cores(install: Install, tmp_path: Path) -> None:
+    install()
+    (cpu,) = processors("cpu")
+    assert list(cpu.by)[-1] == "slow" and cpu.by["slow"].unusable is None
+    for core in usable_cores()[:2]:
+        (engine,) = describe(f"cpu:{core}/slow").engines
+        assert engine.name == "slow" and engine.version.startswith("onnx ")
+    memos = [json.loads(f.read_text()) for f in (tmp_path / "home/coexec/trials").glob("*.json")]
+    (own,) = [memo for memo in memos if memo["facts"].get("engine") == "slow"]
+    assert own["failure"] == "" and "1.5" in own["facts"]["version"]
+    assert (f"{CPU}/slow",) in configurations([CPU])
+
+
+BROKEN = {
+    "cannot be imported": ([("import numpy as np", "import no_such_module")], "cannot be imported"),
+    "no engine": ([("class Slow(Engine)", "class Slow")], "is no subclass of"),
+    "another name": ([('name = "slow"', 'name = "fast"')], "is no subclass of .* with this name"),
+    "wrong numbers": ([("tensor[...] = result", "tensor[...] = 0")], "gave wrong numbers"),
+    "fails": ([("tensor[...] = result", "raise KeyError(1)")], "failed .KeyError: 1"),
+    "crashes": ([("tensor[...] = result", "import os; os.abort()")], "crashed its process .Abort"),
+    "opens no engine": ([("return OnDevice(device, info)", "return info")], "no OpenEngine"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_one_that_is_broken_is_left_out_with_the_reason(
+    fault: str, install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    replaced, reason = BROKEN[fault]
+    install(*replaced)
+    with pytest.raises(DeviceError, match=reason) as caught:
+        describe(f"{CPU}/slow")
+    assert "slow" in str(caught.value) and first_line(caught.value) == str(caught.value)
+    assert not any("slow" in name for names in configurations([CPU]) for name in names)
+    assert [engine.name for engine in describe(CPU).engines] == ["onnxruntime"]
+    assert main(["devices"]) == 0
+    (line,) = [row for row in capfd.readouterr().out.splitlines() if re.search(reason, row)]
+    assert "slow" in line
+
+
+def test_a_processor_that_only_it_drives(install: Install) -> None:
+    """Its trial must find the processor without a trial."""
+    listed = """    def processors(self):
+        return [Processor("npu", "First"), Processor("npu", "Second", "2")]
+
+    def open("""
+    install(
+        ('    name = "slow"\n', '    name = "slow"\n    kinds = ("npu",)\n'),
+        ("    def open(", listed),
+        ("import Engine, OpenEngine", "import Engine, OpenEngine, Processor"),
+    )
+    assert {d.name: d.title for d in processors("npu")} == {"npu:0": "First", "npu:1": "Second"}
+    assert all(d.usable == ("slow",) for d in processors("npu"))
+    assert describe("npu:1").request == "npu:1/slow"
+    with pytest.raises(DeviceError, match=r"'npu:2' does not exist.*npu:0 .First., npu:1 .Second"):
+        describe("npu:2")
+    with pytest.raises(DeviceError, match="engine 'slow' does not drive 'cpu:"):
+        describe(f"{CPU}/slow")
