@@ -88,7 +88,7 @@ def test_it_is_used_like_ours(install: Install, tmp_path: Path) -> None:
 def test_it_is_tried_once_for_all_cores(install: Install, tmp_path: Path) -> None:
     install()
     (cpu,) = processors("cpu")
-    assert list(cpu.by)[-1] == "slow" and cpu.by["slow"].unusable is None
+    assert next(iter(cpu.by)) == "onnxruntime" and cpu.by["slow"].unusable is None
     for core in usable_cores()[:2]:
         (engine,) = describe(f"cpu:{core}/slow").engines
         assert engine.name == "slow" and engine.version.startswith("onnx ")
@@ -121,8 +121,8 @@ def test_one_that_is_broken_is_left_out_with_the_reason(
     assert not any("slow" in name for names in configurations([CPU]) for name in names)
     assert [engine.name for engine in describe(CPU).engines] == ["onnxruntime"]
     assert main(["devices"]) == 0
-    (line,) = [row for row in capfd.readouterr().out.splitlines() if re.search(reason, row)]
-    assert "slow" in line
+    rows = [row for row in capfd.readouterr().out.splitlines() if re.search(reason, row)]
+    assert len([row for row in rows if "slow" in row]) == 1
 
 
 def test_a_processor_that_only_it_drives(install: Install) -> None:

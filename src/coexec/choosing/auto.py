@@ -165,9 +165,11 @@ class Auto:
             found: dict[Any, _Contender] = {}
             for planner in self._planners if len(names) > 1 else ["single"]:
                 plan = work.plan(planner)
+                if len(plan.used) < len(names) and len(plan.used) == 1:
+                    continue  # a configuration of its own
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
                 entry = _Contender(Candidate(names, planner, predicted_s), work, plan)
-                found.setdefault((tuple(plan.order.items()), plan.fused), entry)
+                found.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
             return list(found.values())
         finally:
             work.release()  # some engines compute on one set of cores at a time

@@ -196,9 +196,10 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
                           f"{', '.join(kinds())}; coexec devices lists this machine's")  # fmt: skip
     device = _cores(request) if request.kind == "cpu" else _numbered(request)
     wanted = [load_engine(engine) for engine in request.engines] or _first_for(device)
+    infos = tuple(_described(engine, device, options) for engine in wanted)
     for engine in wanted:
         _refuse_failed(engine, device)
-    return replace(device, engines=tuple(_described(e, device, options) for e in wanted))
+    return replace(device, engines=infos)
 
 
 def open_untried(name: str) -> OpenEngine:

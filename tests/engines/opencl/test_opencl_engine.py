@@ -398,6 +398,16 @@ def test_the_first_runtime_is_listed_with_the_others() -> None:
     )
 
 
+@pytest.mark.usefixtures("gpu")
+def test_an_identity_is_the_uuid_where_the_driver_tells_it() -> None:
+    for found in devices():
+        told = "cl_khr_device_uuid" in found.handle.extensions
+        assert bool(re.fullmatch("[0-9a-f]{32}", found.identity)) == told
+        assert told or found.identity.startswith(found.name)
+        assert not told or int(found.identity, 16)
+    assert len({found.identity for found in devices()}) == len(devices())
+
+
 def test_unknown_operators_are_reasons(gpu: str) -> None:
     (device,) = open_devices([gpu], opencl_options())
     node = onnx.helper.make_node("NonZero", ["x"], ["y"], "n")

@@ -124,7 +124,7 @@ def test_it_is_listed_as_unusable(broken: int, capfd: pytest.CaptureFixture[str]
     assert main(["devices"]) == 0
     printed = capfd.readouterr().out
     assert f"cpu/opencl: {reason}" in printed
-    assert "another is named" not in printed
+    assert not re.search("another is named.*opencl", printed)
 
 
 @pytest.mark.usefixtures("broken")
@@ -160,7 +160,7 @@ def test_auto_carries_on_with_the_cpu(tmp_path: Path) -> None:
     Auto(proto, Settings(cache=cache, effort=Effort(warm_up=1, least=2, most=2))).choose()
     with InferenceSession(proto, planner="auto", cache=cache) as session:
         assert all(name.startswith("cpu:") for name in session.get_providers())
-        assert {s.engine for s in session._compiled.segments} == {"onnxruntime"}
+        assert not any(s.engine == "opencl" for s in session._compiled.segments)
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)
     for a, b in zip(found, plain_session(proto).run(None, feeds), strict=True):

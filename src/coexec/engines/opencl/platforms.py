@@ -3,6 +3,7 @@
 Of several CPU runtimes Intel's comes first, which is twice as fast as PoCL on two threads.
 """
 
+import ctypes
 import os
 import threading
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ INSTALL = (
     "pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings a runtime for CPU cores, a GPU "
     "needs its driver"
 )
+_UUID = 0x106A
+"""CL_DEVICE_UUID_KHR."""
 _lock = threading.Lock()
 _loaded = threading.Event()
 """OpenCL was used, with the threads that were wanted first."""
@@ -105,9 +108,8 @@ class DeviceHandle:
     @property
     def identity(self) -> str:
         """The UUID of a GPU where its driver tells it, else its name and number."""
-        uuid = getattr(self.handle, "uuid_khr", None) if _tells_uuid(self.handle) else None
-        if uuid is not None:
-            return bytes(uuid).hex()
+        if uuid := _uuid(self.handle):
+            return uuid
         return f"{self.name} #{self.handle.platform.get_devices().index(self.handle)}"
 
     def facts(self) -> dict[str, str]:
@@ -241,8 +243,19 @@ def absent() -> list[str]:
     return vendors.absent(" ".join(platform.name for platform in _platforms()))
 
 
-def _tells_uuid(handle: Any) -> bool:
-    return "cl_khr_device_uuid" in handle.extensions
+def _uuid(handle: Any) -> str:
+    """In hexadecimal digits; "" where the driver does not tell it. pyopencl has no name for it."""
+    import pyopencl
+
+    if "cl_khr_device_uuid" not in handle.extensions:
+        return ""
+    value = (ctypes.c_ubyte * 16)()
+    try:  # the function of the loader that pyopencl is linked to
+        ask = ctypes.CDLL(pyopencl._cl.__file__).clGetDeviceInfo
+    except (OSError, AttributeError):
+        return ""
+    code = ask(ctypes.c_void_p(handle.int_ptr), _UUID, ctypes.c_size_t(16), value, None)
+    return bytes(value).hex() if code == 0 else ""
 
 
 def _found(handle: Any) -> DeviceHandle | None:
