@@ -119,7 +119,7 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tpu:0", "unknown device 'tpu:0'.*cpu, gpu, null, reference"),
+        ("tpu:0", "unknown device 'tpu:0'.*is none of cpu, gpu, npu, "),
         ("cpu:", "names no cores"),
         ("cpu:x", "names no cores"),
         ("cpu:3-1", "not a range"),

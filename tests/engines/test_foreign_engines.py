@@ -127,8 +127,8 @@ def test_one_that_is_broken_is_left_out_with_the_reason(
 
 def test_a_processor_that_only_it_drives(install: Install) -> None:
     """Its trial must find the processor without a trial."""
-    listed = """    def processors(self):
-        return [Processor("npu", "First"), Processor("npu", "Second", "2")]
+    listed = """    def processors(self, kind):
+        return [Processor(kind, "First"), Processor(kind, "Second", "2")]
 
     def open("""
     install(

@@ -360,7 +360,7 @@ def test_a_device_of_two_engines(gpu: str, tmp_path: Path) -> None:
             dict(zip(tasks, engines, strict=True)), Provenance("by hand"),
         )  # fmt: skip
         feeds = random_inputs(work.model.graph)
-        with work.start(work.compiled(plan)) as executor:
+        with work.start(work.prepared(plan)) as executor:
             found = executor.run(feeds)
         for output, expected in work.reference(feeds).items():
             assert worst_difference(found[output], expected) < 1e-5
