@@ -53,7 +53,7 @@ def test_engines_of_one_device_take_turns(cache: Cache) -> None:
             found = executor.run(feeds, recorder)
             for name, array in zip(["y", "joined"], expected, strict=True):
                 assert worst_difference(found[name], array) < 1e-5
-    spans = recorder.trace().spans
+    spans = recorder.trace().of("compute")
     assert [s.engine for s in spans] == [s.engine for s in schedule.segments]
     assert all(a.end_s <= b.start_s for a, b in pairwise(spans))
 

@@ -34,7 +34,8 @@ INF = math.inf
 
 
 def spans(trace: Trace) -> list[tuple[str, str, float, float]]:
-    return [(span.name, span.device, span.start_s, span.end_s) for span in trace.spans]
+    busy = trace.of("compute", "transfer")
+    return [(span.name, span.device, span.start_s, span.end_s) for span in busy]
 
 
 # Segments and transfers
@@ -202,7 +203,7 @@ def test_requests_overlap_as_in_a_pipeline() -> None:
     cost = table(graph, {"A": (2, INF), "B": (INF, 3)})
     schedule = derive(make_plan(graph, A="a", B="b"), graph)
     trace = simulate(schedule, cost, make_system("AB"), requests=2)
-    rows = [(s.name, s.request, s.start_s, s.end_s) for s in trace.spans]
+    rows = [(s.name, s.request, s.start_s, s.end_s) for s in trace.of("compute")]
     assert rows == [("a", 0, 0, 2), ("a", 1, 2, 4), ("b", 0, 2, 5), ("b", 1, 5, 8)]
     assert trace.utilisation("A") == 0.5 and len(trace.flows) == 2
 
@@ -212,7 +213,7 @@ def check_trace(case: Case, schedule: Schedule, trace: Trace, requests: int) -> 
     for device in trace.devices:
         row = [span for span in trace.spans if span.device == device]
         assert all(a.end_s <= b.start_s + 1e-9 for a, b in pairwise(row))
-    at = {(s.request, s.segment): s for s in trace.spans if s.kind == "compute"}
+    at = {(s.request, s.segment): s for s in trace.of("compute")}
     assert len(at) == requests * len(schedule.segments)
     for (request, index), span in at.items():
         for before in (at[request, i] for i in schedule.segments[index].after):

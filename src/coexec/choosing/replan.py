@@ -76,8 +76,7 @@ class Replanner:
         predicted_s = self._watched.predicted_s
         observations = [
             Observation(span.place, span.tasks, predicted_s[span.segment], span.duration_s)
-            for span in trace.spans
-            if span.kind == "compute"
+            for span in trace.of("compute")
         ]
         self.cost = self.cost.after(observations)
         self._beyond = self._beyond + 1 if self._drifts() else 0

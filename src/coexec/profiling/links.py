@@ -52,7 +52,7 @@ def launch_overhead(engine: OpenEngine) -> Measurement:
             for executor, compiled in zip((apart, together), plans, strict=True):
                 recorder = RealRecorder(compiled, [engine.device.name])
                 executor.run(feeds, recorder)
-                busy_s.append(math.fsum(s.duration_s for s in recorder.trace().spans))
+                busy_s.append(math.fsum(s.duration_s for s in recorder.trace().of("compute")))
             seconds.append((busy_s[0] - busy_s[1]) / (_CHAIN - 1))
     return Measurement.of([max(s, 0.0) for s in seconds[_RUNS:]])
 
@@ -66,7 +66,8 @@ def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
         for _ in range(_RUNS):
             recorder = RealRecorder(compiled, [d.spec.name for d in devices])
             executor.run({"v0": np.zeros((_LONG, _LONG), np.float32)}, recorder)
-            gaps_s += [max(0.0, b.start_s - a.end_s) for a, b in pairwise(recorder.trace().spans)]
+            spans = recorder.trace().of("compute")
+            gaps_s += [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
     return Measurement.of(gaps_s)
 
 
@@ -117,7 +118,7 @@ def _extra_s(
             for _ in range(3 + _RUNS):
                 recorder = RealRecorder(compiled, names)
                 executor.run(feeds, recorder)
-                found.append(recorder.trace().spans[4:-4])
+                found.append(recorder.trace().of("compute")[4:-4])
         return found[3:]
 
     with _own_cache() as cache:

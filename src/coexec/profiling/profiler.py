@@ -251,7 +251,7 @@ def _task_seconds(trace: Trace, graph: Graph) -> list[float]:
     waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
     What a segment needs besides its kernels is the launch: the median over all tasks.
     """
-    spans = {s.segment: s for s in trace.spans}
+    spans = {s.segment: s for s in trace.of("compute")}
     maker = {n: t.name for t in graph.tasks for op in t.operators for n in op.outputs}
     kernels: dict[str, list[Detail]] = {}
     for detail in trace.details:

@@ -1,10 +1,7 @@
 """The memory that one run writes: device tensors, and the programs bound to them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from coexec.engines.base import Bound, OpenEngine
 from coexec.frontend.module import Array
@@ -12,20 +9,11 @@ from coexec.ir.graph import Tensor
 from coexec.memory.reuse import Lifetime, share
 from coexec.plans.schedule import Segment, ended_before
 from coexec.runtime.installation import Installation
+from coexec.runtime.recorder import Recorder
+from coexec.runtime.transfers import Landed, Transfers
 from coexec.system.hardware import MAIN, Memory
 
-__all__ = ["Buffers", "Values"]
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """The tensors that differ from run to run."""
-
-    feeds: Mapping[str, Array]
-    returned: Mapping[str, Any]
-    """What segments write straight into the caller's arrays, by name."""
-    moved: dict[tuple[str, Memory], Any] = field(default_factory=dict)
-    """By value and memory, what this run has moved there."""
+__all__ = ["Buffers"]
 
 
 class Buffers:
@@ -38,18 +26,16 @@ class Buffers:
     def __init__(self, installation: Installation) -> None:
         self._installed = installation
         self._static = _allocate(installation)
-        self._landed: dict[tuple[str, Memory], Any] = {}
-        """By value and memory: the device tensor that it moves into in each run."""
+        self._landed: Landed = {}
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         """By segment, inputs and outputs that lie elsewhere in each run."""
 
-    def values(self, feeds: Mapping[str, Array]) -> Values:
-        """The tensors of a new run, with memory for what the caller gets."""
-        home = self._installed.home
-        return Values(feeds, {t.name: home[t.name].allocate(t) for t in self._installed.returned})
+    def transfers(self, feeds: Mapping[str, Array], recorder: Recorder) -> Transfers:
+        """The values of a new run."""
+        return Transfers(self._installed, self._static, self._landed, feeds, recorder)
 
-    def bound(self, segment: Segment, values: Values) -> Bound | None:
+    def bound(self, segment: Segment, values: Transfers) -> Bound | None:
         """The segment's program with its tensors; None if there is nothing to compute."""
         index = segment.index
         program = self._installed.programs[index]
@@ -60,51 +46,20 @@ class Buffers:
         if bound is not None:
             changing_inputs, changing_outputs = self._changing[index]
             for name in changing_inputs:
-                bound.set_input(name, self.input(name, engine, values))
+                bound.set_input(name, values.input(name, engine, index))
             for name in changing_outputs:
                 bound.set_output(name, values.returned[name])
             return bound
+        names = self._installed.inputs(index)
+        inputs = {name: values.input(name, engine, index) for name in names}
         module = self._installed.compiled.modules[index]
-        inputs = {t.name: self.input(t.name, engine, values) for t in module.inputs}
-        outputs = {t.name: self._tensor(t.name, values) for t in module.outputs}
+        outputs = {t.name: values.tensor(t.name) for t in module.outputs}
         self._changing[index] = (
-            tuple(n for n in inputs if not self._stays(n, engine)),
+            tuple(n for n in names if not self._stays(n, engine)),
             tuple(n for n in outputs if n not in self._static),
         )
         self._bindings[index] = bound = program.bind(inputs, outputs)
         return bound
-
-    def input(self, value: str, engine: OpenEngine, values: Values) -> Any:
-        """A value in the memory of ``engine``; moved there once, kept for later readers."""
-        key = (value, engine.memory)
-        source = self._installed.home.get(value)
-        if source is not None and source.memory == engine.memory:
-            return self._tensor(value, values)
-        # Only the thread of a device moves tensors into its memory, unless devices share one.
-        if key not in values.moved or (source is not None and not self._installed.tensor_caching):
-            if source is None:
-                array = values.feeds[value]
-            else:
-                array = source.download(self._tensor(value, values))
-            self._landed[key] = values.moved[key] = engine.upload(array, self._landed.get(key))
-        return values.moved[key]
-
-    def output(self, tensor: Tensor, values: Values) -> Array:
-        """An output of the model, in memory of the caller's own."""
-        name, home, compiled = tensor.name, self._installed.home, self._installed.compiled
-        if name in compiled.parts:
-            whole = np.empty(tensor.shape, tensor.dtype)
-            for value, region in compiled.parts[name]:
-                whole[region.slices] = home[value].download(self._static[value])
-            return whole
-        if name in self._static:
-            return home[name].download(self._static[name]).copy()
-        if name in home:
-            return home[name].download(values.returned[name])
-        return (values.feeds[name] if name in values.feeds else compiled.constants[name]).copy()
-
-    def _tensor(self, value: str, values: Values) -> Any:
-        return self._static[value] if value in self._static else values.returned[value]
 
     def _stays(self, value: str, engine: OpenEngine) -> bool:
         """Whether ``engine`` finds a value in the same tensor in every run."""

@@ -30,19 +30,18 @@ from coexec.plans.schedule import Progress
 from coexec.runtime import forks
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.installation import Installation
-from coexec.runtime.recorder import NoRecorder, Recorder
+from coexec.runtime.recorder import Recorder
 from coexec.runtime.run import Run
 from coexec.runtime.turn import Turn
-from coexec.runtime.workers import LOOK_S, Worker, bind_thread, next_of
+from coexec.runtime.workers import LOOK_S, Workers, bind_thread, next_of
 
 __all__ = ["Executor", "Waiting"]
 
 Waiting = Literal["passive", "active"]
 
+_NOTHING = Recorder()
 _REST_S = 60.0
 """For the segments of an abandoned run to end, before the executor gives up on their device."""
-_END_S = 10.0
-"""For threads to end when the executor is closed."""
 
 
 class Executor:
@@ -80,20 +79,19 @@ class Executor:
         self._buffers: Buffers | None = Buffers(self._installed)
         self._progress = Progress(compiled.segments)
         # The caller's own thread serves the device that ends last, which saves two hand-overs.
-        self._callers = compiled.segments[-1].device if compiled.segments else None
-        self._callers_cores = self._cores_of(self._callers)
-        self._served = [n for n in self._installed.used if n != self._callers]
-        """Devices with a thread of their own."""
+        self._callers = compiled.segments[-1].device if compiled.segments else ""
+        cores = {name: self._installed.thread_cores(name) for name in self._installed.used}
+        self._callers_cores = cores.pop(self._callers, set())
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
         self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
         self._turn = Turn()
         self._latest: Run | None = None
         self._refusal: CoexecError | None = None
         """Why nothing runs any more."""
-        self._workers: dict[str, Worker] = {}
+        self._workers = Workers(cores, self._active)
         # Ends the threads when the executor is collected, and when the program ends.
-        weakref.finalize(self, _end, self._workers)
-        self._have_workers()
+        weakref.finalize(self, self._workers.end)
+        self._workers.complete()
         forks.watch(self)
 
     def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
@@ -119,7 +117,7 @@ class Executor:
         try:
             try:
                 turn.take()
-                return self._run(feeds, recorder or NoRecorder())
+                return self._run(feeds, recorder or _NOTHING)
             finally:
                 turn.give_back()
         finally:
@@ -128,24 +126,25 @@ class Executor:
     def _run(self, feeds: Mapping[str, Array], recorder: Recorder) -> dict[str, Array]:
         self._refuse()
         installed = self._installed = self._installed or self._install()
-        self._have_workers()
+        workers = self._workers.complete()
         buffers, self._buffers = self._buffers, None
         if buffers is None:  # the latest run was interrupted
             self._come_to_rest()
             buffers = Buffers(installed)
-        run = self._latest = Run(
-            installed, buffers, self._progress.again(), feeds, recorder, dict(self._workers)
-        )
         timed = self._timed if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
+        recorder.start()
+        run = self._latest = Run(
+            installed, buffers, self._progress.again(), feeds, recorder, workers
+        )
         self._serve(run)
-        outputs = run.output()
+        outputs = run.output(self._callers)
         for engine in timed:
             recorder.add(engine.stop_timing())
         self._buffers = buffers
         if self._refusal is not None:  # closed meanwhile by a signal handler
-            _end(self._workers)
+            self._workers.end()
         return outputs
 
     def _serve(self, run: Run) -> None:
@@ -171,7 +170,7 @@ class Executor:
             raise run.error
 
     def _work_off(self, run: Run) -> None:
-        if self._callers is None:
+        if not self._callers:
             return
         for worker in run.workers.values() if self._active else ():
             worker.give(run, None)
@@ -192,19 +191,6 @@ class Executor:
         if self._refusal is not None:
             raise type(self._refusal)(*self._refusal.args)
 
-    def _cores_of(self, name: str | None) -> set[int]:
-        """The cores for a thread that serves a device. Empty: the thread is not bound."""
-        if not hasattr(os, "sched_setaffinity"):
-            return set()
-        installed = self._installed
-        return set() if name is None or installed is None else set(installed.thread_cores(name))
-
-    def _have_workers(self) -> None:
-        for name in self._served:
-            worker = self._workers.get(name)
-            if worker is None or not worker.alive:
-                self._workers[name] = Worker(name, self._cores_of(name), self._active)
-
     def _come_to_rest(self) -> None:
         """Wait until all threads have ended their jobs for an interrupted run.
 
@@ -213,14 +199,13 @@ class Executor:
         """
         if self._latest is not None:
             self._latest.stopped = True
-        end_s = time.monotonic() + _REST_S
-        for name, worker in self._workers.items():
-            if not worker.rest(end_s):
-                self._refusal = ClosedError(
-                    f"{name} has not ended what it began more than {_REST_S:.0f} s ago for a run "
-                    f"that was interrupted; make a new session, without this device if it hangs"
-                )
-                self._refuse()
+        restless = self._workers.restless(time.monotonic() + _REST_S)
+        if restless is not None:
+            self._refusal = ClosedError(
+                f"{restless} has not ended what it began more than {_REST_S:.0f} s ago for a run "
+                f"that was interrupted; make a new session, without this device if it hangs"
+            )
+            self._refuse()
         for engine in self._timed:
             engine.stop_timing()
 
@@ -235,18 +220,8 @@ class Executor:
             if self._latest is not None:
                 self._latest.fail(ClosedError("the session was closed during this run"))
         else:
-            self._let_the_run_end()
-        _end(self._workers)
-
-    def _let_the_run_end(self) -> None:
-        turn = self._turn
-        try:
-            try:
-                turn.take(_REST_S)
-            finally:
-                turn.give_back()
-        finally:
-            turn.give_back()
+            self._turn.wait(_REST_S)
+        self._workers.end()
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the threads and the programs that need threads."""
@@ -254,7 +229,7 @@ class Executor:
             self._latest.fail(ClosedError("the process was forked during this run; its child "
                                           "has to run again"))  # fmt: skip
         self._turn, self._latest, self._buffers = Turn(), None, None
-        self._workers.clear()
+        self._workers.forget()
         if any(engine.after_fork != "works" for engine in self._engines):
             forks.keep_for_ever((self._installed, self._devices))
             self._installed = None
@@ -279,11 +254,3 @@ def _refuse_dead(run: Run) -> None:
             raise ExecutionError(
                 f"the thread of {name} has ended, the run cannot finish; run again"
             )
-
-
-def _end(workers: dict[str, Worker]) -> None:
-    """End threads, and wait a limited time for them."""
-    for worker in workers.values():
-        worker.tell_to_end()
-    for worker in workers.values():
-        worker.join(_END_S)

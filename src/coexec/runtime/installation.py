@@ -1,6 +1,7 @@
 """A compiled plan on open devices: its programs, and where each value lies."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from coexec.compiling.compiled import CompiledPlan
@@ -42,14 +43,23 @@ class Installation:
         """The segments with their modules."""
         return zip(self.compiled.segments, self.compiled.modules, strict=True)
 
-    def thread_cores(self, device: str) -> Collection[int]:
+    def thread_cores(self, device: str) -> set[int]:
         """Where the thread of a device belongs, for all engines that it serves; empty: anywhere.
 
         Where they have no core in common, the first engine decides.
         """
+        if not hasattr(os, "sched_setaffinity"):
+            return set()
         wanted = [set(e.thread_cores) for p, e in self.engines.items() if p.device == device]
         common = set.intersection(*(cores for cores in wanted if cores)) if any(wanted) else set()
         return common or next((cores for cores in wanted if cores), set())
+
+    def inputs(self, index: int) -> list[str]:
+        """What the module of a segment reads, in the order in which the schedule moves it."""
+        transfers = self.compiled.transfers
+        turn = {t.tensor: n for n, t in enumerate(transfers) if t.target == index}
+        names = [tensor.name for tensor in self.compiled.modules[index].inputs]
+        return sorted(names, key=lambda name: turn.get(name, -1))
 
     @cached_property
     def used(self) -> tuple[str, ...]:
@@ -74,21 +84,22 @@ class Installation:
         )
 
     @cached_property
-    def crossing(self) -> Mapping[int, Sequence[tuple[str, Place]]]:
-        """By segment, the values that move into another memory, each with its first reader there.
+    def crossing(self) -> Mapping[int, Sequence[tuple[str, int]]]:
+        """By segment, the values that move into another memory, each with the segment that reads
+        it there first.
 
         Empty without tensor caching: each reader fetches what it needs then.
         """
         if not self.tensor_caching:
             return {}
         maker = {t.name: s.index for s, m in self.parts() for t in m.outputs}
-        first: dict[tuple[str, Memory], Place] = {}
+        first: dict[tuple[str, Memory], int] = {}
         for segment, module in self.parts():
             memory = self.engines[segment.place].memory
             for tensor in module.inputs:
                 if tensor.name in maker and self.home[tensor.name].memory != memory:
-                    first.setdefault((tensor.name, memory), segment.place)
-        found: dict[int, list[tuple[str, Place]]] = {}
-        for (value, _), place in first.items():
-            found.setdefault(maker[value], []).append((value, place))
+                    first.setdefault((tensor.name, memory), segment.index)
+        found: dict[int, list[tuple[str, int]]] = {}
+        for (value, _), reader in first.items():
+            found.setdefault(maker[value], []).append((value, reader))
         return found

@@ -2,68 +2,106 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from coexec.compiling.compiled import CompiledPlan
+from coexec.system.hardware import Place
 from coexec.timing.simulate import VirtualClock, flows
-from coexec.timing.trace import Detail, Span, Trace
+from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name
+from coexec.timing.waits import Need, with_waits
 
-__all__ = ["NoRecorder", "RealRecorder", "Recorder", "VirtualRecorder"]
+__all__ = ["RealRecorder", "Recorder", "VirtualRecorder"]
 
 
-class Recorder(Protocol):
-    """Notes when nodes of one run start and end, told by the threads that run them."""
+class Recorder:
+    """Is told by the threads of one run what they do. This one notes nothing."""
 
-    def begin(self, node: int) -> None: ...
+    def start(self) -> None:
+        """A run starts now. What was noted of an earlier one is dropped."""
 
-    def end(self, node: int) -> None: ...
+    def begin(self, node: int) -> None:
+        """A thread has taken a segment. It moves what is missing, then it computes."""
+
+    def end(self, node: int) -> None:
+        """The outputs of a segment are complete."""
+
+    def begin_transfer(self) -> float:
+        """A thread begins to copy; returns what it has to tell `end_transfer`."""
+        return 0.0
+
+    def end_transfer(
+        self,
+        began: float,
+        device: str,
+        value: str,
+        size_bytes: int,
+        source: Place | None,
+        target: Place | None,
+        reader: int = -1,
+    ) -> None:
+        """The thread of ``device`` has copied a value.
+
+        Args:
+            source: None: the caller gave it.
+            target: None: the caller gets it.
+            reader: the segment of ``device`` that needs it.
+        """
 
     def wants_details(self) -> bool:
         """Whether devices with clocks of their own shall keep times, which costs a little."""
-        ...
-
-    def add(self, details: Sequence[Detail]) -> None: ...
-
-    def trace(self) -> Trace: ...
-
-
-class NoRecorder:
-    """Notes nothing."""
-
-    def begin(self, node: int) -> None:
-        pass
-
-    def end(self, node: int) -> None:
-        pass
-
-    def wants_details(self) -> bool:
         return False
 
     def add(self, details: Sequence[Detail]) -> None:
-        pass
+        """What such a device has kept."""
 
     def trace(self) -> Trace:
+        """What was noted of the latest run."""
         return Trace((), ())
 
 
-class RealRecorder:
-    """Wall-clock seconds since it was made."""
+class RealRecorder(Recorder):
+    """Wall-clock seconds from the start of a run."""
 
     def __init__(self, compiled: CompiledPlan, devices: Sequence[str]) -> None:
         self._compiled = compiled
         self._devices = tuple(devices)
-        self._origin_s = time.perf_counter()
+        self.start()
+
+    def start(self) -> None:
         self._start_s: dict[int, float] = {}
+        """By segment, when it was taken, or when the last thing that it needs was copied."""
         self._end_s: dict[int, float] = {}
+        self._transfers: list[Span] = []
         self._details: list[Detail] = []
+        self._origin_s = time.perf_counter()
 
     def begin(self, node: int) -> None:
         self._start_s[node] = time.perf_counter()
 
     def end(self, node: int) -> None:
         self._end_s[node] = time.perf_counter()
+
+    def begin_transfer(self) -> float:
+        return time.perf_counter()
+
+    def end_transfer(
+        self,
+        began: float,
+        device: str,
+        value: str,
+        size_bytes: int,
+        source: Place | None,
+        target: Place | None,
+        reader: int = -1,
+    ) -> None:
+        end_s = time.perf_counter()
+        self._transfers.append(
+            Span(transfer_name(value, source, target), device, began, end_s, "transfer",
+                 segment=reader, tensor=value, size_bytes=size_bytes, source=source, target=target)
+        )  # fmt: skip
+        if reader in self._start_s:
+            self._start_s[reader] = end_s
 
     def wants_details(self) -> bool:
         return True
@@ -72,39 +110,44 @@ class RealRecorder:
         self._details += details
 
     def trace(self) -> Trace:
-        spans = []
-        for node, end_s in sorted(self._end_s.items(), key=lambda item: self._start_s[item[0]]):
-            segment = self._compiled.segments[node]
-            start_s = self._start_s[node] - self._origin_s
-            tasks = tuple(piece.task for piece in segment.pieces)
-            spans.append(Span(segment.name, segment.device, start_s, end_s - self._origin_s,
-                              "compute", tasks, node, engine=segment.engine))  # fmt: skip
-        details = tuple(_moved(d, self._origin_s) for d in self._details)
-        return Trace(self._devices, tuple(spans), tuple(flows(self._compiled.transfers)), details)
+        segments = self._compiled.segments
+        busy = [
+            Span.of_segment(segments[node], self._start_s[node], end_s)
+            for node, end_s in self._end_s.items()
+        ]
+        busy = [_since(self._origin_s, span) for span in (*busy, *self._transfers)]
+        layouts = [_layout(d, self._origin_s) for d in self._details if d.name == REORDER]
+        details = [_moved(d, self._origin_s) for d in self._details if d.name != REORDER]
+        spans = sorted((*with_waits(busy, self._needs), *layouts), key=lambda s: s.start_s)
+        arrows = flows(self._compiled.transfers)
+        return Trace(self._devices, tuple(spans), tuple(arrows), tuple(details))
+
+    def _needs(self, span: Span) -> Iterable[Need]:
+        """The segments that one waits for; the caller's outputs wait for all."""
+        segments = self._compiled.segments
+        after = range(len(segments)) if span.segment < 0 else segments[span.segment].after
+        for i in after:
+            if i in self._end_s:
+                yield Need(self._end_s[i] - self._origin_s, segments[i].name, i)
 
 
-class VirtualRecorder:
+class VirtualRecorder(Recorder):
     """Virtual seconds: what the simulator would say, whatever the threads do."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def begin(self, node: int) -> None:
-        pass
-
     def end(self, node: int) -> None:
         with self._lock:
             self._clock.run(node)
 
-    def wants_details(self) -> bool:
-        return False
-
-    def add(self, details: Sequence[Detail]) -> None:
-        pass
-
     def trace(self) -> Trace:
         return self._clock.trace(requests=1)
+
+
+def _since(origin_s: float, span: Span) -> Span:
+    return replace(span, start_s=span.start_s - origin_s, end_s=span.end_s - origin_s)
 
 
 def _moved(detail: Detail, origin_s: float) -> Detail:
@@ -115,3 +158,8 @@ def _moved(detail: Detail, origin_s: float) -> Detail:
         start_s=detail.start_s - origin_s,
         end_s=detail.end_s - origin_s,
     )
+
+
+def _layout(detail: Detail, origin_s: float) -> Span:
+    return Span(f"{detail.name} {detail.result}", detail.device, detail.start_s - origin_s,
+                detail.end_s - origin_s, "layout", tensor=detail.result)  # fmt: skip

@@ -13,13 +13,12 @@ from coexec.runtime.forks import COMPUTING
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.workers import LOOK_S, Worker
-from coexec.system.hardware import Place
 
 __all__ = ["Job", "Run"]
 
-Job = int | tuple[str, Place] | None
-"""A segment to run, or a value to fetch for an engine. None only tells threads that wait actively
-to begin."""
+Job = int | tuple[str, int] | None
+"""A segment to run, or a value to move for the segment that reads it. None only tells threads that
+wait actively to begin."""
 
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
@@ -45,7 +44,7 @@ class Run:
         """``workers``: of all devices except the one that the caller's thread serves."""
         self.installed = installed
         self.buffers = buffers
-        self.values = buffers.values(feeds)
+        self.transfers = buffers.transfers(feeds, recorder)
         self.recorder = recorder
         self.workers = workers
         self.inbox: SimpleQueue[Job] = SimpleQueue()
@@ -79,19 +78,23 @@ class Run:
             while following is not None:
                 following = self._step(following, name)
 
-    def output(self) -> dict[str, Array]:
-        """The model's outputs by name, in memory that belongs to the caller."""
-        outputs = self.installed.compiled.outputs
-        return {t.name: self.buffers.output(t, self.values) for t in outputs}
+    def output(self, device: str) -> dict[str, Array]:
+        """The model's outputs by name, in memory that belongs to the caller.
 
-    def _prefetch(self, value: str, place: Place) -> None:
-        """Move a value into an engine's memory before its reader is ready.
+        ``device``: the one that the caller's thread serves.
+        """
+        outputs = self.installed.compiled.outputs
+        return {t.name: self.transfers.output(t, device) for t in outputs}
+
+    def _prefetch(self, value: str, reader: int) -> None:
+        """Move a value to where it is read, before the reader is ready.
 
         The job stands before its reader in the queue, so the run cannot have ended yet.
         """
+        place = self.installed.compiled.segments[reader].place
         try:
             if not self.stopped:
-                self.buffers.input(value, self.installed.engines[place], self.values)
+                self.transfers.input(value, self.installed.engines[place], reader)
         except Exception as error:
             if self._is_callers(error, place.device):
                 raise
@@ -109,7 +112,7 @@ class Run:
         segment = self.installed.compiled.segments[node]
         self.recorder.begin(node)
         try:
-            bound = self.buffers.bound(segment, self.values)
+            bound = self.buffers.bound(segment, self.transfers)
             if bound is not None:
                 bound.run()
         except Exception as error:
@@ -118,12 +121,13 @@ class Run:
             self.fail(_explained(error, segment))
             return None
         self.recorder.end(node)
-        for value, place in self.installed.crossing.get(node, ()):
-            if place.device != name:  # this thread fetches for itself when it gets there
-                self._give(place.device, (value, place))
+        segments = self.installed.compiled.segments
+        for value, reader in self.installed.crossing.get(node, ()):
+            if segments[reader].device != name:  # this thread moves it when it gets there
+                self._give(segments[reader].device, (value, reader))
         following = None
         for freed in self._finish(node):
-            device = self.installed.compiled.segments[freed].device
+            device = segments[freed].device
             if device == name:
                 following = freed
             else:

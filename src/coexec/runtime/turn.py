@@ -50,6 +50,16 @@ class Turn:
             self._holder = threading.get_ident()
         return taken
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until no other thread holds the turn, or the time is over."""
+        try:
+            try:
+                self.take(timeout_s)
+            finally:
+                self.give_back()
+        finally:
+            self.give_back()
+
     def give_back(self) -> None:
         """Release the turn if the calling thread holds it; else do nothing."""
         if self.is_mine:

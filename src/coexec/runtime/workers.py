@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,12 +12,14 @@ from coexec.errors import ExecutionError
 if TYPE_CHECKING:
     from coexec.runtime.run import Job, Run
 
-__all__ = ["LOOK_S", "Worker", "bind_thread", "next_of"]
+__all__ = ["LOOK_S", "Worker", "Workers", "bind_thread", "next_of"]
 
 LOOK_S = 0.5
 """Seconds between two checks of a waiting thread whether the awaited thread is alive."""
 _SPIN_S = 1.0
 """Longest time for which a thread waits actively. After that it sleeps."""
+_END_S = 10.0
+"""For threads to end that were told to."""
 
 _T = TypeVar("_T")
 _Queue = SimpleQueue["tuple[Run, Job] | threading.Event | None"]
@@ -75,6 +77,39 @@ class Worker:
         """Wait for the end of the thread. In the thread itself (garbage collection): no wait."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+
+
+class Workers:
+    """The threads of a plan's devices, except the one that the caller's thread serves."""
+
+    def __init__(self, cores: Mapping[str, Collection[int]], active: bool) -> None:
+        """``cores``: by device, as for `Worker`. No thread is started yet."""
+        self._cores = cores
+        self._active = active
+        self._workers: dict[str, Worker] = {}
+
+    def complete(self) -> Mapping[str, Worker]:
+        """All workers by device; threads that have ended are replaced."""
+        for name, cores in self._cores.items():
+            worker = self._workers.get(name)
+            if worker is None or not worker.alive:
+                self._workers[name] = Worker(name, cores, self._active)
+        return self._workers.copy()
+
+    def restless(self, end_s: float) -> str | None:
+        """Wait until all jobs are done; the first device whose thread goes on beyond ``end_s``."""
+        return next((n for n, w in self._workers.items() if not w.rest(end_s)), None)
+
+    def forget(self) -> None:
+        """In a forked child, which has none of these threads."""
+        self._workers.clear()
+
+    def end(self) -> None:
+        """End the threads, and wait a limited time for them."""
+        for worker in self._workers.values():
+            worker.tell_to_end()
+        for worker in self._workers.values():
+            worker.join(_END_S)
 
 
 def _serve(name: str, cores: Collection[int], queue: _Queue, active: bool) -> None:

@@ -46,7 +46,7 @@ def explain(
     """
     graph = schedule.graph
     trace = simulate(schedule, cost, system)
-    span_of = {s.segment: s for s in trace.spans if s.kind == "compute"}
+    span_of = {s.segment: s for s in trace.of("compute")}
     device_of = {piece.task: device for piece, device in plan.device_of.items()}
     elsewhere = {place.device: place for place in system.places}
     found = []
@@ -54,7 +54,7 @@ def explain(
         beside = sorted(
             {
                 other.device
-                for other in trace.spans
+                for other in trace.of("compute", "transfer")
                 if other.device != segment.device
                 and other.start_s < span_of[segment.index].end_s
                 and other.end_s > span_of[segment.index].start_s

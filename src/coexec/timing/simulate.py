@@ -7,7 +7,8 @@ from coexec.costs.base import CostModel
 from coexec.plans.schedule import Progress, Schedule, Segment, Transfer
 from coexec.system.hardware import Place, System
 from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
-from coexec.timing.trace import Flow, Span, Trace
+from coexec.timing.trace import Flow, Span, Trace, transfer_name
+from coexec.timing.waits import Need, with_waits
 
 __all__ = ["VirtualClock", "flows", "segment_s", "simulate"]
 
@@ -56,6 +57,7 @@ class VirtualClock:
         self._places = [place for device in system.devices for place in device.places]
         places = places_of(system, self._places) if places is None else places
         self._place = [self._places.index(segment.place) for segment in schedule.segments]
+        self._sync_latency_s = places.sync_latency_s
         self._duration_s = [segment_s(s, schedule, cost) for s in schedule.segments]
         self._transfer_s = []
         for transfer in schedule.transfers:
@@ -63,6 +65,8 @@ class VirtualClock:
             link = places.links[source][target]
             self._transfer_s.append(cost.transfer_s(transfer.size_bytes, link))
         self._incoming, self._outgoing = _incoming(schedule), _outgoing(schedule)
+        self._arrival_s: dict[tuple[int, int], float] = {}
+        """By transfer and request, when what its target does not copy itself is there."""
         self._spans: list[Span] = []
         self._clock = Clock(places, self._count * requests, self._noted)
 
@@ -75,12 +79,28 @@ class VirtualClock:
         end_s = self._clock.launch((node,), self._place[index], duration_s, before, moves)
         for i in self._outgoing[index]:
             self._clock.send(node, self._move(i, request))
+            if (i, request) in self._clock.arrival_s:
+                self._arrival_s[i, request] = self._clock.arrival_s[i, request]
         return end_s
 
     def trace(self, requests: int) -> Trace:
         """What has run so far."""
-        spans = sorted(self._spans, key=lambda s: (s.start_s, s.end_s, s.device))
-        return Trace(self._names, tuple(spans), tuple(flows(self._schedule.transfers, requests)))
+        spans = with_waits(self._spans, self._needs)
+        return Trace(self._names, spans, tuple(flows(self._schedule.transfers, requests)))
+
+    def _needs(self, span: Span) -> Iterable[Need]:
+        """What the segment of a span waits for: others with the latency of the link, and tensors
+        that its device does not copy itself."""
+        segments, index, request = self._schedule.segments, span.segment, span.request
+        latency_s = self._sync_latency_s[self._place[index]]
+        for i in segments[index].after:
+            end_s = self._clock.end_s[request * self._count + i]
+            yield Need(end_s + latency_s[self._place[i]], segments[i].name, i)
+        for number in self._incoming[index]:
+            if (number, request) in self._arrival_s:
+                transfer = self._schedule.transfers[number]
+                yield Need(self._arrival_s[number, request], self._name(transfer),
+                           transfer.source, transfer.tensor)  # fmt: skip
 
     def _ends(self, transfer: Transfer) -> tuple[int, int]:
         return self._place[transfer.source], self._place[transfer.target]
@@ -89,21 +109,25 @@ class VirtualClock:
         source, target = self._ends(self._schedule.transfers[number])
         return Move((number, request), source, target, self._transfer_s[number])
 
+    def _name(self, transfer: Transfer) -> str:
+        source, target = self._ends(transfer)
+        return transfer_name(transfer.tensor, self._places[source], self._places[target])
+
     def _noted(self, place: int, start_s: float, end_s: float, what: Iterable[int] | Move) -> None:
-        device, engine = self._places[place]
         if isinstance(what, Move):
             (number, request), source, target, _ = what
-            tensor = self._schedule.transfers[number].tensor
-            name = f"{tensor}: {self._places[source].device} -> {self._places[target].device}"
-            self._spans.append(Span(name, device, start_s, end_s, "transfer", request=request))
+            transfer = self._schedule.transfers[number]
+            self._spans.append(
+                Span(self._name(transfer), self._places[place].device, start_s, end_s, "transfer",
+                     segment=transfer.target if place == target else transfer.source,
+                     request=request, tensor=transfer.tensor, size_bytes=transfer.size_bytes,
+                     source=self._places[source], target=self._places[target])
+            )  # fmt: skip
             return
         for node in what:
             request, index = divmod(node, self._count)
             segment = self._schedule.segments[index]
-            tasks = tuple(piece.task for piece in segment.pieces)
-            self._spans.append(
-                Span(segment.name, device, start_s, end_s, "compute", tasks, index, request, engine)
-            )
+            self._spans.append(Span.of_segment(segment, start_s, end_s, request))
 
 
 def _incoming(schedule: Schedule) -> list[list[int]]:

@@ -1,29 +1,75 @@
-"""What ran where, when: the same type from the simulator and from the executor."""
+"""What ran where, when: the same type from the simulator and from the executor.
+
+The kinds of spans, which mean the same from both:
+
+* compute: the thread of a device runs the program of a segment, from the moment at which all inputs
+  lie in the engine's memory until its outputs are complete.
+* transfer: the thread of a device is busy copying a tensor from one memory to another, or to or
+  from the caller. Where the link is busy in the background, no thread is, and there is no span. A
+  tensor that its reader finds in its own memory has none either. Plans begin with inputs that are
+  in place and end with outputs that were computed, so only the executor copies for the caller.
+* layout: an engine changes the layout of a tensor, inside of a compute or transfer span of the same
+  device, by the device's own clock. Only engines with such a clock tell (OpenCL: its reorder
+  kernels). ONNX Runtime reorders inside of its programs and does not tell; and links are measured
+  with the change of layout in their latency and bandwidth, so the simulator cannot tell either.
+* wait: the device does nothing, from the end of what it did before to the start of what it does
+  next. It waits for what came last of all that this needs; simulated, the latency of the link
+  belongs to it, executed, the time to wake up. If all of that was there already, the executor was
+  handing the segment on, which takes no time in a simulation.
+
+Spans of the first two kinds and waits follow each other on a device without gap and overlap, from
+second 0 until the device has ended its last one.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from coexec.plans.schedule import Segment
 from coexec.system.hardware import Place
 
-__all__ = ["Detail", "Flow", "Span", "Trace"]
+__all__ = ["REORDER", "Detail", "Flow", "Kind", "Span", "Trace", "transfer_name"]
+
+Kind = Literal["compute", "transfer", "layout", "wait"]
+
+REORDER = "reorder"
+"""Name of kernels that change the layout of a tensor and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One segment that a device computed, or one transfer that kept it busy."""
+    """What one device did, or waited for, without a pause."""
 
     name: str
     device: str
     start_s: float
     end_s: float
-    kind: Literal["compute", "transfer"] = "compute"
+    kind: Kind = "compute"
     tasks: tuple[str, ...] = ()
     segment: int = -1
+    """The segment of this device that it is, or for which it happens: the reader of what a target
+    copies, the maker of what a source copies. -1: for the caller."""
     request: int = 0
     engine: str = ""
     """Of the device, for segments."""
+    tensor: str = ""
+    """What is copied, laid out in another way, or waited for."""
+    size_bytes: int = 0
+    """Of a transfer."""
+    source: Place | None = None
+    """Of a transfer; None: the caller."""
+    target: Place | None = None
+    """Of a transfer; None: the caller."""
+    awaited: int = -1
+    """Of a wait, the segment whose result came last. -1: nothing was missing."""
+
+    @classmethod
+    def of_segment(cls, segment: Segment, start_s: float, end_s: float, request: int = 0) -> Self:
+        """The computation of a segment."""
+        tasks = tuple(piece.task for piece in segment.pieces)
+        return cls(segment.name, segment.device, start_s, end_s, "compute", tasks, segment.index,
+                   request, segment.engine)  # fmt: skip
 
     @property
     def duration_s(self) -> float:
@@ -33,6 +79,14 @@ class Span:
     def place(self) -> Place:
         """Of a segment: where it was computed."""
         return Place(self.device, self.engine)
+
+
+def transfer_name(tensor: str, source: Place | None, target: Place | None) -> str:
+    """How a trace calls a transfer: by its devices, or by its engines if they share a device."""
+    ends = [source, target]
+    if source is not None and target is not None and source.device == target.device:
+        return f"{tensor}: {source} -> {target}"
+    return f"{tensor}: " + " -> ".join("caller" if end is None else end.device for end in ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +133,35 @@ class Trace:
 
     @property
     def makespan_s(self) -> float:
-        """End of the last span."""
-        return max((s.end_s for s in self.spans), default=0.0)
+        """End of the last thing that a device did."""
+        return max((s.end_s for s in self.of("compute", "transfer")), default=0.0)
+
+    def of(self, *kinds: Kind) -> list[Span]:
+        """The spans of these kinds, in order of start."""
+        return [span for span in self.spans if span.kind in kinds]
 
     def busy_s(self, device: str) -> float:
-        """Seconds that ``device`` was not idle."""
-        return sum(s.duration_s for s in self.spans if s.device == device)
+        """Seconds that ``device`` computed or copied."""
+        busy = self.of("compute", "transfer")
+        return sum(s.duration_s for s in busy if s.device == device)
 
     def utilisation(self, device: str) -> float:
         """Share of the makespan that ``device`` was busy, 0 to 1."""
         return self.busy_s(device) / self.makespan_s if self.makespan_s else 0.0
 
     def to_chrome(self) -> str:
-        """Chrome's trace event format: opens in ui.perfetto.dev, flow arrows for transfers."""
-        names = [*self.devices, *dict.fromkeys(f"{d.device} {d.kind}s" for d in self.details)]
-        rows = {name: i for i, name in enumerate(names)}
+        """Chrome's trace event format: opens in ui.perfetto.dev, flow arrows for tensors.
+
+        Categories are the kinds of spans. Layout changes have a row of their own, as the device's
+        clock is not that of its thread.
+        """
+        layouts = (_row(span) for span in self.of("layout"))
+        details = (f"{d.device} {d.kind}s" for d in self.details)
+        rows = {n: i for i, n in enumerate(dict.fromkeys((*self.devices, *layouts, *details)))}
         events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "coexec"}}
+        ]
+        events += [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": name}}
             for name, i in rows.items()
         ]
@@ -103,24 +170,24 @@ class Trace:
         events += self._flow_events(rows)
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
-    def _flow_events(self, rows: Mapping[str, int]) -> list[dict[str, Any]]:
-        at = {(s.request, s.segment): s for s in self.spans if s.kind == "compute"}
-        events: list[dict[str, Any]] = []
+    def _flow_events(self, rows: Mapping[str, int]) -> Iterable[dict[str, Any]]:
+        at = {(s.request, s.segment): s for s in self.of("compute")}
         for number, flow in enumerate(self.flows):
             source = at.get((flow.request, flow.source))
             target = at.get((flow.request, flow.target))
             if source is None or target is None:
                 continue
-            common = {"cat": "transfer", "name": flow.tensor, "id": number, "pid": 0,
+            common = {"cat": "flow", "name": flow.tensor, "id": number, "pid": 0,
                       "args": {"bytes": flow.size_bytes}}  # fmt: skip
             # A flow binds to the slice that encloses its time stamp, so start just before the end.
             leave = source.start_s + 0.999 * source.duration_s
-            events.append(common | {"ph": "s", "tid": rows[source.device], "ts": leave * 1e6})
+            yield common | {"ph": "s", "tid": rows[source.device], "ts": leave * 1e6}
             enter = target.start_s + 0.001 * target.duration_s
-            events.append(
-                common | {"ph": "f", "bp": "e", "tid": rows[target.device], "ts": enter * 1e6}
-            )
-        return events
+            yield common | {"ph": "f", "bp": "e", "tid": rows[target.device], "ts": enter * 1e6}
+
+
+def _row(span: Span) -> str:
+    return f"{span.device} layout" if span.kind == "layout" else span.device
 
 
 def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
@@ -129,16 +196,25 @@ def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
         "name": span.name,
         "cat": span.kind,
         "pid": 0,
-        "tid": rows[span.device],
+        "tid": rows[_row(span)],
         "ts": span.start_s * 1e6,
         "dur": span.duration_s * 1e6,
-        "args": {
-            "tasks": list(span.tasks),
-            "segment": span.segment,
-            "request": span.request,
-            "engine": span.engine,
-        },
+        "args": {"segment": span.segment, "request": span.request} | _arguments(span),
     }
+
+
+def _arguments(span: Span) -> dict[str, Any]:
+    """What a trace viewer tells of a span, by its kind."""
+    if span.kind == "compute":
+        return {"tasks": list(span.tasks), "engine": span.engine}
+    if span.kind == "transfer":
+        ends = {"source": span.source, "target": span.target}
+        return {"tensor": span.tensor, "bytes": span.size_bytes} | {
+            end: "caller" if place is None else str(place) for end, place in ends.items()
+        }
+    if span.kind == "wait":
+        return {"tensor": span.tensor, "awaited": span.awaited}
+    return {"tensor": span.tensor}
 
 
 def _detail_event(detail: Detail, rows: Mapping[str, int]) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""The values of one run, moved to where they are read.
+
+A value moves into a memory once in a run. The thread of the first reader's device there moves it:
+ahead, if it has nothing else to do when the value is made, or else right before the reader starts
+(`Transfers.input` both times; what is there already is not moved again). Later readers find it.
+Without tensor caching, every reader moves what it reads, right before it starts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coexec.engines.base import OpenEngine
+from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
+from coexec.runtime.installation import Installation
+from coexec.runtime.recorder import Recorder
+from coexec.system.hardware import MAIN, Memory
+
+__all__ = ["Landed", "Transfers"]
+
+Landed = dict[tuple[str, Memory], Any]
+"""By value and memory: the device tensor that it moves into."""
+
+
+class Transfers:
+    """Where each value of one run lies, and the way into other memories and to the caller."""
+
+    def __init__(
+        self,
+        installed: Installation,
+        static: Mapping[str, Any],
+        landed: Landed,
+        feeds: Mapping[str, Array],
+        recorder: Recorder,
+    ) -> None:
+        """Allocate memory for what segments write straight into the caller's arrays.
+
+        Args:
+            static: by value, the tensors that are the same in every run.
+            landed: filled by the first run.
+        """
+        self._installed = installed
+        self._static = static
+        self._landed = landed
+        self._feeds = feeds
+        self._recorder = recorder
+        home = installed.home
+        self.returned = {t.name: home[t.name].allocate(t) for t in installed.returned}
+        """The caller's arrays, by value."""
+        self._moved: Landed = {}
+
+    def tensor(self, value: str) -> Any:
+        """A value that a segment makes, in the memory of its engine."""
+        return self._static[value] if value in self._static else self.returned[value]
+
+    def input(self, value: str, engine: OpenEngine, reader: int) -> Any:
+        """A value in the memory of ``engine``, for the segment ``reader``; moved if need be."""
+        source = self._installed.home.get(value)
+        if source is None:
+            if engine.memory.name == MAIN:
+                return self._feeds[value]
+        elif source.memory == engine.memory:
+            return self.tensor(value)
+        key = (value, engine.memory)
+        # Only the thread of a device moves tensors into its memory, unless devices share one.
+        if key not in self._moved or (source is not None and not self._installed.tensor_caching):
+            began_s = self._recorder.begin_transfer()
+            array = self._feeds[value] if source is None else source.download(self.tensor(value))
+            self._landed[key] = self._moved[key] = engine.upload(array, self._landed.get(key))
+            made_at, place = None if source is None else source.place, engine.place
+            self._recorder.end_transfer(
+                began_s, place.device, value, array.nbytes, made_at, place, reader
+            )
+        return self._moved[key]
+
+    def output(self, tensor: Tensor, device: str) -> Array:
+        """An output of the model, in memory of the caller's own.
+
+        ``device``: the one that the calling thread serves.
+        """
+        name, compiled = tensor.name, self._installed.compiled
+        if name in compiled.parts:
+            whole = np.empty(tensor.shape, tensor.dtype)
+            for value, region in compiled.parts[name]:
+                self._copy(value, device, whole[region.slices])
+            return whole
+        if name in self._static:
+            return self._copy(name, device)
+        if name in self.returned:
+            return self._installed.home[name].download(self.returned[name])
+        return (self._feeds[name] if name in self._feeds else compiled.constants[name]).copy()
+
+    def _copy(self, value: str, device: str, into: Array | None = None) -> Array:
+        """A copy of what a segment made, in the caller's memory."""
+        source = self._installed.home[value]
+        began_s = self._recorder.begin_transfer()
+        array = source.download(self._static[value])
+        if into is None:
+            into = array.copy()
+        else:
+            into[...] = array
+        self._recorder.end_transfer(began_s, device, value, into.nbytes, source.place, None)
+        return into
