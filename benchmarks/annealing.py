@@ -68,7 +68,7 @@ def two_cores(graph: Graph) -> Problem:
         for task in graph.tasks
     }
     names = ("cpu:6", "cpu:7")
-    links = (Link(*names, latency_s=68e-6), Link(*names[::-1], latency_s=68e-6))
+    links = (Link(*names, sync_latency_s=68e-6), Link(*names[::-1], sync_latency_s=68e-6))
     cost = CostTable(dict.fromkeys(names, tasks_s), dict.fromkeys(names, 6e-6))
     return Problem(graph, cost, System(tuple(Device(name, "simulated") for name in names), links))
 

@@ -41,8 +41,8 @@ cost = CostTable(
 cpu = Device("cpu:0-3", "cpu", (EngineInfo("onnxruntime"),), cores=(0, 1, 2, 3))
 gpu = Device("gpu:0", "gpu", (EngineInfo("opencl", memory="opencl on gpu:0"),))
 links = (
-    Link("cpu:0-3", "gpu:0", latency_s=50e-6, bandwidth_bytes_per_s=8e9),
-    Link("gpu:0", "cpu:0-3", latency_s=50e-6, bandwidth_bytes_per_s=8e9),
+    Link("cpu:0-3", "gpu:0", sync_latency_s=50e-6, bandwidth_bytes_per_s=8e9),
+    Link("gpu:0", "cpu:0-3", sync_latency_s=50e-6, bandwidth_bytes_per_s=8e9),
 )
 system = System((cpu, gpu), links)
 

@@ -46,7 +46,7 @@ def uneven(case: Case) -> Case:
     links = tuple(
         replace(
             link,
-            latency_s=link.latency_s / 30,
+            sync_latency_s=link.sync_latency_s / 30,
             bandwidth_bytes_per_s=9.7 * link.bandwidth_bytes_per_s,
         )
         for link in case.system.links
@@ -105,7 +105,7 @@ class Told:
         problem, place = self.problem, self.place[i]
         needs = {self.number[p] for task in self.launches[i] for p in problem.predecessors[task]}
         waits_s = [
-            self.end_s(k) + (self.link(k, i).latency_s if self.place[k] != place else 0.0)
+            self.end_s(k) + (self.link(k, i).sync_latency_s if self.place[k] != place else 0.0)
             for k in needs - {i}
         ]
         start_s = max([0.0, *waits_s, *(self.free_s(k) for k in earlier(i, self.device)[-1:])])
@@ -114,7 +114,7 @@ class Told:
             if self.link(k, i).busy == "target":
                 start_s += self.transfer_s(tensor, k, i)
             else:
-                arrivals_s.append(self.copied_s(tensor, k, i) + self.link(k, i).latency_s)
+                arrivals_s.append(self.copied_s(tensor, k, i) + self.link(k, i).sync_latency_s)
         own_s = [problem.latency_s[task][place] for task in self.launches[i]]
         return max([start_s, *arrivals_s]) + launched_s(own_s, problem.launches_s[place])
 

@@ -217,12 +217,12 @@ def check_trace(case: Case, schedule: Schedule, trace: Trace, requests: int) -> 
     assert len(at) == requests * len(schedule.segments)
     for (request, index), span in at.items():
         for before in (at[request, i] for i in schedule.segments[index].after):
-            latency_s = case.system.link(before.place, span.place).latency_s
+            latency_s = case.system.link(before.place, span.place).sync_latency_s
             assert span.start_s >= before.end_s + latency_s - 1e-9
     for flow in trace.flows:
         source, target = at[flow.request, flow.source], at[flow.request, flow.target]
         link = case.system.link(source.place, target.place)
-        arrival_s = source.end_s + link.latency_s + link.copy_s(flow.size_bytes)
+        arrival_s = source.end_s + link.sync_latency_s + link.copy_s(flow.size_bytes)
         assert target.start_s >= arrival_s - 1e-9
 
 
@@ -247,5 +247,5 @@ def test_segments_only_ever_wait_longer_than_planners_think(data: st.DataObject)
     simulated = simulate(derive(placed(case, placement), case.graph), case.cost, case.system)
     predicted_s = makespan_s(Problem(*case), *placement)
     assert simulated.makespan_s >= predicted_s - 1e-9
-    if not any(link.latency_s for link in case.system.links):
+    if not any(link.sync_latency_s for link in case.system.links):
         assert simulated.makespan_s == pytest.approx(predicted_s)

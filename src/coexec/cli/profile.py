@@ -60,4 +60,4 @@ def command(
     for link in system.links:
         copy = "memory is shared" if link.bandwidth_bytes_per_s == float("inf") else (
             f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s")  # fmt: skip
-        out.print(f"{link.source} -> {link.target}: {format_seconds(link.latency_s)}, {copy}")
+        out.print(f"{link.source} -> {link.target}: {format_seconds(link.sync_latency_s)}, {copy}")

@@ -100,7 +100,7 @@ class _Scheduling:
             source = self.assignment[problem.maker[tensor]]
             if source != device and (tensor, device) not in self._arrival_s:
                 link = problem.links[source][device]
-                total_s += link.latency_s + problem.transfer_s[tensor][source][device]
+                total_s += link.sync_latency_s + problem.transfer_s[tensor][source][device]
         return total_s
 
     def _prefetch(self, task: int, device: int, now_s: float) -> None:
@@ -110,7 +110,7 @@ class _Scheduling:
             if source != device and (tensor, device) not in self._arrival_s:
                 link = problem.links[source][device]
                 transfer_s = problem.transfer_s[tensor][source][device]
-                self._arrival_s[tensor, device] = now_s + link.latency_s + transfer_s
+                self._arrival_s[tensor, device] = now_s + link.sync_latency_s + transfer_s
 
     def _pop(self, now_s: float, ends: list[tuple[float, int, int]]) -> None:
         for device, worker in enumerate(self._workers):

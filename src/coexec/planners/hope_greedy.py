@@ -112,7 +112,7 @@ def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
         for a, b in pairs
     ]
     latency_s = max(
-        problem.links[a][b].latency_s + s for (a, b), s in zip(pairs, least_s, strict=True)
+        problem.links[a][b].sync_latency_s + s for (a, b), s in zip(pairs, least_s, strict=True)
     )
     return latency_s + max(problem.launches_s)
 

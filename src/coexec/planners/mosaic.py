@@ -55,5 +55,5 @@ def _moving_s(problem: Problem, task: int, source: int, target: int) -> float:
     if source == target:
         return 0.0
     tensors = problem.reads[task]
-    latency_s = problem.links[source][target].latency_s if tensors else 0.0
+    latency_s = problem.links[source][target].sync_latency_s if tensors else 0.0
     return sum((problem.transfer_s[t][source][target] for t in tensors), latency_s)

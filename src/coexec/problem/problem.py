@@ -117,7 +117,7 @@ class Problem(IndexedGraph):
         if a == b:
             return 0.0
         copies_s = sum(self.transfer_s[tensor][a][b] for tensor in self.edges[source, reader])
-        return self.links[a][b].latency_s + copies_s
+        return self.links[a][b].sync_latency_s + copies_s
 
     @cached_property
     def upward_rank_s(self) -> tuple[float, ...]:
@@ -140,7 +140,7 @@ class Problem(IndexedGraph):
     def bounds(self) -> Bounds:
         """What no plan of unsplit tasks can beat."""
         pairs = permutations(self.devices, 2)
-        crossing_s = min((self.links[a][b].latency_s for a, b in pairs), default=0.0)
+        crossing_s = min((self.links[a][b].sync_latency_s for a, b in pairs), default=0.0)
         return Bounds(
             self.latency_s, self.net_s, self.launches_s, self.predecessors, self.precedes,
             self.comm_s, crossing_s,

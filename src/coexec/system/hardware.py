@@ -118,7 +118,7 @@ class Link:
     source: str
     """Name of a device."""
     target: str
-    latency_s: float = 0.0
+    sync_latency_s: float = 0.0
     """From the end of a segment to the start of one that waits for it; nobody is busy."""
     bandwidth_bytes_per_s: float = float("inf")
     """Infinite where the tensors lie in one memory."""

@@ -54,7 +54,7 @@ class Places:
     def sync_latency_s(self) -> tuple[tuple[float, ...], ...]:
         """By target, by source place: seconds; none inside a place."""
         return tuple(
-            tuple(0.0 if a == b else row[b].latency_s for a, row in enumerate(self.links))
+            tuple(0.0 if a == b else row[b].sync_latency_s for a, row in enumerate(self.links))
             for b in range(len(self.links))
         )
 
@@ -178,7 +178,7 @@ class Clock:
         else:
             start_s = max(self.end_s[node], self.link_free_s.get((source, target), 0.0))
             self.link_free_s[source, target] = start_s + transfer_s
-        self.arrival_s[name] = start_s + transfer_s + link.latency_s
+        self.arrival_s[name] = start_s + transfer_s + link.sync_latency_s
 
     def _received_s(self, place: int, start_s: float, moves: Iterable[Move]) -> float:
         """When all of ``moves`` are there, if the device of ``place`` can begin at ``start_s``."""

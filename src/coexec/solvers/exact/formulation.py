@@ -75,7 +75,7 @@ class Formulation(Placement):
             for source in self.problem.predecessors[task]:
                 rule(self.begins(task), self.ends(source))
                 for a, b in permutations(self.problem.devices, 2):
-                    wait_s = self.problem.links[a][b].latency_s + self.launch_s(task, b)
+                    wait_s = self.problem.links[a][b].sync_latency_s + self.launch_s(task, b)
                     ready = self.ends(source).plus(wait_s)
                     crosses = self.crosses(source, task, a, b)
                     if wait_s and crosses != FALSE:

@@ -121,7 +121,7 @@ def _arrive(placement: Placement, way: _Way, copied: Sum) -> None:
     """No reader computes before the tensor has been copied and its device knows of it."""
     a, b = way.source, way.target
     for reader in way.readers:
-        wait_s = placement.problem.links[a][b].latency_s + placement.launch_s(reader, b)
+        wait_s = placement.problem.links[a][b].sync_latency_s + placement.launch_s(reader, b)
         crosses = placement.crosses(way.maker, reader, a, b)
         placement.constraints.rule(placement.computes(reader), copied.plus(wait_s), [crosses])
 

@@ -27,7 +27,9 @@ def starts(problem: Problem) -> list[Solution]:
     for caution in _CAUTION:
         system = replace(
             problem.system,
-            links=tuple(replace(x, latency_s=caution * x.latency_s) for x in problem.system.links),
+            links=tuple(
+                replace(x, sync_latency_s=caution * x.sync_latency_s) for x in problem.system.links
+            ),
         )
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
