@@ -116,7 +116,7 @@ class Contest:
 
     def engines(self, threads: int) -> None:
         """ONNX Runtime and OpenVINO with all cores."""
-        session = self.work.onnx_runtime(threads=threads)
+        session = self.work.given.onnx_runtime(threads=threads)
         self.other(f"ORT {threads}", lambda: session.run(None, self._feeds))
         label = f"OpenVINO {threads}"
         try:

@@ -119,7 +119,7 @@ def left_out_s(rows: list[Comparison], *, gpu: bool) -> list[float]:
 def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
     """One network on one processor, operator by operator."""
     device, model = check["device"], check["model"]
-    graph = Workbench(f"zoo:{model}").published_graph
+    graph = Workbench(f"zoo:{model}").given.published_graph
     phone = load(name, [device])
     (place,) = phone.system.places
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)

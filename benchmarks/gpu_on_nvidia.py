@@ -75,7 +75,7 @@ def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
     outputs = {t.name: device.allocate(t) for t in compiled.outputs}
     bound = program.bind(inputs, outputs)
     bound.run()
-    reference = work.reference(feeds)
+    reference = work.given.reference(feeds)
     worst = max(worst_difference(device.download(outputs[n]), r) for n, r in reference.items())
     if options.kernels:
         _print_kernels(bound, program, options.kernels)
@@ -129,7 +129,7 @@ def _torch_baselines(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
 
 
 def _cpu_baseline(work: Workbench, feeds: Any) -> dict[str, Callable[[], Any]]:
-    session = work.onnx_runtime(threads=min(16, os.cpu_count() or 1))
+    session = work.given.onnx_runtime(threads=min(16, os.cpu_count() or 1))
     return {"CPU": lambda: session.run(None, dict(feeds))}
 
 

@@ -60,7 +60,7 @@ def _lstm() -> bytes:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return Workbench(source_of(model)).published_graph
+    return Workbench(source_of(model)).given.published_graph
 
 
 def head(platform: str, model: str, planner: str) -> Row:

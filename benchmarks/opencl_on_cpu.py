@@ -189,7 +189,7 @@ def _session(
     feeds = random_inputs(work.model.graph)
     if not runtime:
         # 0: its own default of a thread for each core, bound to it.
-        return work.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
+        return work.given.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
     session = InferenceSession(
         source(model), devices=[f"{cpu_name(cores)}/opencl"], planner="single", cache=cache,
         engine_options={"opencl": {"runtime": runtime}},

@@ -21,7 +21,7 @@ def main() -> None:
     for name in args.models:
         work = Workbench(source(name), Settings(devices=[device], cache=args.cache))
         feeds = random_inputs(work.model.graph)
-        baseline = work.onnx_runtime(threads=1)
+        baseline = work.given.onnx_runtime(threads=1)
         with work.start(work.prepared_by("single", {})) as executor:
             rivals = {
                 "coexec": partial(executor.run, feeds),

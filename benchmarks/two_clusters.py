@@ -23,7 +23,7 @@ def main() -> None:
         both = Workbench(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
         alone = [Workbench(source(name), Settings([d], cache=args.cache)) for d in devices]
         feeds = random_inputs(both.model.graph)
-        baseline = both.onnx_runtime(threads=2)
+        baseline = both.given.onnx_runtime(threads=2)
         executors = [
             p.start(p.prepared_by(planner, {}))
             for p, planner in [(both, "hope_greedy"), *((p, "single") for p in alone)]

@@ -23,7 +23,7 @@ from coexec.errors import CacheWarning, DeviceError, ExecutionError, ModelError,
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
 from coexec.session import InferenceSession
-from coexec.workbench import Settings
+from coexec.workbench import Candidate, Settings
 
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
@@ -80,7 +80,7 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fastest_is_kept_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = branches()
+    model = branches(width=4, channels=32, size=64)  # worth two devices
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
     monkeypatch.setattr(auto_module, "_BUDGET_S", 0.5)
     monkeypatch.setattr(configurations_module, "_further_engines", list)
@@ -163,7 +163,7 @@ def test_a_candidate_that_fails_while_others_run_says_why(
 
 def entry(devices: int, planner: str = "heft") -> Any:
     names = tuple(f"cpu:{i}" for i in range(devices))
-    return auto_module._Entry(auto_module.Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+    return auto_module._Contender(Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
 
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:

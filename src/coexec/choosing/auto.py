@@ -150,7 +150,7 @@ class Auto:
         of = self._settings
         asked = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
                  of.waiting, self._shortlist, self._requests)  # fmt: skip
-        text = repr((work.digest, self._configurations, specs, asked))
+        text = repr((work.given.digest, self._configurations, specs, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def _planned(self, names: tuple[str, ...], first: Workbench) -> list[_Contender]:

@@ -48,7 +48,7 @@ class RivalProcess:
             env=child.variables(),
         )  # fmt: skip
         try:
-            self._ask((work.source, settings, plan.to_json(), dict(feeds)))
+            self._ask((work.given.source, settings, plan.to_json(), dict(feeds)))
         except BaseException:
             self.close()
             raise

@@ -197,7 +197,7 @@ def _alone_rows(
     work, rows, left_out = plan.work, [], {}
     for name, predicted_s in _alone(plan).items():
         try:
-            alone = Workbench(work.source, replace(work.settings, devices=[name], pins={}))
+            alone = Workbench(work.given.source, replace(work.settings, devices=[name], pins={}))
             single = alone.prepared_by("single", {})
             rows.append(_ours(single, f"{name} alone", predicted_s, feeds, stack)[0])
         except DeviceError as error:  # some engines compute on one set of cores at a time
@@ -217,7 +217,7 @@ def _ours(
 def _onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
     threads = max(1, sum(len(device.spec.cores) for device in work.devices))
     start_s = time.perf_counter()
-    session = work.onnx_runtime(threads)
+    session = work.given.onnx_runtime(threads)
     init_s = time.perf_counter() - start_s
     run = partial(session.run, None, dict(feeds))
     return Row(f"ORT, {threads} threads", None, run, init_s=init_s)
@@ -233,7 +233,7 @@ def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
     asked = replace(
         work.settings, devices=names, cache=str(work.cache.root), fresh=False, progress=None
     )
-    arguments = (work.source, asked, text)
+    arguments = (work.given.source, asked, text)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return int(pool.apply(_measure_peak, arguments))
 

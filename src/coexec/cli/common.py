@@ -207,7 +207,7 @@ def differences(
     idle = [d.spec.name for d in work.devices if is_pretended(d.spec)]
     if idle:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
-    expected = work.reference(feeds)
+    expected = work.given.reference(feeds)
     return {name: worst_difference(found[name], expected[name]) for name in found}
 
 

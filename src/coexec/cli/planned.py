@@ -45,7 +45,7 @@ def on_platform(
     listed = settings.devices
     phone = load(platform, listed and [name.removesuffix(f"/{ENGINE}") for name in listed])
     here = Settings(shapes=settings.shapes, cache=settings.cache)
-    origin = Simulated(Workbench(model, here).published_graph, (phone.cost, phone.system))
+    origin = Simulated(Workbench(model, here).given.published_graph, (phone.cost, phone.system))
     if given is not None:
         origin.schedule(given)
         return Prepared(origin, given)

@@ -4,7 +4,6 @@ Session and command line both go through here.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -19,13 +18,12 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import check_options, open_devices
-from coexec.errors import InfeasibleError, ModelError, PlanError, StoreError, UsageError
-from coexec.frontend import FORM
-from coexec.frontend.module import Array
+from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.schedule import Schedule
 from coexec.runtime.executor import Executor
 from coexec.system.hardware import Place, System
+from coexec.workbench.given import GivenModel
 from coexec.workbench.prepared import Prepared
 from coexec.workbench.settings import Settings
 
@@ -34,11 +32,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.frontend.model import Model
     from coexec.ir.graph import Graph
 
-__all__ = ["ZOO", "Workbench", "make_plan", "opened_cache"]
-
-ZOO = "zoo:"
-_TRIES = 3
-"""Times that a model is read whose files change meanwhile."""
+__all__ = ["Workbench", "make_plan", "opened_cache"]
 
 
 class Workbench:
@@ -56,8 +50,8 @@ class Workbench:
             UsageError: an option that an engine does not have.
         """
         self.settings = settings = settings or Settings()
-        self.source = source
         self.cache = opened_cache(settings.cache)
+        self.given = GivenModel(source, settings.shapes, self.cache)
         check_options(settings.engine_options)
         self.devices: tuple[OpenDevice, ...] = open_devices(
             settings.devices or default_names(), settings.engine_options, self.cache.root
@@ -77,82 +71,15 @@ class Workbench:
         """The devices with their engines, as they are asked for."""
         return tuple(d.spec.request for d in self.devices)
 
-    @cached_property
-    def digest(self) -> str:
-        """Tells this model with these shapes from all others. The cache adds coexec's version."""
-        if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {sorted(self.settings.shapes.items())}"
-        else:
-            from coexec.frontend.digest import digest_of
-
-            text = digest_of(self.source, self.settings.shapes, self.cache)
-        return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
-
-    @cached_property
+    @property
     def model(self) -> "Model":
-        """The simplified model, checked once against the given one."""
-        from coexec.frontend.load import restore, save
-
-        entry = self.cache.find("models", self.digest)
-        if entry is not None:
-            with suppress(StoreError):  # a weight is gone or damaged: the model is made again
-                return restore(entry, self.cache, self.digest, self._name())
-        for _ in range(_TRIES):
-            before = self.digest
-            model = self._load(check=True, digest=before)
-            if isinstance(self.source, str | os.PathLike):
-                del self.digest  # computed again: the files may have changed while they were read
-            if self.digest == before:
-                return save(model, self.cache)
-        raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
-                         f"it is written completely")  # fmt: skip
+        """The simplified model."""
+        return self.given.model
 
     @property
     def graph(self) -> "Graph":
         """The tasks of the model."""
         return self.model.graph
-
-    @cached_property
-    def published_graph(self) -> "Graph":
-        """The tasks of the model for engines that do not rewrite it as ours do.
-
-        That is for platforms whose engines are simulated from what was published about them.
-        """
-        return self._load(rewrites=False).graph
-
-    def _load(self, **how: Any) -> "Model":
-        from coexec.frontend.load import load
-
-        return load(self._resolved(), shapes=self.settings.shapes, name=self._name(), **how)
-
-    def _name(self) -> str:
-        if isinstance(self.source, str | os.PathLike):
-            text = os.fspath(self.source)
-            return text.removeprefix(ZOO) if text.startswith(ZOO) else Path(text).stem
-        return ""
-
-    def _resolved(self) -> Any:
-        if isinstance(self.source, str) and self.source.startswith(ZOO):
-            from coexec.zoo import build
-
-            return build(self.source.removeprefix(ZOO))
-        return self.source
-
-    def onnx_runtime(self, threads: int) -> Any:
-        """ONNX Runtime's own session of the model as it was given, to compare with."""
-        from coexec.frontend.check import plain_session
-        from coexec.frontend.read import read
-        from coexec.frontend.simplify import fix_shapes
-
-        model = read(self._resolved())
-        fix_shapes(model, self.settings.shapes)
-        return plain_session(model, threads)
-
-    def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """What ONNX Runtime computes for the model as it was given."""
-        session = self.onnx_runtime(threads=1)
-        names = [o.name for o in session.get_outputs()]
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
     @cached_property
     def compiler(self) -> "Compiler":
@@ -246,7 +173,7 @@ class Workbench:
         """What is cached of what was asked for; else what ``make`` makes, compiled and cached."""
 
         def key() -> str:
-            text = repr((self.digest, self._described.fingerprint, asked))
+            text = repr((self.given.digest, self._described.fingerprint, asked))
             return hashlib.sha256(text.encode()).hexdigest()[:24]
 
         entry = None if fresh else self.cache.find("plans", key())

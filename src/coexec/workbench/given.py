@@ -1,0 +1,110 @@
+"""A model as it was given: what it is simplified to, and what ONNX Runtime makes of it."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coexec.cache import Cache
+from coexec.errors import ModelError, StoreError
+from coexec.frontend import FORM
+from coexec.frontend.module import Array
+
+if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    from coexec.frontend.model import Model
+    from coexec.ir.graph import Graph
+
+__all__ = ["ZOO", "GivenModel"]
+
+ZOO = "zoo:"
+_TRIES = 3
+"""Times that a model is read whose files change meanwhile."""
+
+
+class GivenModel:
+    """A model with the shapes that the user fixes. It is read when something of it is asked for."""
+
+    def __init__(self, source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache) -> None:
+        """
+        Args:
+            source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+            shapes: by input, for those that the model leaves dynamic.
+            cache: where the simplified model is kept.
+        """
+        self.source = source
+        self._shapes, self._cache = shapes, cache
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells this model with these shapes from all others. The cache adds coexec's version."""
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            text = f"{self.source} {sorted(self._shapes.items())}"
+        else:
+            from coexec.frontend.digest import digest_of
+
+            text = digest_of(self.source, self._shapes, self._cache)
+        return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
+
+    @cached_property
+    def model(self) -> "Model":
+        """The simplified model, checked once against the given one."""
+        from coexec.frontend.load import restore, save
+
+        entry = self._cache.find("models", self.digest)
+        if entry is not None:
+            with suppress(StoreError):  # a weight is gone or damaged: the model is made again
+                return restore(entry, self._cache, self.digest, self._name())
+        for _ in range(_TRIES):
+            before = self.digest
+            model = self._load(check=True, digest=before)
+            if isinstance(self.source, str | os.PathLike):
+                del self.digest  # computed again: the files may have changed while they were read
+            if self.digest == before:
+                return save(model, self._cache)
+        raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
+                         f"it is written completely")  # fmt: skip
+
+    @cached_property
+    def published_graph(self) -> "Graph":
+        """The tasks of the model for engines that do not rewrite it as ours do.
+
+        That is for platforms whose engines are simulated from what was published about them.
+        """
+        return self._load(rewrites=False).graph
+
+    def _load(self, **how: Any) -> "Model":
+        from coexec.frontend.load import load
+
+        return load(self._resolved(), shapes=self._shapes, name=self._name(), **how)
+
+    def _name(self) -> str:
+        if isinstance(self.source, str | os.PathLike):
+            text = os.fspath(self.source)
+            return text.removeprefix(ZOO) if text.startswith(ZOO) else Path(text).stem
+        return ""
+
+    def _resolved(self) -> Any:
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            from coexec.zoo import build
+
+            return build(self.source.removeprefix(ZOO))
+        return self.source
+
+    def onnx_runtime(self, threads: int) -> Any:
+        """ONNX Runtime's own session of the model as it was given, to compare with."""
+        from coexec.frontend.check import plain_session
+        from coexec.frontend.read import read
+        from coexec.frontend.simplify import fix_shapes
+
+        model = read(self._resolved())
+        fix_shapes(model, self._shapes)
+        return plain_session(model, threads)
+
+    def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """What ONNX Runtime computes for the model as it was given."""
+        session = self.onnx_runtime(threads=1)
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
