@@ -23,7 +23,7 @@ from coexec.runtime.executor import Executor
 from coexec.timing.simulate import simulate
 from coexec.workbench import Workbench, make_plan
 
-__all__ = ["Contest"]
+__all__ = ["Contest", "accuracy", "openvino_run"]
 
 Run = Callable[[], Any]
 
@@ -97,7 +97,9 @@ class Contest:
     def _executed(self, plan: Plan, caching: bool) -> Run:
         key = (tuple(plan.order.items()), tuple(plan.place_of.values()), plan.fused, caching)
         if key not in self._known:
-            executor = Executor(self.work.prepared(plan), self._devices, tensor_caching=caching)
+            executor = Executor(
+                self.work.prepared(plan).compiled, self._devices, tensor_caching=caching
+            )
             self._stack.enter_context(executor)
             self._known[key] = partial(executor.run, self._feeds)
         return self._known[key]
@@ -120,7 +122,7 @@ class Contest:
         self.other(f"ORT {threads}", lambda: session.run(None, self._feeds))
         label = f"OpenVINO {threads}"
         try:
-            run = _openvino(self.model, self._feeds, threads)
+            run = openvino_run(self.model, self._feeds, threads)
         except ImportError:
             row = head(self.platform, self.model, label)
             reason = f"{label}: it is not installed (pip install openvino)"
@@ -138,7 +140,7 @@ class Contest:
         ]  # fmt: skip
 
 
-def _openvino(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
+def openvino_run(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
     import openvino
 
     settings = {

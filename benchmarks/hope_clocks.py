@@ -67,8 +67,9 @@ def _slowdown(work: Workbench, slow: OpenEngine) -> float:
     cost, system = work.measured
     feeds = random_inputs(work.model.graph)
     plan = make_plan("single", {"device": slow.place.device}, work.model.graph, cost, system)
-    compiled = work.prepared(plan)
-    with work.start(compiled) as usual, Executor(compiled, [OpenDevice.of(slow)]) as slower:
+    usual_plan = work.prepared(plan)
+    slow_executor = Executor(usual_plan.compiled, [OpenDevice.of(slow)])
+    with work.start(usual_plan) as usual, slow_executor as slower:
         runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
         outcome = in_turns(runs, _CALIBRATION_ROUNDS, ["loop"])
     slow_s, usual_s = (math.fsum(outcome.samples_s(name, "loop")) for name in ("slow", "usual"))

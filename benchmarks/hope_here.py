@@ -26,12 +26,12 @@ from hope_tables import (
     source_of,
 )
 
-from coexec.choosing.auto import Auto, Choice
+from coexec.choosing.auto import Auto
 from coexec.choosing.race import ratio
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.registry import describe
-from coexec.workbench import Settings, Workbench
+from coexec.workbench import Prepared, Settings, Workbench
 
 Pair = tuple[str, str]
 
@@ -82,7 +82,7 @@ def _compare(
         return contest.timed(options.rounds)
 
 
-def _described(choice: Choice) -> str:
+def _described(choice: Prepared) -> str:
     chosen = choice.candidates[0]
     return f"{chosen.planner} on {'+'.join(chosen.devices)}"
 

@@ -28,7 +28,7 @@ def main() -> None:
         for planner in ("hope_greedy", "single"):
             plan = make_plan(planner, {}, work.model.graph, cost, system)
             predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-            with work.start(work.compiled(plan)) as executor:
+            with work.start(work.prepared(plan)) as executor:
                 outcome = in_turns({"run": partial(executor.run, feeds)}, args.rounds, ["loop"])
             measured_s = outcome.median_s("run", "loop")
             rows.append(

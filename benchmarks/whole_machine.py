@@ -1,0 +1,61 @@
+"""What a user gets without asking: `auto` on all that the machine has, against other engines.
+
+ONNX Runtime and OpenVINO (f32) have all cores and their own defaults. All take turns in one run, at
+30 requests a second and in a loop. Goal: on networks of 3x3 convolutions, such as vgg16 and yolov2,
+"auto" takes at most 0.75 of the better one's time, on none more than 1.02.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from common import arguments, by_figure, in_turns, show, source
+from contest import openvino_run
+
+from coexec.choosing.auto import Auto
+from coexec.engines.detect import usable_cores
+from coexec.frontend.check import worst_difference
+from coexec.frontend.load import random_inputs
+from coexec.workbench import Settings
+
+AUTO, ORT, OPENVINO = "auto", "ONNX Runtime", "OpenVINO"
+
+
+def main() -> None:
+    args = arguments(__doc__ or "", ["vgg16"])
+    rows = [row for model in args.models for row in _compare(model, args)]
+    show(f"all of this machine, {len(usable_cores())} cores", rows, args.json)
+
+
+def _compare(model: str, args: Any) -> Iterator[dict[str, Any]]:
+    threads = len(usable_cores())
+    start_s = time.perf_counter()
+    chosen = Auto(source(model), Settings(cache=args.cache, fresh=args.fresh)).choose()
+    took_s = time.perf_counter() - start_s
+    feeds = random_inputs(chosen.graph)
+    session = chosen.work.given.onnx_runtime(threads=threads)
+    with chosen.work.start(chosen) as executor:
+        runs = {AUTO: partial(executor.run, feeds), ORT: partial(session.run, None, feeds)}
+        try:
+            runs[OPENVINO] = openvino_run(model, feeds, threads)
+        except ImportError:
+            print("OpenVINO is not installed (pip install 'coexec[openvino]')", file=sys.stderr)
+        names = [output.name for output in session.get_outputs()]
+        found, expected = runs[AUTO](), dict(zip(names, runs[ORT](), strict=True))
+        worst = max(worst_difference(found[name], expected[name]) for name in names)
+        ratios = {f"over {name}": (AUTO, name) for name in runs if name != AUTO}
+        outcome = in_turns(runs, args.rounds)
+    head = {
+        "model": model.rpartition("/")[2],
+        "auto is": " + ".join(map(str, chosen.plan.places)) + f" ({chosen.candidates[0].planner})",
+        "choosing": f"{took_s:.1f} s",
+        "difference": f"{worst:.1e}",
+    }
+    for row in by_figure(outcome, ratios):
+        yield head | row
+
+
+if __name__ == "__main__":
+    main()
