@@ -42,7 +42,7 @@ def test_pins_that_cannot_hold() -> None:
     graph, cost, system = CASE.graph, CASE.cost, CASE.system
     with pytest.raises(UsageError, match="pin nothing=A matches no task"):
         resolve({"nothing": "A"}, graph, cost, system)
-    with pytest.raises(UsageError, match="no device 'C' in this plan, only A, B"):
+    with pytest.raises(UsageError, match="no device 'C' in this plan, only A/null, B/null"):
         resolve({"*": "C"}, graph, cost, system)
     name = graph.tasks[0].name
     impossible = Pinned(cost, {name: frozenset({at("A")})})

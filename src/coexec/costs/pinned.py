@@ -47,12 +47,10 @@ def resolve(
     """
     found: dict[str, frozenset[Place]] = {}
     for pattern, device in pins.items():
-        places = frozenset(
-            place for d in system.devices for place in d.places if device in (d.name, str(place))
-        )
+        places = frozenset(p for p in system.places if device in (p.device, str(p)))
         if not places:
             raise UsageError(f"pin {pattern}={device}: there is no device {device!r} in this plan, "
-                             f"only {', '.join(system.names)}")  # fmt: skip
+                             f"only {', '.join(map(str, system.places))}")  # fmt: skip
         matching = [t for t in graph.tasks if fnmatchcase(t.name, pattern)]
         if not matching:
             raise UsageError(f"pin {pattern}={device} matches no task; coexec inspect MODEL "
