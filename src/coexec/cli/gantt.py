@@ -1,30 +1,53 @@
 """A trace drawn in the terminal."""
 
-from coexec.timing.trace import Trace
+from coexec.timing.trace import Span, Trace
 from coexec.units import format_seconds
 
 __all__ = ["draw"]
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+_SHADES = "░▒▓"
+_WAITING = "·"
+_LEGEND = f"{_EIGHTHS[-1]} computing  {_SHADES[-1]} copying  {_WAITING} waiting"
 
 
 def draw(trace: Trace, width: int = 72) -> str:
-    """One line a device; a column is as high as the share of its time that the device was busy."""
+    """One line a device, and what its signs mean.
+
+    A column in which the device computed for the most part is as high as the share of its time that
+    the device was busy; one in which it copied for the most part is as dark. One in which it waited
+    has a point; behind the last thing that it did, there is nothing.
+    """
     if not trace.makespan_s:
         return "nothing ran"
     lines = []
     label = max(len(d) for d in trace.devices)
     for device in trace.devices:
-        busy = [0.0] * width
-        for span in trace.spans:
-            if span.device != device:
-                continue
-            first = span.start_s / trace.makespan_s * width
-            last = span.end_s / trace.makespan_s * width
-            for column in range(int(first), min(width - 1, int(last)) + 1):
-                busy[column] += max(0.0, min(last, column + 1) - max(first, column))
-        bar = "".join(_EIGHTHS[min(8, round(8 * share))] for share in busy)
+        computing, copying, waiting = (
+            _shares([s for s in trace.of(kind) if s.device == device], trace.makespan_s, width)
+            for kind in ("compute", "transfer", "wait")
+        )
+        bar = "".join(map(_sign, computing, copying, waiting))
         lines.append(f"{device:>{label}} │{bar}│ {trace.utilisation(device):4.0%}")
     end = format_seconds(trace.makespan_s)
-    lines.append(f"{'':>{label}} 0{end:>{width}}")
+    lines.append(f"{'':>{label}} 0{_LEGEND.center(width - len(end))}{end}")
     return "\n".join(lines)
+
+
+def _shares(spans: list[Span], makespan_s: float, width: int) -> list[float]:
+    """By column, the share of its time that spans take."""
+    found = [0.0] * width
+    for span in spans:
+        first = span.start_s / makespan_s * width
+        last = span.end_s / makespan_s * width
+        for column in range(int(first), min(width - 1, int(last)) + 1):
+            found[column] += max(0.0, min(last, column + 1) - max(first, column))
+    return found
+
+
+def _sign(computing: float, copying: float, waiting: float) -> str:
+    busy = computing + copying
+    if copying > computing and round(3 * busy):
+        return _SHADES[min(2, round(3 * busy) - 1)]
+    height = _EIGHTHS[min(8, round(8 * busy))]
+    return _WAITING if height == " " and waiting > 0.5 else height

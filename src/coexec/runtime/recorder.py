@@ -161,5 +161,5 @@ def _moved(detail: Detail, origin_s: float) -> Detail:
 
 
 def _layout(detail: Detail, origin_s: float) -> Span:
-    return Span(f"{detail.name} {detail.result}", detail.device, detail.start_s - origin_s,
+    return Span(f"{detail.name} {detail.result}".strip(), detail.device, detail.start_s - origin_s,
                 detail.end_s - origin_s, "layout", tensor=detail.result)  # fmt: skip
