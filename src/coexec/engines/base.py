@@ -20,7 +20,7 @@ import numpy as np
 
 from coexec.engines import detect
 from coexec.frontend.module import Array, LayoutOps, Module
-from coexec.ir.graph import Task, Tensor
+from coexec.ir.graph import Operator, Task, Tensor
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
@@ -123,6 +123,11 @@ class OpenEngine(ABC):
         """None if the engine can run ``task``, else the reason, as a user reads it.
 
         ``tensors`` are the graph's, by name: what a kernel can do depends on shapes and types."""
+        reasons = (self.why_not_operator(op, tensors) for op in task.operators)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+        """The same of one operator, for engines that refuse by operators."""
         return None
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:

@@ -11,14 +11,19 @@ from coexec.frontend.module import Array, Module
 from coexec.ir.graph import Tensor
 from coexec.system.hardware import Device, EngineInfo
 
-__all__ = ["Null", "NullEngine", "pretended"]
+__all__ = ["Null", "NullEngine", "Pretended"]
 
 _COUNT = 16
 
 
-def pretended(kind: str) -> Sequence[Processor]:
-    """Processors that are not there, of an engine for tests."""
-    return [Processor(kind, "none", identity=str(number)) for number in range(_COUNT)]
+class Pretended(Engine):
+    """An engine for tests, with sixteen processors of its own kind that are not there."""
+
+    needs_trial = False
+    pretends = True
+
+    def processors(self, kind: str) -> Sequence[Processor]:
+        return [Processor(kind, "none", identity=str(number)) for number in range(_COUNT)]
 
 
 class NullEngine(OpenEngine):
@@ -45,16 +50,11 @@ class NullEngine(OpenEngine):
         return np.zeros(tensor.shape, tensor.dtype)
 
 
-class Null(Engine):
+class Null(Pretended):
     """Devices "null:0" to "null:15"."""
 
     name = "null"
     kinds = ("null",)
-    needs_trial = False
-    pretends = True
-
-    def processors(self, kind: str) -> Sequence[Processor]:
-        return pretended(kind)
 
     def open(
         self, device: Device, info: EngineInfo, options: Any, folder: Path | None

@@ -1,13 +1,13 @@
 """The slow engine that defines what is right: the ONNX project's own reference evaluator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coexec.engines.base import AfterFork, Engine, OpenEngine, Processor
-from coexec.engines.null import pretended
+from coexec.engines.base import AfterFork, OpenEngine
+from coexec.engines.null import Pretended
 from coexec.errors import ExecutionError
 from coexec.frontend.module import Array, Module
 from coexec.system.hardware import Device, EngineInfo
@@ -24,17 +24,12 @@ class ReferenceEngine(OpenEngine):
         return _ReferenceProgram(module, self.device.name)
 
 
-class Reference(Engine):
+class Reference(Pretended):
     """Devices "reference:0" to "reference:15"."""
 
     name = "reference"
     kinds = ("reference",)
     distributions = ("onnx",)
-    needs_trial = False
-    pretends = True
-
-    def processors(self, kind: str) -> Sequence[Processor]:
-        return pretended(kind)
 
     def open(
         self, device: Device, info: EngineInfo, options: Any, folder: Path | None

@@ -21,7 +21,7 @@ from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rule
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, Module
-from coexec.ir.graph import Task, Tensor
+from coexec.ir.graph import Operator, Tensor
 from coexec.system.hardware import Device, EngineInfo
 from coexec.timing.trace import Detail
 
@@ -73,12 +73,8 @@ class OpenClDevice(OpenEngine):
             return self._measuring.group(launch)
         return rule(launch, self.arch)
 
-    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        for op in task.operators:
-            reason = why_not(op, tensors)
-            if reason is not None:
-                return reason
-        return None
+    def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+        return why_not(op, tensors)
 
     def compile(self, module: Module) -> OpenClProgram:
         try:

@@ -19,7 +19,7 @@ from coexec.engines.openvino.reading import read
 from coexec.engines.openvino.support import why_not
 from coexec.errors import DeviceError
 from coexec.frontend.module import Module
-from coexec.ir.graph import Task, Tensor
+from coexec.ir.graph import Operator, Tensor
 from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["PRECISIONS", "OpenVinoDevice"]
@@ -68,12 +68,8 @@ class OpenVinoDevice(OpenEngine):
             with translated(device.name, "running a small model", "reinstall OpenVINO"):
                 check_cores(device.name, cores, self._properties(), self._group)
 
-    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        for op in task.operators:
-            reason = why_not(op, tensors)
-            if reason is not None:
-                return reason
-        return None
+    def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+        return why_not(op, tensors)
 
     def compile(self, module: Module) -> OpenVinoProgram:
         name = self.device.name
