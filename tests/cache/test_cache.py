@@ -17,7 +17,7 @@ from small_models import branches
 import coexec
 from coexec.engines import detect, registry
 from coexec.errors import CacheWarning
-from coexec.workbench import Workbench
+from coexec.workbench.given import GivenModel
 
 ENTRIES = ("models/*", "lowered/*", "plans/*", "choices/*", "sources/*")
 
@@ -116,13 +116,13 @@ def test_a_model_that_changes_while_it_is_read(
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(branches(width=2), str(path))
-    load = Workbench._load
+    load = GivenModel._load
 
-    def late(self: Workbench, **how: Any) -> Any:
+    def late(self: GivenModel, **how: Any) -> Any:
         shutil.copy(model, path)  # between the digest and the reader
         return load(self, **how)
 
-    monkeypatch.setattr(Workbench, "_load", late)
+    monkeypatch.setattr(GivenModel, "_load", late)
     assert same(answer(path, tmp_path / "c"), expected)
     monkeypatch.undo()
     onnx.save(branches(width=2), str(path))
