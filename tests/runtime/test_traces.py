@@ -125,11 +125,11 @@ class InOrder(RealRecorder):
         super().end(node)
         self._go_on()
 
-    def end_transfer(self, began: float, device: str, value: str, *rest: Any) -> None:
+    def end_transfer(self, began: float, value: str, *rest: Any) -> None:
         caller = value in FEEDS or rest[2] is None
         if not caller:
             self._wait(value, rest[3])
-        super().end_transfer(began, device, value, *rest)
+        super().end_transfer(began, value, *rest)
         if not caller:
             self._go_on()
 

@@ -134,12 +134,12 @@ class Executor:
         timed = self._timed if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
-        recorder.start()
+        recorder.start(self._callers)
         run = self._latest = Run(
             installed, buffers, self._progress.again(), feeds, recorder, workers
         )
         self._serve(run)
-        outputs = run.output(self._callers)
+        outputs = run.output()
         for engine in timed:
             recorder.add(engine.stop_timing())
         self._buffers = buffers

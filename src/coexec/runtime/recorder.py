@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coexec.compiling.compiled import CompiledPlan
-from coexec.system.hardware import Place
+from coexec.engines.base import OpenEngine
+from coexec.frontend.module import Array
 from coexec.timing.simulate import VirtualClock, flows
 from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits
@@ -17,8 +18,11 @@ __all__ = ["RealRecorder", "Recorder", "VirtualRecorder"]
 class Recorder:
     """Is told by the threads of one run what they do. This one notes nothing."""
 
-    def start(self) -> None:
-        """A run starts now. What was noted of an earlier one is dropped."""
+    def start(self, device: str) -> None:
+        """A run starts now. What was noted of an earlier one is dropped.
+
+        ``device``: the one that the caller's thread serves. It copies what the caller gets.
+        """
 
     def begin(self, node: int) -> None:
         """A thread has taken a segment. It moves what is missing, then it computes."""
@@ -33,19 +37,19 @@ class Recorder:
     def end_transfer(
         self,
         began: float,
-        device: str,
         value: str,
-        size_bytes: int,
-        source: Place | None,
-        target: Place | None,
+        array: Array,
+        source: OpenEngine | None,
+        target: OpenEngine | None,
         reader: int = -1,
     ) -> None:
-        """The thread of ``device`` has copied a value.
+        """A thread has copied a value.
 
         Args:
+            array: what it has copied.
             source: None: the caller gave it.
             target: None: the caller gets it.
-            reader: the segment of ``device`` that needs it.
+            reader: the segment that needs it.
         """
 
     def wants_details(self) -> bool:
@@ -66,9 +70,10 @@ class RealRecorder(Recorder):
     def __init__(self, compiled: CompiledPlan, devices: Sequence[str]) -> None:
         self._compiled = compiled
         self._devices = tuple(devices)
-        self.start()
+        self.start("")
 
-    def start(self) -> None:
+    def start(self, device: str) -> None:
+        self._callers = device
         self._start_s: dict[int, float] = {}
         """By segment, when it was taken, or when the last thing that it needs was copied."""
         self._end_s: dict[int, float] = {}
@@ -88,17 +93,20 @@ class RealRecorder(Recorder):
     def end_transfer(
         self,
         began: float,
-        device: str,
         value: str,
-        size_bytes: int,
-        source: Place | None,
-        target: Place | None,
+        array: Array,
+        source: OpenEngine | None,
+        target: OpenEngine | None,
         reader: int = -1,
     ) -> None:
         end_s = time.perf_counter()
+        made_at = None if source is None else source.place
+        read_at = None if target is None else target.place
+        device = self._callers if read_at is None else read_at.device
         self._transfers.append(
-            Span(transfer_name(value, source, target), device, began, end_s, "transfer",
-                 segment=reader, tensor=value, size_bytes=size_bytes, source=source, target=target)
+            Span(transfer_name(value, made_at, read_at), device, began, end_s, "transfer",
+                 segment=reader, tensor=value, size_bytes=array.nbytes,
+                 source=made_at, target=read_at)
         )  # fmt: skip
         if reader in self._start_s:
             self._start_s[reader] = end_s

@@ -78,13 +78,10 @@ class Run:
             while following is not None:
                 following = self._step(following, name)
 
-    def output(self, device: str) -> dict[str, Array]:
-        """The model's outputs by name, in memory that belongs to the caller.
-
-        ``device``: the one that the caller's thread serves.
-        """
+    def output(self) -> dict[str, Array]:
+        """The model's outputs by name, in memory that belongs to the caller."""
         outputs = self.installed.compiled.outputs
-        return {t.name: self.transfers.output(t, device) for t in outputs}
+        return {t.name: self.transfers.output(t) for t in outputs}
 
     def _prefetch(self, value: str, reader: int) -> None:
         """Move a value to where it is read, before the reader is ready.

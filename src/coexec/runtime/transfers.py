@@ -69,30 +69,24 @@ class Transfers:
             began_s = self._recorder.begin_transfer()
             array = self._feeds[value] if source is None else source.download(self.tensor(value))
             self._landed[key] = self._moved[key] = engine.upload(array, self._landed.get(key))
-            made_at, place = None if source is None else source.place, engine.place
-            self._recorder.end_transfer(
-                began_s, place.device, value, array.nbytes, made_at, place, reader
-            )
+            self._recorder.end_transfer(began_s, value, array, source, engine, reader)
         return self._moved[key]
 
-    def output(self, tensor: Tensor, device: str) -> Array:
-        """An output of the model, in memory of the caller's own.
-
-        ``device``: the one that the calling thread serves.
-        """
+    def output(self, tensor: Tensor) -> Array:
+        """An output of the model, in memory of the caller's own."""
         name, compiled = tensor.name, self._installed.compiled
         if name in compiled.parts:
             whole = np.empty(tensor.shape, tensor.dtype)
             for value, region in compiled.parts[name]:
-                self._copy(value, device, whole[region.slices])
+                self._copy(value, whole[region.slices])
             return whole
         if name in self._static:
-            return self._copy(name, device)
+            return self._copy(name)
         if name in self.returned:
             return self._installed.home[name].download(self.returned[name])
         return (self._feeds[name] if name in self._feeds else compiled.constants[name]).copy()
 
-    def _copy(self, value: str, device: str, into: Array | None = None) -> Array:
+    def _copy(self, value: str, into: Array | None = None) -> Array:
         """A copy of what a segment made, in the caller's memory."""
         source = self._installed.home[value]
         began_s = self._recorder.begin_transfer()
@@ -101,5 +95,5 @@ class Transfers:
             into = array.copy()
         else:
             into[...] = array
-        self._recorder.end_transfer(began_s, device, value, into.nbytes, source.place, None)
+        self._recorder.end_transfer(began_s, value, into, source, None)
         return into
