@@ -1,6 +1,7 @@
 """planner="auto": configurations, choice, memory; and reasons for what was chosen."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,17 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
     assert order([pair, other], [[2.0], [1.0]]) == [1, 0]
     # Where nothing could be run, one device is taken.
     assert order([pair, single], [[], []]) == [1, 0]
+
+
+def test_another_engine_has_to_gain_more() -> None:
+    plain, other = entry(1, "single"), entry(1, "single")
+    other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
+    order = auto_module._order
+    assert order([other, plain], [[0.98] * 5, [1.0] * 5]) == [1, 0]
+    assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [0, 1]
+    # The first engine is what is compared with, whichever was predicted to be faster.
+    assert order([other, plain], [[1.0] * 5, [1.1] * 5]) == [0, 1]
+    assert order([other, plain], [[], []]) == [1, 0]
 
 
 @two_cores

@@ -22,6 +22,7 @@ from coexec.choosing.configurations import configurations
 from coexec.choosing.idle import Stopwatch, cpu_clock
 from coexec.choosing.race import REQUESTS, Lap, Outcome, compete, mostly, ratios, turn
 from coexec.choosing.rival import RivalProcess
+from coexec.engines.names import parse
 from coexec.engines.registry import describe, may_be_replaced
 from coexec.errors import (
     CoexecError,
@@ -49,6 +50,9 @@ _ROUNDS = (5, 40)
 """At least and at most."""
 _GAIN = 0.99
 """A plan for several devices has to take less than this share of what one device takes."""
+_OTHER_GAIN = 0.97
+"""The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
+differ in the last digits."""
 _OPTIONS = {
     "planners": "hope_greedy,heft,anneal", "shortlist": _SHORTLIST, "requests": "paced",
 }  # fmt: skip
@@ -64,6 +68,12 @@ class _Contender(NamedTuple):
     @property
     def is_single(self) -> bool:
         return len(self.candidate.devices) == 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it uses CPU cores with their first engine alone."""
+        asked = [parse(name) for name in self.candidate.devices]
+        return all(request.kind == "cpu" and not request.engines for request in asked)
 
     def raced(self, outcome: Outcome[int], which: int, requests: Requests) -> "_Contender":
         """With what was measured of it as rival ``which``, or why it failed where others ran."""
@@ -294,21 +304,28 @@ def _ranked(
 def _order(shortlist: Sequence[_Contender], times: Sequence[Sequence[float]]) -> list[int]:
     """Indices of the shortlist, the best first.
 
-    That is the one with the least median ratio to the best single device, or to any other that
-    ran; and the single device itself unless that ratio is clearly below one, and below one in
-    three of four rounds: few rounds of a large network have medians that are off by a percent.
+    That is the one with the least median ratio to the best single device, with the first engine of
+    its cores if that ran, or to any other that ran; and the single device itself unless that ratio
+    is clearly below one, and below one in three of four rounds: few rounds of a large network have
+    medians that are off by a percent.
     Where nothing could be run, nothing is clearly faster than the best single device.
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
     if not ran:
-        return sorted(range(len(shortlist)), key=lambda which: not shortlist[which].is_single)
-    single = next((which for which in ran if shortlist[which].is_single), None)
+        return sorted(
+            range(len(shortlist)),
+            key=lambda w: (not shortlist[w].is_single, not shortlist[w].is_plain),
+        )
+    singles = sorted((w for w in ran if shortlist[w].is_single),
+                     key=lambda which: not shortlist[which].is_plain)  # fmt: skip
+    single = singles[0] if singles else None
     unit = ran[0] if single is None else single
     by_round = {which: ratios(times[which], times[unit]) for which in ran}
     ratio = {which: statistics.median(by_round[which]) for which in ran}
     if single is not None:
         for which in ran:
-            if not mostly(share < 1 for share in by_round[which]):
+            enough = _GAIN if shortlist[which].is_plain else _OTHER_GAIN
+            if ratio[which] >= enough or not mostly(share < 1 for share in by_round[which]):
                 ratio[which] = max(1.0, ratio[which])
         ratio[single] = _GAIN
     return sorted(range(len(shortlist)), key=lambda which: ratio.get(which, float("inf")))
