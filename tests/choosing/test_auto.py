@@ -189,8 +189,8 @@ def test_another_engine_has_to_gain_more() -> None:
     plain, other = entry(1, "single"), entry(1, "single")
     other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
     order = auto_module._order
-    assert order([other, plain], [[0.98] * 5, [1.0] * 5]) == [1, 0]
-    assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [0, 1]
+    assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
+    assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]
     # The first engine is what is compared with, whichever was predicted to be faster.
     assert order([other, plain], [[1.0] * 5, [1.1] * 5]) == [0, 1]
     assert order([other, plain], [[], []]) == [1, 0]

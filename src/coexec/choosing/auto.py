@@ -14,16 +14,17 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from coexec.cache import Entry
-from coexec.choosing.configurations import configurations
+from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.idle import Stopwatch, cpu_clock
 from coexec.choosing.race import REQUESTS, Lap, Outcome, compete, mostly, ratios, turn
 from coexec.choosing.rival import RivalProcess
-from coexec.engines.names import parse
-from coexec.engines.registry import describe, may_be_replaced
+from coexec.engines import detect
+from coexec.engines.names import parse, whole_cpu
+from coexec.engines.registry import describe, installed, may_be_replaced
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -50,7 +51,7 @@ _ROUNDS = (5, 40)
 """At least and at most."""
 _GAIN = 0.99
 """A plan for several devices has to take less than this share of what one device takes."""
-_OTHER_GAIN = 0.97
+_OTHER_GAIN = 0.95
 """The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
 differ in the last digits."""
 _OPTIONS = {
@@ -110,12 +111,25 @@ class Auto:
         self._shortlist: int = chosen["shortlist"]
         self._requests: Requests = chosen["requests"]
         self._cache = opened_cache(settings.cache)
-        self._configurations = configurations(settings.devices)
         self._source = source
+        self._first_names = tuple(settings.devices or [whole_cpu()])
+        self._first = self._open(self._first_names)
+
+    @cached_property
+    def _configurations(self) -> Sequence[Configuration]:
+        """What is to be tried. Asked for only when nothing is remembered: it loads all engines."""
+        return configurations(self._settings.devices)
+
+    @cached_property
+    def _known(self) -> Prepared | None:
+        """What was decided before."""
+        return None if self._settings.fresh else self._remembered(self._key)
 
     @property
     def may_need_the_cpu(self) -> bool:
         """Whether a device may be chosen for which all CPU cores can take over."""
+        if self._known is not None:
+            return any(may_be_replaced(device.spec) for device in self._known.work.devices)
         return any(may_be_replaced(describe(n)) for names in self._configurations for n in names)
 
     def _open(self, names: Sequence[str]) -> Workbench:
@@ -128,17 +142,14 @@ class Auto:
             InfeasibleError: no configuration runs it.
             CoexecError: the model cannot be loaded.
         """
-        first = self._open(self._configurations[0])
-        key = self._key(first)
-        known = None if self._settings.fresh else self._remembered(key)
-        if known is not None:
-            return known
-        graph = first.model.graph  # a model that cannot be loaded is no configuration's fault
+        if self._known is not None:
+            return self._known
+        graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
         able: list[_Contender] = []
         refused: list[Candidate] = []
         for names in self._configurations:
             try:
-                able += self._planned(names, first)
+                able += self._planned(names)
             except CoexecError as error:
                 refused.append(Candidate(names, "", float("inf"), refused=str(error)))
         if not able:
@@ -150,26 +161,30 @@ class Auto:
         others.sort(key=lambda candidate: candidate.predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
         _, work, plan = ranked[0]
-        self._remember(key, plan, candidates)
+        self._remember(work, plan, candidates)
         return replace(work.prepared(plan), candidates=tuple(candidates))
 
-    def _key(self, work: Workbench) -> str:
-        """The choice depends on model, devices with their drivers, and what was asked for."""
-        names = {name for names in self._configurations for name in names}
-        specs = sorted((n, d.key(e.name)) for n in names for d in [describe(n)] for e in d.engines)
+    @cached_property
+    def _key(self) -> str:
+        """The choice depends on model, processors, what is installed, and what was asked for.
+
+        No engine is loaded for it that the devices do not name. Drivers of those that are chosen
+        are compared by `_remembered`.
+        """
         of = self._settings
         asked = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
                  of.waiting, self._shortlist, self._requests)  # fmt: skip
-        text = repr((work.given.digest, self._configurations, specs, asked))
+        machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
+        text = repr((self._first.given.digest, machine, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    def _planned(self, names: tuple[str, ...], first: Workbench) -> list[_Contender]:
+    def _planned(self, names: tuple[str, ...]) -> list[_Contender]:
         """A configuration with its plans, as simulated; each different one once.
 
         Raises:
             CoexecError: it cannot run the model.
         """
-        work = first if names == self._configurations[0] else self._open(names)
+        work = self._first if names == self._first_names else self._open(names)
         try:
             cost, system = work.measured
             found: dict[Any, _Contender] = {}
@@ -198,11 +213,16 @@ class Auto:
                 alone.setdefault(entry.plan.places[0].engine, entry)
         return chosen + [entry for entry in alone.values() if entry not in chosen]
 
-    def _remember(self, key: str, plan: Plan, candidates: Iterable[Candidate]) -> None:
-        data = {"plan": plan.to_json(), "candidates": [asdict(c) for c in candidates]}
-        self._cache.add("choices", key, Entry({"choice.json": json.dumps(data).encode()}))
+    def _remember(self, work: Workbench, plan: Plan, candidates: Iterable[Candidate]) -> None:
+        data = {
+            "plan": plan.to_json(),
+            "devices": work.fingerprint,
+            "candidates": [asdict(c) for c in candidates],
+        }
+        self._cache.add("choices", self._key, Entry({"choice.json": json.dumps(data).encode()}))
 
     def _remembered(self, key: str) -> Prepared | None:
+        """The choice in the cache, unless it is damaged or its devices have other drivers now."""
         entry = self._cache.find("choices", key)
         if entry is None:
             return None
@@ -212,9 +232,12 @@ class Auto:
             candidates = tuple(Candidate(**(r | {"devices": tuple(r["devices"])})) for r in rows)
             plan = Plan.from_json(data["plan"])
             work = self._open(candidates[0].devices)
+            if work.fingerprint != data["devices"]:
+                return None
             return replace(work.prepared(plan), candidates=candidates)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError):
-            return None  # damaged: decided anew
+        except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError,
+                DeviceError):  # fmt: skip
+            return None
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

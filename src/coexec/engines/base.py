@@ -195,6 +195,11 @@ class Engine(ABC):
     @cached_property
     def version(self) -> str:
         """All that results and durations depend on besides processor and driver."""
+        return self.installed
+
+    @property
+    def installed(self) -> str:
+        """What is installed for it, told without loading a library."""
         return ", ".join(f"{name} {_version(name)}" for name in self.distributions)
 
     def preload(self) -> None:  # noqa: B027 - few engines care

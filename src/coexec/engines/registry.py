@@ -20,8 +20,8 @@ from coexec.engines.options import EngineOptions, parsed
 from coexec.errors import CoexecError, DeviceError, UsageError, first_line
 from coexec.system.hardware import Device, EngineInfo, System
 
-__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "is_pretended",
-           "kinds", "load_engine", "may_be_replaced", "open_device", "open_devices", "open_untried",
+__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "installed",
+           "is_pretended", "kinds", "load_engine", "may_be_replaced", "open_device", "open_devices", "open_untried",
            "processors"]  # fmt: skip
 
 _GROUP = "coexec.engines"
@@ -98,6 +98,14 @@ def _working() -> tuple[Engine, ...]:
         with suppress(Exception):  # an engine that fails there says so when it is asked for more
             engine.preload()
     return tuple(sorted(found, key=lambda engine: (engine.rank, engine.name)))
+
+
+def installed() -> tuple[tuple[str, str], ...]:
+    """Engines by name with what is installed for each; changes when one comes, goes or is another.
+
+    No library is loaded. A driver that changes behind the same file is not noticed.
+    """
+    return tuple((engine.name, engine.installed) for engine in _working() if not engine.pretends)
 
 
 def kinds() -> tuple[str, ...]:

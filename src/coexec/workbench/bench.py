@@ -63,6 +63,11 @@ class Workbench:
         return System(tuple(d.spec for d in self.devices))
 
     @property
+    def fingerprint(self) -> str:
+        """A digest of the devices with their engines and drivers."""
+        return self._described.fingerprint
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(d.spec.name for d in self.devices)
 

@@ -41,6 +41,12 @@ class OpenCl(Engine):
     options = Options
     distributions = ("coexec",)
 
+    @property
+    def installed(self) -> str:
+        from coexec.engines.opencl.vendors import installed_runtimes
+
+        return f"{super().installed}, {installed_runtimes()}"
+
     def processors(self, kind: str) -> Sequence[Processor]:
         from coexec.engines.opencl.platforms import devices
         from coexec.engines.opencl.trial import unusable
@@ -62,7 +68,7 @@ class OpenCl(Engine):
 
         found = find(device, options.runtime)
         return EngineInfo(
-            self.name, f"{self.version}, {found.driver}", f"{self.name} on {device.name}",
+            self.name, f"{super().installed}, {found.driver}", f"{self.name} on {device.name}",
             found.memory_bytes, options.precision,
         )  # fmt: skip
 

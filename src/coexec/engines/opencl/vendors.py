@@ -12,18 +12,21 @@ import ctypes
 import hashlib
 import os
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from coexec.cache import default_cache_folder
 from coexec.cache.drafts import Drafts
 from coexec.errors import first_line
 
-__all__ = ["absent", "installed", "variables"]
+__all__ = ["absent", "installed", "installed_runtimes", "variables"]
 
 _WHEELS = {"intel-opencl-rt": "libintelocl.so"}
 """By distribution, the library that the loader has to open."""
 _SYSTEM = "/etc/OpenCL/vendors"
+_VARIABLES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH")
+"""With which users say which runtimes there are."""
 _TBB = "libtbb.so.12"
 
 
@@ -39,6 +42,20 @@ def installed() -> dict[str, Path]:
         if path := next((path for path in paths if path.is_file()), None):
             found[name] = path
     return found
+
+
+def installed_runtimes() -> str:
+    """What decides which runtimes and drivers there are, without loading any of them."""
+    facts: list[object] = []
+    for name in ("pyopencl", "pocl-binary-distribution", *_WHEELS):
+        with suppress(PackageNotFoundError):
+            facts.append((name, version(name)))
+    facts += [(name, os.environ[name]) for name in _VARIABLES if name in os.environ]
+    system = Path(os.environ.get("OPENCL_VENDOR_PATH") or _SYSTEM)
+    for file in sorted(system.glob("*.icd")) if system.is_dir() else ():
+        with suppress(OSError):
+            facts.append((str(file), file.stat().st_mtime_ns))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def variables(pyopencl_folder: Path) -> Mapping[str, str]:
