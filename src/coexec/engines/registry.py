@@ -21,8 +21,8 @@ from coexec.errors import CoexecError, DeviceError, UsageError, first_line
 from coexec.system.hardware import Device, EngineInfo, System
 
 __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "installed",
-           "is_pretended", "kinds", "load_engine", "may_be_replaced", "open_device", "open_devices", "open_untried",
-           "processors"]  # fmt: skip
+           "is_pretended", "kinds", "load_engine", "may_be_replaced", "open_device",
+           "open_devices", "open_untried", "processors"]  # fmt: skip
 
 _GROUP = "coexec.engines"
 _REFERENCE = "reinstall its package, or leave this engine out"
