@@ -190,7 +190,7 @@ class Auto:
             found: dict[Any, _Contender] = {}
             for planner in self._planners if len(names) > 1 else ["single"]:
                 plan = work.plan(planner)
-                if len(plan.used) < len(names) and len(plan.used) == 1:
+                if len(plan.used) == 1 < len(names):
                     continue  # a configuration of its own
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
                 entry = _Contender(Candidate(names, planner, predicted_s), work, plan)

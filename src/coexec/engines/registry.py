@@ -202,7 +202,7 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
     if request.kind not in kinds():
         raise DeviceError(f"unknown device {name!r}: its kind {request.kind!r} is none of "
                           f"{', '.join(kinds())}; coexec devices lists this machine's")  # fmt: skip
-    device = _cores(request) if request.kind == "cpu" else _numbered(request)
+    device = _bare(request)
     wanted = [load_engine(engine) for engine in request.engines] or _first_for(device)
     infos = tuple(_described(engine, device, options) for engine in wanted)
     for engine in wanted:
@@ -217,7 +217,7 @@ def open_untried(name: str) -> OpenEngine:
         DeviceError: as `describe` and `open_device`.
     """
     request = parse(name)
-    device = _cores(request) if request.kind == "cpu" else _numbered(request)
+    device = _bare(request)
     info = _described(load_engine(*request.engines), device, None)
     return open_device(replace(device, engines=(info,))).first
 
@@ -233,7 +233,7 @@ def _first_for(device: Device) -> list[Engine]:
     """The engine of lowest rank that may drive the device."""
     able = [engine for engine in _working() if device.kind in engine.kinds]
     if device.kind != "cpu":
-        (driven,) = [d for d in processors(device.kind) if d.name == device.name]
+        driven = next(_tried(d) for d in _listed(device.kind) if d.name == device.name)
         able = [engine for engine in able if engine.name in driven.by]
         able.sort(key=lambda engine: driven.by[engine.name].unusable is not None)
     return able[:1]
@@ -249,6 +249,11 @@ def _described(engine: Engine, device: Device, options: EngineOptions | None) ->
         raise DeviceError(f"engine {engine.name!r} describes {device.name!r} as {info!r}, which "
                           f"is no EngineInfo of its name; {_REFERENCE}")  # fmt: skip
     return info
+
+
+def _bare(request: Request) -> Device:
+    """The processor alone, without its engines."""
+    return _cores(request) if request.kind == "cpu" else _numbered(request)
 
 
 def _cores(request: Request) -> Device:

@@ -101,19 +101,6 @@ class Schedule:
             found[transfer.target].append(transfer)
         return {index: tuple(transfers) for index, transfers in found.items()}
 
-    @cached_property
-    def outgoing(self) -> Mapping[int, tuple[Transfer, ...]]:
-        """The transfers that start at a segment, as they leave: what it made first goes first."""
-        tasks = {s.index: [piece.task for piece in s.pieces] for s in self.segments}
-
-        def made(transfer: Transfer) -> int:
-            return tasks[transfer.source].index(self.graph.producer[transfer.tensor].name)
-
-        found: dict[int, list[Transfer]] = {s.index: [] for s in self.segments}
-        for transfer in sorted(self.transfers, key=made):
-            found[transfer.source].append(transfer)
-        return {index: tuple(transfers) for index, transfers in found.items()}
-
 
 def by_device(segments: Sequence[Segment]) -> Mapping[str, tuple[int, ...]]:
     """Indices of the segments of each device that has some, in order."""
