@@ -24,6 +24,7 @@ __all__ = [
     "check_devices",
     "check_feeds",
     "check_model",
+    "check_names",
     "check_planner",
     "check_providers",
     "check_replan",
@@ -70,7 +71,7 @@ def check_cache(cache: Any) -> Cache | Path | str | None:
 
 
 def check_providers(providers: Any) -> None:
-    """What onnxruntime.InferenceSession takes, with the CPU among it."""
+    """What onnxruntime.InferenceSession takes."""
     if providers is None:
         return
     names = list(providers) if isinstance(providers, Sequence) else [None]
@@ -78,9 +79,6 @@ def check_providers(providers: Any) -> None:
     if isinstance(providers, str) or any(not isinstance(name, str) for name in names):
         raise UsageError(f"providers={providers!r}; give a list of names, such as "
                          f"['CPUExecutionProvider'], or leave it out")  # fmt: skip
-    if names and "CPUExecutionProvider" not in names:
-        raise UsageError(f"providers={names} leaves out 'CPUExecutionProvider'; coexec takes "
-                         f"devices=[...] instead: see coexec devices")  # fmt: skip
 
 
 def check_devices(devices: Any) -> list[str] | None:
@@ -149,8 +147,8 @@ def _mapping(what: str, given: Any, example: str) -> dict[str, Any]:
 
 
 def check_background(background: Any) -> None:
-    """True or False: a text such as "no" would count as True."""
-    if not isinstance(background, bool | np.bool_):
+    """True, False or None: a text such as "no" would count as True."""
+    if background is not None and not isinstance(background, bool | np.bool_):
         raise UsageError(f"background={background!r}; give True or False")
 
 
@@ -168,8 +166,25 @@ def check_waiting(waiting: Any) -> None:
         raise UsageError(f"waiting is {waiting!r}; it is {' or '.join(map(repr, _WAITING))}")
 
 
+def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
+    """The outputs that are asked for; none is all.
+
+    Raises:
+        InputError: the model does not have one.
+    """
+    if isinstance(asked, str):
+        raise InputError(f"output_names is the string {asked!r}; give a list of names")
+    for name in asked or ():
+        if name not in outputs:
+            raise InputError(f"the model has no output {name!r}; it has "
+                             f"{', '.join(map(repr, outputs))}")  # fmt: skip
+    return list(asked or outputs)
+
+
 def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, _Array]:
     """The feeds as contiguous arrays, refused if the model does not take them.
+
+    A dimension of -1 may be of any size.
 
     Raises:
         InputError: naming the input, with what is wanted and what was given.
@@ -186,6 +201,12 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
     return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
 
 
+def _same(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return shape == wanted or (
+        len(shape) == len(wanted) and all(b in (a, -1) for a, b in zip(shape, wanted, strict=True))
+    )
+
+
 def _array(tensor: Tensor, fed: Any) -> _Array:
     name = tensor.name
     try:
@@ -195,7 +216,7 @@ def _array(tensor: Tensor, fed: Any) -> _Array:
     if array.dtype != tensor.dtype:
         raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
                          f"{tensor.dtype}; use .astype({tensor.dtype!r})")  # fmt: skip
-    if array.shape != tensor.shape:
+    if not _same(array.shape, tensor.shape):
         raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
                          f"{list(tensor.shape)}; for other shapes load the model with "
                          f"shapes={{{name!r}: ...}}")  # fmt: skip

@@ -109,7 +109,7 @@ def test_the_fastest_is_kept_and_remembered(
         model,
         Settings(CPUS, planner_options={"shortlist": 1}, cache=tmp_path, effort=QUICK),
     ).choose()
-    assert sum(c.measured_s is not None for c in fewer.candidates) < 4
+    assert sum(c.measured_s is not None for c in fewer.candidates if len(c.devices) > 1) <= 1
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
 

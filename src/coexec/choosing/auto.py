@@ -10,6 +10,7 @@ not taken.
 
 import hashlib
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,12 +20,13 @@ from typing import Any, NamedTuple
 
 from coexec.cache import Entry
 from coexec.choosing.configurations import Configuration, configurations
+from coexec.choosing.doubt import MOST_RACES, doubt, spread
 from coexec.choosing.idle import Stopwatch, cpu_clock
 from coexec.choosing.race import REQUESTS, Lap, Outcome, compete, mostly, ratios, turn
 from coexec.choosing.rival import RivalProcess
 from coexec.engines import detect
 from coexec.engines.names import parse, whole_cpu
-from coexec.engines.registry import describe, installed, may_be_replaced
+from coexec.engines.registry import installed
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -35,6 +37,7 @@ from coexec.errors import (
 )
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
+from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.timing.simulate import simulate
 from coexec.workbench import Candidate, Prepared, Requests, Settings, Workbench
 from coexec.workbench.bench import opened_cache
@@ -65,6 +68,8 @@ class _Contender(NamedTuple):
     candidate: Candidate
     work: Workbench
     plan: Plan
+    rounds_s: Sequence[float] = ()
+    """What it took in each round of the race, by the figure that decides."""
 
     @property
     def is_single(self) -> bool:
@@ -79,14 +84,16 @@ class _Contender(NamedTuple):
     def raced(self, outcome: Outcome[int], which: int, requests: Requests) -> "_Contender":
         """With what was measured of it as rival ``which``, or why it failed where others ran."""
         error = outcome.failed.get(which) if any(outcome.laps.values()) else None
+        rounds_s = outcome.rounds_s(which, requests)
         candidate = replace(
             self.candidate,
             paced_s=outcome.median_s(which, "paced"),
             loop_s=outcome.median_s(which, "loop"),
             requests=requests,
+            spread=spread(rounds_s),
             refused=None if error is None else str(error),
         )
-        return self._replace(candidate=candidate)
+        return self._replace(candidate=candidate, rounds_s=rounds_s)
 
 
 class Auto:
@@ -114,6 +121,9 @@ class Auto:
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
         self._first = self._open(self._first_names)
+        self._doubt: str | None = None
+        self._races = 0
+        self._before: Candidate | None = None
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
@@ -125,15 +135,25 @@ class Auto:
         """What was decided before."""
         return None if self._settings.fresh else self._remembered(self._key)
 
-    @property
-    def may_need_the_cpu(self) -> bool:
-        """Whether a device may be chosen for which all CPU cores can take over."""
-        if self._known is not None:
-            return any(may_be_replaced(device.spec) for device in self._known.work.devices)
-        return any(may_be_replaced(describe(n)) for names in self._configurations for n in names)
-
     def _open(self, names: Sequence[str]) -> Workbench:
         return Workbench(self._source, replace(self._settings, devices=names, cache=self._cache))
+
+    @property
+    def known(self) -> Prepared | None:
+        """What was decided before, if it was; nothing is decided for it."""
+        return self._known
+
+    @property
+    def doubt(self) -> str | None:
+        """Why what was decided before should be raced again; None if it should not."""
+        return self._doubt if self._known is not None and self._races < MOST_RACES else None
+
+    def reconsider(self) -> Prepared:
+        """Race again what was decided in doubt. It is confirmed, or another way is taken."""
+        known = self._known
+        self._before = known.candidates[0] if known is not None else None
+        self._known = None
+        return self.choose()
 
     def choose(self) -> Prepared:
         """The fastest way found to run the model.
@@ -151,16 +171,19 @@ class Auto:
             try:
                 able += self._planned(names)
             except CoexecError as error:
-                refused.append(Candidate(names, "", float("inf"), refused=str(error)))
+                refused.append(Candidate(names, "", None, refused=str(error)))
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
-        ranked = _ranked(shortlist, _outcome(shortlist, self._requests), self._requests)
+        outcome = _outcome(shortlist, self._requests, self._settings.quiet)
+        ranked = _ranked(shortlist, outcome, self._requests)
         others = [entry.candidate for entry in able if entry not in shortlist]
-        others.sort(key=lambda candidate: candidate.predicted_s)
+        others.sort(key=_predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
-        _, work, plan = ranked[0]
+        work, plan = ranked[0].work, ranked[0].plan
+        self._doubt = self._doubt_of(ranked)
+        self._races += 1
         self._remember(work, plan, candidates)
         return replace(work.prepared(plan), candidates=tuple(candidates))
 
@@ -181,16 +204,20 @@ class Auto:
     def _planned(self, names: tuple[str, ...]) -> list[_Contender]:
         """A configuration with its plans, as simulated; each different one once.
 
+        A device alone needs no profile: there is one plan for it, and it is always raced.
+
         Raises:
             CoexecError: it cannot run the model.
         """
         work = self._first if names == self._first_names else self._open(names)
         try:
+            if len(names) == 1:
+                return [_Contender(Candidate(names, "single", None), work, work.plan("single"))]
             cost, system = work.measured
             found: dict[Any, _Contender] = {}
-            for planner in self._planners if len(names) > 1 else ["single"]:
+            for planner in self._planners:
                 plan = work.plan(planner)
-                if len(plan.used) == 1 < len(names):
+                if len(plan.used) == 1:
                     continue  # a configuration of its own
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
                 entry = _Contender(Candidate(names, planner, predicted_s), work, plan)
@@ -200,24 +227,27 @@ class Auto:
             work.release()  # some engines compute on one set of cores at a time
 
     def _worth_running(self, able: Sequence[_Contender]) -> list[_Contender]:
-        """The best predictions, and of each engine the best device that it runs alone.
+        """The best predictions, and every device alone."""
+        alone = [entry for entry in able if entry.is_single]
+        plans = sorted((entry for entry in able if not entry.is_single),
+                       key=lambda entry: _predicted_s(entry.candidate))  # fmt: skip
+        limit = _WORTH_TRYING * _predicted_s(plans[0].candidate) if plans else 0.0
+        near = [entry for entry in plans if _predicted_s(entry.candidate) <= limit]
+        return alone + near[: self._shortlist]
 
-        The latter whatever the prediction: of wide devices it may be off by a quarter.
-        """
-        ranked = sorted(able, key=lambda entry: entry.candidate.predicted_s)
-        limit = _WORTH_TRYING * ranked[0].candidate.predicted_s
-        chosen = [e for e in ranked if e.candidate.predicted_s <= limit][: self._shortlist]
-        alone: dict[str, _Contender] = {}
-        for entry in ranked:
-            if entry.is_single:
-                alone.setdefault(entry.plan.places[0].engine, entry)
-        return chosen + [entry for entry in alone.values() if entry not in chosen]
+    def _doubt_of(self, ranked: Sequence[_Contender]) -> str | None:
+        """Why the choice should be raced again."""
+        winner, *others = ranked
+        raced = [(entry.candidate, entry.rounds_s) for entry in others if entry.rounds_s]
+        return doubt(winner.candidate, winner.rounds_s, raced, self._before)
 
     def _remember(self, work: Workbench, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {
             "plan": plan.to_json(),
             "devices": work.fingerprint,
             "candidates": [asdict(c) for c in candidates],
+            "doubt": self._doubt,
+            "races": self._races,
         }
         self._cache.add("choices", self._key, Entry({"choice.json": json.dumps(data).encode()}))
 
@@ -234,6 +264,7 @@ class Auto:
             work = self._open(candidates[0].devices)
             if work.fingerprint != data["devices"]:
                 return None
+            self._doubt, self._races = data["doubt"], data["races"]
             return replace(work.prepared(plan), candidates=candidates)
         except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError,
                 DeviceError):  # fmt: skip
@@ -259,14 +290,21 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _outcome(shortlist: Sequence[_Contender], requests: Requests) -> Outcome[int]:
+def _predicted_s(candidate: Candidate) -> float:
+    return math.inf if candidate.predicted_s is None else candidate.predicted_s
+
+
+def _outcome(
+    shortlist: Sequence[_Contender], requests: Requests, quiet: Quiet | None
+) -> Outcome[int]:
     """What was measured of the shortlist, by index; nothing needs to run if it is one plan."""
     if len(shortlist) == 1:
         return Outcome()
     with ExitStack() as stack:
         started = _started(shortlist, stack)
         watch = Stopwatch(used_s=cpu_clock(started.processes))
-        outcome = compete(started.turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
+        turns = {key: partial(undisturbed, run, quiet) for key, run in started.turns.items()}
+        outcome = compete(turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
     for entry in shortlist:
         entry.work.release()
     return replace(outcome, failed={**started.failed, **outcome.failed})
@@ -304,7 +342,7 @@ def _start(
     entry: _Contender, which: int, feeds: Mapping[str, Array], started: _Started, stack: ExitStack
 ) -> None:
     """Start a plan here; or, if an engine cannot be open beside those that are, elsewhere."""
-    _, work, plan = entry
+    work, plan = entry.work, entry.plan
     try:
         executor = stack.enter_context(work.start(work.prepared(plan)))
         for _ in range(2):

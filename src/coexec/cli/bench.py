@@ -48,8 +48,8 @@ from coexec.errors import DeviceError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
-from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.runner import Runner
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 from coexec.workbench import Prepared, Requests, Settings, Workbench
@@ -166,7 +166,7 @@ def _raced(rows: Sequence[Row], rounds: int) -> Standings:
 
 
 def _recorded(
-    executor: Executor, feeds: Mapping[str, Array], recorder: RealRecorder
+    executor: Runner, feeds: Mapping[str, Array], recorder: RealRecorder
 ) -> Mapping[str, Array]:
     """The outputs of a run that the recorder sees, after one that warms up."""
     Rest().until_idle()
@@ -174,7 +174,7 @@ def _recorded(
     return executor.run(feeds, recorder)
 
 
-def _alone(plan: Prepared) -> dict[str, float]:
+def _alone(plan: Prepared) -> dict[str, float | None]:
     """Single devices to compare with, and their predicted times: those that "auto" considered,
     else those of the plan, if there are several."""
     considered = {
@@ -182,12 +182,12 @@ def _alone(plan: Prepared) -> dict[str, float]:
         for c in plan.candidates
         if len(c.devices) == 1 and c.refused is None
     }
+    if considered:
+        return considered
     cost, system = plan.work.measured
     places = system.places if len(system.places) > 1 else ()
     asked = plan.work.settings.devices or default_names()
-    return considered or {
-        name: cost.total_s(place) for name, place in zip(asked, places, strict=False)
-    }
+    return {name: cost.total_s(place) for name, place in zip(asked, places, strict=False)}
 
 
 def _alone_rows(
@@ -206,8 +206,12 @@ def _alone_rows(
 
 
 def _ours(
-    plan: Prepared, name: str, predicted_s: float, feeds: Mapping[str, Array], stack: ExitStack
-) -> tuple[Row, Executor]:
+    plan: Prepared,
+    name: str,
+    predicted_s: float | None,
+    feeds: Mapping[str, Array],
+    stack: ExitStack,
+) -> tuple[Row, Runner]:
     start_s = time.perf_counter()
     executor = stack.enter_context(plan.work.start(plan))
     init_s = time.perf_counter() - start_s

@@ -251,7 +251,10 @@ def format_candidate(candidate: Candidate) -> str:
     text = ", ".join(candidate.devices)
     if candidate.refused is not None:
         return f"{text}: {candidate.refused}"
-    text += f" ({candidate.planner}): predicted {format_seconds(candidate.predicted_s)}"
+    text += f" ({candidate.planner})"
+    facts = []
+    if candidate.predicted_s is not None:
+        facts.append(f"predicted {format_seconds(candidate.predicted_s)}")
     figures: dict[Requests, float | None] = {"paced": candidate.paced_s, "loop": candidate.loop_s}
     measured = [
         f"{format_seconds(seconds)} {REQUESTS[requests]}"
@@ -259,4 +262,7 @@ def format_candidate(candidate: Candidate) -> str:
         for requests, seconds in figures.items()
         if seconds is not None
     ]
-    return f"{text}, measured {', '.join(measured)}" if measured else text
+    if measured:
+        varies = "" if candidate.spread is None else f", varying by {candidate.spread:.0%}"
+        facts.append(f"measured {', '.join(measured)}{varies}")
+    return f"{text}: {', '.join(facts)}" if facts else text

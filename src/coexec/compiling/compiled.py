@@ -16,9 +16,9 @@ from coexec.errors import StoreError
 from coexec.frontend.module import Array, Module
 from coexec.ir.graph import Piece, Tensor
 from coexec.ir.region import Region
-from coexec.plans.schedule import Part, Segment, Transfer
+from coexec.plans.schedule import Part, Schedule, Segment, Transfer
 
-__all__ = ["CompiledPlan", "load_compiled", "save_compiled"]
+__all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
 _FORMAT = 4
 
@@ -37,6 +37,16 @@ class CompiledPlan:
     transfers: tuple[Transfer, ...]
     modules: tuple[Module, ...]
     """One for each segment; without nodes where a segment has nothing left to compute."""
+
+
+def without_modules(schedule: Schedule) -> CompiledPlan:
+    """A plan that runs its model as it was given: nothing is cut out for the engine."""
+    graph = schedule.graph
+    return CompiledPlan(
+        tuple(graph.tensors[n] for n in graph.inputs),
+        tuple(graph.tensors[n] for n in graph.outputs),
+        {}, {}, schedule.segments, schedule.transfers, (),
+    )  # fmt: skip
 
 
 def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:

@@ -24,8 +24,8 @@ from coexec.ir.graph import Operator, Task, Tensor
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
-__all__ = ["AfterFork", "Bound", "Engine", "NoOptions", "OpenEngine", "Processor", "Program",
-           "Timed", "aligned_empty"]  # fmt: skip
+__all__ = ["AfterFork", "Bound", "Engine", "NoOptions", "OpenEngine", "OwnSession", "Processor",
+           "Program", "Timed", "aligned_empty"]  # fmt: skip
 
 AfterFork = Literal["works", "again", "lost"]
 """What an engine's programs are worth in a forked child, which has none of the other threads: they
@@ -89,12 +89,26 @@ class Program(Protocol):
         ...
 
 
+class OwnSession(Protocol):
+    """A whole model as the engine itself would run it. May be used by several threads."""
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name, in memory that belongs to the caller.
+
+        Raises:
+            ExecutionError: the engine failed.
+        """
+        ...
+
+
 class OpenEngine(ABC):
     """An engine on one device. All methods may raise DeviceError.
 
     What is written here is right for engines that compute on arrays in the host's main memory.
     """
 
+    has_own_session: bool = False
+    """Whether `own_session` is more than nothing."""
     layout_ops: LayoutOps = frozenset()
     """Operators of its own that only change a tensor's layout."""
     after_fork: AfterFork = "again"
@@ -146,6 +160,20 @@ class OpenEngine(ABC):
     @abstractmethod
     def compile(self, module: Module) -> Program:
         """Make ``module`` ready to run. May be called from any thread."""
+
+    def own_session(self, model: Any) -> "OwnSession | None":
+        """The engine's own session of a whole model, with all of its optimisations.
+
+        Args:
+            model: as a user gives it: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+
+        Returns:
+            None if the engine has nothing better than `compile`.
+
+        Raises:
+            ModelError: the engine does not take the model.
+        """
+        return None
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> Any:
         """An uninitialised tensor; a numpy array in main memory.

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 
 from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array
 from coexec.frontend.plain import plain_session
+from coexec.ort import OrtSession
 
 __all__ = ["HALF_TOLERANCE", "TOLERANCE", "check_same", "plain_session", "worst_difference"]
 
@@ -68,9 +68,7 @@ def _run_simplified(
                          f"model") from None  # fmt: skip
 
 
-def _run(
-    session: ort.InferenceSession, names: Sequence[str], inputs: Mapping[str, Array]
-) -> list[Array]:
+def _run(session: OrtSession, names: Sequence[str], inputs: Mapping[str, Array]) -> list[Array]:
     try:
         outputs: list[Array] = session.run(names, dict(inputs))
     except Exception as error:

@@ -21,7 +21,7 @@ import xxhash
 from coexec.cache import Cache, Entry
 from coexec.errors import ModelError
 
-__all__ = ["digest_of", "unreadable"]
+__all__ = ["digest_of", "serialized", "unreadable"]
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""
@@ -59,7 +59,7 @@ def digest_of(source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache | N
     elif isinstance(source, bytes):
         digest.update(source)
     else:
-        digest.update(_serialized(source))
+        digest.update(serialized(source))
     return digest.hexdigest()[:24]
 
 
@@ -175,7 +175,8 @@ def _locations(message: Any) -> Iterable[str]:
                 yield from _locations(item)
 
 
-def _serialized(source: Any) -> bytes:
+def serialized(source: Any) -> bytes:
+    """A model of onnx or onnx_ir as a file would hold it."""
     if not hasattr(source, "SerializeToString"):
         import onnx_ir as ir
 

@@ -10,8 +10,9 @@ import onnxruntime as ort
 
 from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array
+from coexec.ort import OrtSession
 
-__all__ = ["is_plain", "plain_session", "value_info"]
+__all__ = ["is_plain", "own_session", "plain_session", "value_info"]
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size lie in the serialized model."""
@@ -19,11 +20,8 @@ _EMBEDDED_BYTES = 1024
 
 def plain_session(
     model: onnx.ModelProto | ir.Model, threads: int = 0, *, optimised: bool = True
-) -> ort.InferenceSession:
+) -> OrtSession:
     """A session of ``model`` on ONNX Runtime. 0 threads: one for each core.
-
-    External weights are handed over as arrays: ONNX Runtime would look for the files of a model
-    without a path in the working directory.
 
     Raises:
         ModelError: ONNX Runtime does not run the model.
@@ -33,6 +31,19 @@ def plain_session(
     options.intra_op_num_threads = threads
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return own_session(model, options)
+
+
+def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) -> OrtSession:
+    """A session of ``model`` on ONNX Runtime with options of the caller.
+
+    External weights of a model without a path are handed over as arrays: ONNX Runtime would look
+    for their files in the working directory.
+
+    Raises:
+        ModelError: ONNX Runtime does not run the model.
+    """
+    values: dict[str, ort.OrtValue] = {}
     try:
         if isinstance(model, onnx.ModelProto):
             model = ir.from_proto(model)
@@ -40,9 +51,7 @@ def plain_session(
         values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in weights.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
-        session = ort.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = OrtSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}; check it with "
                          f"onnx.checker.check_model(path, full_check=True)") from None  # fmt: skip

@@ -48,16 +48,19 @@ class Plan:
     fused: frozenset[Piece] = frozenset()
     """Pieces that are fused into one launch with the piece before them on their device, although
     that may delay others; what delays nobody is fused anyway (`coexec.plans.derive`)."""
+    as_given: bool = False
+    """The engine's own session runs the whole model as it was given, with all of the engine's
+    optimisations and its own threads. Only for plans of one place."""
 
     @classmethod
     def of_places(
         cls, model: str, order: Mapping[Place, tuple[Piece, ...]], provenance: Provenance,
-        fused: frozenset[Piece] = frozenset(),
+        fused: frozenset[Piece] = frozenset(), *, as_given: bool = False,
     ) -> Self:  # fmt: skip
         """A plan in which each device uses one engine."""
         engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
         by_device = {place.device: pieces for place, pieces in order.items()}
-        return cls(model, by_device, engine_of, provenance, fused)
+        return cls(model, by_device, engine_of, provenance, fused, as_given)
 
     @cached_property
     def device_of(self) -> Mapping[Piece, str]:
@@ -83,6 +86,8 @@ class Plan:
         """As text that a person can read and edit; `from_json` reads it back."""
         order = {d: [self._row(p) for p in pieces] for d, pieces in self.order.items()}
         head = {"format": _FORMAT, "model": self.model, "provenance": asdict(self.provenance)}
+        if self.as_given:
+            head["as_given"] = True
         return json.dumps(head | {"order": order}, indent=1, default=str)
 
     @classmethod
@@ -107,7 +112,8 @@ class Plan:
                 order,
                 {piece: str(row["engine"]) for piece, row in pieces},
                 Provenance(**data["provenance"]),
-                frozenset(piece for piece, row in pieces if _fused(row)),
+                frozenset(piece for piece, row in pieces if _flag(row, "fused")),
+                _flag(data, "as_given"),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, PlanError):
@@ -127,10 +133,10 @@ def _piece(row: Any) -> Piece:
     return Piece(str(row["task"]), _region(row["start"], row["stop"]))
 
 
-def _fused(row: Any) -> bool:
-    flag = row.get("fused", False)
+def _flag(row: Any, name: str) -> bool:
+    flag = row.get(name, False)
     if type(flag) is not bool:
-        raise TypeError(f"fused is {flag!r}, neither true nor false")
+        raise TypeError(f"{name} is {flag!r}, neither true nor false")
     return flag
 
 
@@ -169,6 +175,10 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
                 f"the plan computes on {place}, the system has {have}; run with --devices "
                 f"{','.join(map(str, plan.places))} or make a new plan"
             )
+    if plan.as_given and len(plan.places) > 1:
+        raise PlanError(f"the plan runs the model as it was given, which one place does, and names "
+                        f"{', '.join(map(str, plan.places))}; make a new one with "
+                        f"coexec plan")  # fmt: skip
     pieces: dict[str, list[Region]] = {task.name: [] for task in graph.tasks}
     for order in plan.order.values():
         for before, piece in pairwise(order):

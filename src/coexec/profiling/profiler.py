@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from coexec.compiling.compiled import CompiledPlan
@@ -26,6 +27,7 @@ from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Schedule
 from coexec.profiling.links import crossing, launch_overhead, wake_up
 from coexec.profiling.store import Measurement, ProfileStore
+from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.runtime.executor import Executor, Waiting
 from coexec.runtime.recorder import RealRecorder
 from coexec.system.hardware import Link, Place, System
@@ -62,12 +64,15 @@ class Profiler:
         effort: Effort | None = None,
         progress: Progress | None = None,
         waiting: Waiting = "passive",
+        quiet: Quiet | None = None,
     ) -> None:
         """
         Args:
             fresh: measure everything anew and replace what is stored.
             waiting: how the threads of two devices will wait for each other.
+            quiet: measure only while another process is not asked for anything.
         """
+        self._quiet = quiet
         self._waiting: Waiting = waiting
         self._devices = devices
         self._store = store
@@ -175,7 +180,7 @@ class Profiler:
                 and (_stable(rows, effort) or time.perf_counter() - started_s > effort.budget_s)
             ):
                 recorder = RealRecorder(compiled, [d.spec.name for d in self._devices])
-                executor.run(feeds, recorder)
+                undisturbed(partial(executor.run, feeds, recorder), self._quiet)
                 rows.append(_task_seconds(recorder.trace(), graph))
                 self._progress(what, len(rows), effort.most)
         self._progress(what, effort.most, effort.most)

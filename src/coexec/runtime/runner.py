@@ -1,7 +1,7 @@
 """What runs a prepared plan, wherever it does so."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, Self
 
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import Recorder
@@ -30,4 +30,10 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Give everything back. May be called again."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
         ...

@@ -1,8 +1,8 @@
 """From a model and device names to any of the stages, each kept in the cache."""
 
-from coexec.workbench.bench import Workbench, make_plan
+from coexec.workbench.bench import Workbench, make_plan, opened_cache
 from coexec.workbench.prepared import Candidate, Prepared, Requests, Simulated
 from coexec.workbench.settings import AUTO, Settings
 
 __all__ = ["AUTO", "Candidate", "Prepared", "Requests", "Settings", "Simulated", "Workbench",
-           "make_plan"]  # fmt: skip
+           "make_plan", "opened_cache"]  # fmt: skip

@@ -4,24 +4,27 @@ Session and command line both go through here.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.cache import Cache
-from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled, without_modules
 from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
-from coexec.engines.base import OpenEngine
+from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
-from coexec.engines.opened import OpenDevice
+from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.schedule import Schedule
 from coexec.runtime.executor import Executor
+from coexec.runtime.runner import Runner
+from coexec.runtime.whole import WholeModel
 from coexec.system.hardware import Place, System
 from coexec.workbench.given import GivenModel
 from coexec.workbench.prepared import Prepared
@@ -102,6 +105,7 @@ class Workbench:
             profiler = Profiler(
                 self.devices, store, fresh=self.settings.fresh, effort=self.settings.effort,
                 progress=self.settings.progress, waiting=self.settings.waiting,
+                quiet=self.settings.quiet,
             )  # fmt: skip
             return profiler.cost(self.compiler), profiler.system()
 
@@ -113,9 +117,17 @@ class Workbench:
             self._refuse_partial(self.devices[0].first)
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
             place = self.devices[0].first.place
-            return Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
-        cost, system = self.measured
-        return make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
+            plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
+        else:
+            cost, system = self.measured
+            plan = make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
+        return self.whole(plan)
+
+    def whole(self, plan: Plan) -> Plan:
+        """``plan``, as given where one engine that has its own session computes all of it."""
+        places = plan.places
+        alone = len(places) == 1 and engine_at(places[0], self.devices).has_own_session
+        return replace(plan, as_given=True) if alone else plan
 
     def pinned(self, cost: CostModel, system: System) -> CostModel:
         """``cost`` as planners see it: a pinned task runs nowhere else."""
@@ -153,20 +165,32 @@ class Workbench:
 
     def compiled(self, plan: Plan) -> CompiledPlan:
         """A plan ready to start."""
-        return self.compiler.compile(self.schedule(plan), self.devices)
+        schedule = self.schedule(plan)
+        if plan.as_given:
+            return without_modules(schedule)
+        return self.compiler.compile(schedule, self.devices)
 
     def prepared_by(self, planner: str, options: Mapping[str, Any]) -> Prepared:
         """The plan of a planner, compiled; from the cache if it is there and sound."""
-        pins = sorted(self.settings.pins.items())
-        asked = repr((planner, sorted(options.items()), pins))
-        return self._kept(asked, lambda: self.plan(planner, options), self.settings.fresh)
+        asked = self._asked(planner, options)
+        if not self.settings.fresh and (found := self._found(asked)) is not None:
+            return found
+        return self._made(asked, self.plan(planner, options))
+
+    def found(self, planner: str, options: Mapping[str, Any]) -> Prepared | None:
+        """The plan of a planner from the cache, if it is there and sound."""
+        return None if self.settings.fresh else self._found(self._asked(planner, options))
 
     def prepared(self, plan: Plan) -> Prepared:
         """``plan`` compiled; from the cache if it is there and sound."""
-        return self._kept(repr(plan.to_json()), lambda: plan, fresh=False)
+        asked = repr(plan.to_json())
+        return self._found(asked) or self._made(asked, plan)
 
-    def start(self, prepared: Prepared) -> Executor:
+    def start(self, prepared: Prepared) -> Runner:
         """What runs a plan on the devices; to be closed by the caller."""
+        if prepared.plan.as_given:
+            engine = engine_at(prepared.plan.places[0], self.devices)
+            return WholeModel(engine, partial(_own_session, engine, self.given))
         return Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
 
     def release(self) -> None:
@@ -174,24 +198,36 @@ class Workbench:
         for device in self.devices:
             device.close()
 
-    def _kept(self, asked: str, make: Callable[[], Plan], fresh: bool) -> Prepared:
-        """What is cached of what was asked for; else what ``make`` makes, compiled and cached."""
+    def _asked(self, planner: str, options: Mapping[str, Any]) -> str:
+        return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
 
-        def key() -> str:
-            text = repr((self.given.digest, self._described.fingerprint, asked))
-            return hashlib.sha256(text.encode()).hexdigest()[:24]
+    def _key(self, asked: str) -> str:
+        text = repr((self.given.digest, self._described.fingerprint, asked))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-        entry = None if fresh else self.cache.find("plans", key())
-        if entry is not None:
-            with suppress(StoreError, PlanError, KeyError):  # damaged: it is made again
-                compiled, extra = load_compiled(entry, self.cache.weights)
-                return Prepared(self, Plan.from_json(extra["plan"]), compiled)
-        plan = make()
+    def _found(self, asked: str) -> Prepared | None:
+        entry = self.cache.find("plans", self._key(asked))
+        if entry is None:
+            return None
+        with suppress(StoreError, PlanError, KeyError):  # damaged: it is made again
+            compiled, extra = load_compiled(entry, self.cache.weights)
+            return Prepared(self, Plan.from_json(extra["plan"]), compiled)
+        return None
+
+    def _made(self, asked: str, plan: Plan) -> Prepared:
+        """``plan`` compiled, and kept in the cache."""
         compiled = self.compiled(plan)
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
-            # Asked again: the digest is another if the model changed while it was loaded.
-            self.cache.add("plans", key(), save_compiled(compiled, {"plan": plan.to_json()}))
+            # The key only now: it is another if the model changed while it was loaded.
+            extra = {"plan": plan.to_json()}
+            self.cache.add("plans", self._key(asked), save_compiled(compiled, extra))
         return Prepared(self, plan, compiled)
+
+
+def _own_session(engine: OpenEngine, given: GivenModel) -> OwnSession:
+    session = engine.own_session(given.resolved())
+    assert session is not None  # the plan says so
+    return session
 
 
 def opened_cache(cache: Cache | Path | str | None) -> Cache:

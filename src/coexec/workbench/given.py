@@ -78,7 +78,7 @@ class GivenModel:
     def _load(self, **how: Any) -> "Model":
         from coexec.frontend.load import load
 
-        return load(self._resolved(), shapes=self._shapes, name=self._name(), **how)
+        return load(self.resolved(), shapes=self._shapes, name=self._name(), **how)
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
@@ -86,7 +86,8 @@ class GivenModel:
             return text.removeprefix(ZOO) if text.startswith(ZOO) else Path(text).stem
         return ""
 
-    def _resolved(self) -> Any:
+    def resolved(self) -> Any:
+        """The model as it was given; one of the zoo is built."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
             from coexec.zoo import build
 
@@ -99,7 +100,7 @@ class GivenModel:
         from coexec.frontend.read import read
         from coexec.frontend.simplify import fix_shapes
 
-        model = read(self._resolved())
+        model = read(self.resolved())
         fix_shapes(model, self._shapes)
         return plain_session(model, threads)
 

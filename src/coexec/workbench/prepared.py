@@ -27,13 +27,16 @@ class Candidate:
 
     devices: tuple[str, ...]
     planner: str
-    predicted_s: float
+    predicted_s: float | None
+    """None of a device alone: it needs no profile, and is always measured."""
     paced_s: float | None = None
     """Median of requests that come as a camera sends them; None if it was not worth a run."""
     loop_s: float | None = None
     """Median of requests one after the other."""
     requests: Requests = "paced"
     """The figure of these two by which it was compared."""
+    spread: float | None = None
+    """Of the rounds of that figure: the middle half over the median."""
     refused: str | None = None
     """Why this configuration cannot run the model."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coexec import arguments
 from coexec.cache import Cache
+from coexec.profiling.traffic import Quiet
 from coexec.runtime.executor import Waiting
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
@@ -45,14 +46,18 @@ class Settings:
     """How threads wait for each other during a run, see `coexec.runtime.executor.Executor`."""
     fresh: bool = False
     """Measure and decide anew what is cached already."""
-    background: bool = False
-    """Answer from the CPU while kernels for other engines still compile."""
+    background: bool | None = None
+    """Answer at once, from the engine's own session, while the plan is still being made. None: for
+    "auto", and for shapes that come with a request."""
     replan: float | None = None
     """Plan anew when a device is off its profile by more than this share for some time."""
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
     progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
     """Told what is measured, how much of it is done, and how much there is."""
+
+    quiet: Quiet | None = field(default=None, compare=False)
+    """Measure only while another process is not asked for anything."""
 
     def __post_init__(self) -> None:
         checked = {

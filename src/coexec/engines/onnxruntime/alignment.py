@@ -19,6 +19,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from coexec.frontend.lowered import LAYOUT
+from coexec.ort import OrtSession
 
 __all__ = ["align", "block_of"]
 
@@ -310,7 +311,7 @@ def _block(folder: Path) -> int:
     options.log_severity_level = 3
     path = folder / "block.onnx"
     options.optimized_model_filepath = str(path)
-    ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    OrtSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     optimised = onnx.load(str(path))
     path.unlink()
     padded = _padded_count(optimised.graph)

@@ -9,18 +9,19 @@ from typing import Any
 import onnxruntime as ort
 
 from coexec.engines.base import OpenEngine
-from coexec.errors import DeviceError, ExecutionError, first_line
+from coexec.engines.detect import usable_cores
+from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.ort import OrtSession, as_ours, raised_by_ort
 from coexec.system.hardware import Device, EngineInfo
 
-__all__ = ["CpuCluster", "OrtProgram", "session_options"]
-
-_ORT_FOLDER = os.path.dirname(ort.__file__) + os.sep
+__all__ = ["CpuCluster", "OrtOwnSession", "OrtProgram", "session_options"]
 
 
 class CpuCluster(OpenEngine):
     """ONNX Runtime on the cores of one device: one thread a core, bound to it."""
 
+    has_own_session = True
     layout_ops: LayoutOps = frozenset(
         {
             ("", "Identity"),
@@ -47,6 +48,41 @@ class CpuCluster(OpenEngine):
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return OrtProgram(module, options, self.device.name)
 
+    def own_session(self, model: Any) -> "OrtOwnSession":
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # every error is raised too
+        if set(self.device.cores) != set(usable_cores()):  # all cores: as ONNX Runtime likes it
+            options.intra_op_num_threads = len(self.device.cores)
+            _bind_threads(options, self.device.cores)
+        return OrtOwnSession(_opened(model, options), self.device.name)
+
+
+def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
+    if not isinstance(model, bytes | str | os.PathLike):
+        from coexec.frontend.plain import own_session  # it imports ONNX, which takes a while
+
+        return own_session(model, options)
+    with as_ours(ModelError, ModelError):
+        return OrtSession(model, options, providers=["CPUExecutionProvider"])
+
+
+class OrtOwnSession:
+    """ONNX Runtime's session of a whole model."""
+
+    def __init__(self, session: OrtSession, device: str) -> None:
+        self._session = session
+        self._device = device
+        self._names = [output.name for output in session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            outputs = self._session.run(self._names, feeds)
+        except Exception as error:
+            if not raised_by_ort(error):
+                raise  # by a signal handler, in the middle of the call
+            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+        return dict(zip(self._names, outputs, strict=True))
+
 
 class OrtProgram:
     """One ONNX Runtime session that reads and writes tensors of the caller."""
@@ -58,9 +94,7 @@ class OrtProgram:
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         try:
-            self._session = ort.InferenceSession(
-                module.proto, options, providers=["CPUExecutionProvider"]
-            )
+            self._session = OrtSession(module.proto, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             names = ", ".join(t.name for t in module.outputs)
             raise DeviceError(f"{device} cannot compile what makes {names}: {first_line(error)}; "
@@ -79,7 +113,7 @@ class OrtProgram:
 class _BoundSession:
     """ONNX Runtime's IO binding on memory of the caller: nothing is copied."""
 
-    def __init__(self, session: ort.InferenceSession, device: str) -> None:
+    def __init__(self, session: OrtSession, device: str) -> None:
         self._session = session
         self._device = device
         self._binding = session.io_binding()
@@ -102,21 +136,9 @@ class _BoundSession:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            if not _raised_by_engine(error):
+            if not raised_by_ort(error):
                 raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
-
-
-def _raised_by_engine(error: Exception) -> bool:
-    """Whether ONNX Runtime raised it: by its type, or because its own code is where it arose."""
-    if type(error).__module__.startswith("onnxruntime."):
-        return True
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None or not isinstance(error, RuntimeError | MemoryError):
-        return False
-    return traceback.tb_frame.f_code.co_filename.startswith(_ORT_FOLDER)
 
 
 def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:
@@ -132,11 +154,16 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if _share_allocator():
         options.add_session_config_entry("session.use_env_allocators", "1")
+    _bind_threads(options, cores)
+    return options
+
+
+def _bind_threads(options: ort.SessionOptions, cores: Sequence[int]) -> None:
+    """Bind each thread of a session but the caller's to a core of its own."""
     if len(cores) > 1:
         # The first core is the calling thread's. ONNX Runtime counts cores from 1.
         others = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
-    return options
 
 
 _shared: list[bool] = []

@@ -17,6 +17,7 @@ from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.frontend.lowered import BORDER
 from coexec.frontend.plain import value_info
+from coexec.ort import OrtSession
 
 __all__ = ["lower"]
 
@@ -50,7 +51,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     options.add_session_config_entry(f"{prefix}_file_name", "lowered.bin")
     options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_WEIGHT_BYTES))
     try:
-        ort.InferenceSession(str(marked), options, providers=["CPUExecutionProvider"])
+        OrtSession(str(marked), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelError(
             f"ONNX Runtime does not accept the model: {first_line(error)}; check it with "
@@ -89,7 +90,7 @@ def _record_shapes(lowered: Path) -> None:
     path = lowered.with_name("probe.onnx")
     onnx.save(probe, str(path))
     options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = OrtSession(str(path), options, providers=["CPUExecutionProvider"])
     for output in session.get_outputs():
         info = value_info(output)
         if info is not None:

@@ -1,0 +1,191 @@
+"""Plans that are made in the background, by another process, while the program is served.
+
+The other process runs only where nobody else wants the processors, and measures only while the
+program is not asked for anything. What it decides lies in the cache afterwards. It has memory of
+its own, and a driver that crashes in it takes nothing along.
+
+    python -m coexec.choosing.background    # told by its standard input what to prepare
+"""
+
+import atexit
+import contextlib
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coexec.choosing.prepare import prepare
+from coexec.engines import child
+from coexec.errors import CoexecError, ExecutionError
+from coexec.profiling.traffic import Quiet, Traffic
+from coexec.workbench import Settings, opened_cache
+
+__all__ = ["TRAFFIC", "Job", "cancel", "submit"]
+
+TRAFFIC = Traffic()
+"""Of all sessions of this process."""
+_PATIENCE_S = 20.0
+"""Of waiting for gaps between requests: a program that never rests is measured beside."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A plan to be prepared."""
+
+    source: Any
+    """A path, "zoo:NAME", or the model's bytes."""
+    settings: Settings
+    done: Callable[[CoexecError | None], None]
+    """Called by another thread when the plan lies in the cache, or with why it does not."""
+    after_s: float = 0.0
+    """Seconds to wait before it begins: a program that ends soon has not paid for it."""
+    again: bool = False
+    """Race again what was decided in doubt."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class _Jobs:
+    """One thread that does the jobs, one after the other, and ends when there are none."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._left = 0
+        self._current: tuple[Job, subprocess.Popen[bytes]] | None = None
+
+    def submit(self, job: Job) -> None:
+        with self._lock:
+            self._left += 1
+            self._waiting.put(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="coexec plan", daemon=True)
+                self._thread.start()
+
+    def cancel(self, job: Job) -> None:
+        job.cancelled.set()
+        if self._current is not None and self._current[0] is job:
+            self._current[1].kill()
+
+    def _work(self) -> None:
+        while True:
+            job = self._waiting.get()
+            if not job.cancelled.wait(job.after_s):
+                error = self._outcome(job)
+                if not job.cancelled.is_set():
+                    job.done(error)
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._thread = None
+                    return
+
+    def _outcome(self, job: Job) -> CoexecError | None:
+        """Do a job in another process; why it could not be done."""
+        if not child.possible():
+            return ExecutionError("no process can be started to plan in the background; make the "
+                                  "session with background=False")  # fmt: skip
+        root = opened_cache(job.settings.cache).root
+        settings = replace(job.settings, cache=root, progress=None, quiet=None, background=False)
+        process = None
+        try:
+            process = subprocess.Popen(
+                child.command("coexec.choosing.background"), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child.variables(),
+            )  # fmt: skip
+            self._current = job, process
+            assert process.stdin is not None and process.stdout is not None
+            pickle.dump((job.source, settings, TRAFFIC.publish(), job.again), process.stdin)
+            process.stdin.flush()
+            answer: CoexecError | None = pickle.load(process.stdout)
+            return answer
+        except (OSError, EOFError, pickle.PickleError, TypeError, AttributeError) as error:
+            return ExecutionError(f"the process that plans in the background has ended early "
+                                  f"({type(error).__name__})")  # fmt: skip
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the process that is under way. What it keeps in the cache is whole at any time."""
+        current, self._current = self._current, None
+        if current is None:
+            return
+        process = current[1]
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        process.wait()
+
+
+_jobs = _Jobs()
+
+
+def submit(job: Job) -> None:
+    """Prepare a plan as soon as those before are ready."""
+    _jobs.submit(job)
+
+
+def cancel(job: Job) -> None:
+    """Prepare it no more; nobody is told."""
+    _jobs.cancel(job)
+
+
+def _end() -> None:
+    _jobs.end()
+    TRAFFIC.withdraw()
+
+
+def _forget() -> None:
+    """In a forked child: thread and process belong to the parent."""
+    global _jobs
+    _jobs = _Jobs()
+    TRAFFIC.leave()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _serve() -> None:
+    """Prepare what is asked for, and tell whether it is ready. Ends when its parent does."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a driver prints is no answer
+    source, settings, traffic, again = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _step_back()
+    try:
+        settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
+        prepare(source, settings, again=again)
+        answer: CoexecError | None = None
+    except CoexecError as error:
+        answer = error
+    except OSError as error:
+        answer = ExecutionError(f"planning in the background failed: {error}")
+    pickle.dump(answer, answers)
+    answers.flush()
+    os._exit(0)  # no engine's threads are waited for
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def _step_back() -> None:
+    """Run only where nobody else wants to."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,252 @@
+"""Which plan answers a session's requests, by the shapes of its inputs.
+
+Where there is none, the engine's own session answers, which a caller has (`session`): until a plan
+is ready, where none is faster, and for good when a device of a plan has failed.
+"""
+
+import logging
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from coexec.choosing import background
+from coexec.choosing.background import Job
+from coexec.choosing.prepare import known, prepare
+from coexec.errors import CoexecError, DegradedWarning
+from coexec.runtime.runner import Runner
+from coexec.units import format_seconds
+from coexec.workbench import Prepared, Settings, opened_cache
+
+__all__ = ["Running", "Serving", "Shapes"]
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of the inputs that the model leaves dynamic, by name."""
+
+_KEPT = 8
+"""Shapes whose plans stay open, the latest first."""
+_WORTH_S = 2.0
+"""Of answering requests of a shape that came with a request: before, nobody knows whether more
+will come, and planning takes as long."""
+_HEAD_START_S = 1.0
+"""For the program to go on, before planning in the background begins."""
+_AGAIN_S = 30.0
+"""The same before a choice that was made in doubt is raced again."""
+
+_log = logging.getLogger("coexec")
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A plan with what runs it."""
+
+    runner: Runner
+    prepared: Prepared
+
+
+@dataclass(eq=False)
+class _State:
+    """Of one set of shapes."""
+
+    running: Running | None = None
+    reason: str | None = None
+    """Why the engine's own session answers in place of the plan that was asked for."""
+    job: Job | None = None
+    spent_s: float = 0.0
+
+
+class Serving:
+    """The plans of one session. May be used by several threads."""
+
+    def __init__(self, source: Any, settings: Settings) -> None:
+        """
+        Args:
+            source: a path, "zoo:NAME", bytes, or what `Workbench` takes if nothing is planned in
+                the background.
+        """
+        self.source, self._settings = source, settings
+        self._states: OrderedDict[Shapes, _State] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.cache = opened_cache(settings.cache)
+        self.changed: Callable[[], None] = lambda: None
+        """Called by any thread when a plan has taken over."""
+
+    def running(self, shapes: Shapes) -> Running | None:
+        """The plan that answers requests of these shapes; None: the engine's own session does."""
+        state = self._states.get(shapes)
+        return None if state is None else state.running
+
+    def reason(self, shapes: Shapes) -> str | None:
+        """Why the own session answers in place of the plan; None if all is as asked for."""
+        state = self._states.get(shapes)
+        return None if state is None else state.reason
+
+    def start_known(self, shapes: Shapes) -> bool:
+        """Start what was chosen before for these shapes; whether anything was."""
+        settings = self._of(shapes)
+        found = known(self.source, settings)
+        if found is None:
+            return False
+        state = self._state(shapes)
+        try:
+            self._take(state, found.prepared)
+        except CoexecError as error:
+            state.reason = str(error)
+        if found.doubt is not None:
+            self._submit(shapes, state, after_s=_AGAIN_S, again=True)
+        return True
+
+    def start_now(self, shapes: Shapes) -> None:
+        """Plan for these shapes, and return when it is done.
+
+        Raises:
+            CoexecError: no plan can be had.
+        """
+        self._take(self._state(shapes), prepare(self.source, self._of(shapes)))
+
+    def start_later(self, shapes: Shapes) -> None:
+        """Plan for these shapes in the background."""
+        state = self._state(shapes)
+        state.reason = "its plan is still being made"
+        self._submit(shapes, state, after_s=_HEAD_START_S)
+
+    def answered(self, shapes: Shapes, seconds: float) -> None:
+        """The own session has answered a request of shapes that came with it."""
+        state = self._states.get(shapes)
+        if state is None:
+            if self.start_known(shapes):
+                return
+            state = self._state(shapes)
+            state.reason = "its plan is not made before more requests of these shapes have come"
+        state.spent_s += seconds
+        if state.job is None and state.running is None and state.spent_s >= _WORTH_S:
+            self.start_later(shapes)
+
+    def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:
+        """A device of the plan has failed, and the own session has answered: it goes on so."""
+        state = self._states.get(shapes)
+        if state is None or state.running is not running:
+            return
+        state.running, state.reason = None, str(error)
+        running.runner.close()
+        warnings.warn(
+            f"{error}. The session carries on with ONNX Runtime on the CPU",
+            DegradedWarning, stacklevel=4,
+        )  # fmt: skip
+
+    def replace(self, old: Running, prepared: Prepared) -> None:
+        """Run another plan on the same devices from now on, in place of ``old``."""
+        for state in list(self._states.values()):
+            if state.running is old:
+                self._take(state, prepared)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until nothing is planned in the background any more."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for state in list(self._states.values()):
+            while state.job is not None and (end_s is None or time.monotonic() < end_s):
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """Close what runs, and plan no more. May be called by the garbage collector."""
+        self._closed = True
+        for state in list(self._states.values()):
+            self._drop(state)
+
+    def after_fork(self) -> None:
+        """In a forked child: nothing is planned in the background any more."""
+        self._lock = threading.Lock()
+        for state in self._states.values():
+            state.job = None
+
+    def _of(self, shapes: Shapes) -> Settings:
+        own = self._settings
+        return replace(own, shapes={**own.shapes, **dict(shapes)}) if shapes else own
+
+    def _state(self, shapes: Shapes) -> _State:
+        with self._lock:
+            state = self._states.setdefault(shapes, _State())
+            self._states.move_to_end(shapes)
+            left = [self._states.popitem(last=False)[1] for _ in range(len(self._states) - _KEPT)]
+        for old in left:
+            self._drop(old)
+        return state
+
+    def _drop(self, state: _State) -> None:
+        job, running = state.job, state.running
+        state.job = state.running = None
+        if job is not None:
+            background.cancel(job)
+        if running is not None:
+            running.runner.close()
+
+    def _submit(self, shapes: Shapes, state: _State, after_s: float, again: bool = False) -> None:
+        done = partial(self._prepared, shapes, state, time.monotonic() + after_s)
+        state.job = Job(self.source, self._of(shapes), done, after_s, again)
+        background.submit(state.job)
+
+    def _prepared(
+        self, shapes: Shapes, state: _State, began_s: float, error: CoexecError | None
+    ) -> None:
+        """The background is ready with a job."""
+        took_s = time.monotonic() - began_s
+        try:
+            settings = replace(self._of(shapes), fresh=False)
+            found = None if error is not None else known(self.source, settings)
+            if found is None:
+                state.reason = str(error or f"the plan could not be kept in {self.cache.root}")
+                _log.warning("%s: no plan was made in the background: %s", self._name(shapes),
+                             state.reason)  # fmt: skip
+                return
+            self._take(state, found.prepared)
+            _log.info("%s: %s, decided in %s in the background, kept in %s", self._name(shapes),
+                      _told(found.prepared), format_seconds(took_s), self.cache.root)  # fmt: skip
+        except CoexecError as failed:
+            state.reason = str(failed)
+            _log.warning("%s: its plan does not start: %s", self._name(shapes), failed)
+        finally:
+            state.job = None
+
+    def _name(self, shapes: Shapes) -> str:
+        source = self.source if isinstance(self.source, str) else "the model"
+        at = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes)
+        return f"{source} ({at})" if at else source
+
+    def _take(self, state: _State, prepared: Prepared) -> None:
+        """Let a plan answer from now on."""
+        own_is_best = prepared.plan.as_given and self._settings.devices is None
+        new = None if own_is_best else Running(prepared.work.start(prepared), prepared)
+        if new is not None:
+            _warm_up(new)
+        with self._lock:
+            old, state.running, state.reason = state.running, new, None
+        if old is not None:
+            old.runner.close()
+        if self._closed:
+            self._drop(state)
+        elif new is not None:
+            self.changed()
+
+
+def _warm_up(running: Running) -> None:
+    """One run before the first request: memory is allocated and bound in it."""
+    import numpy as np
+
+    inputs = running.prepared.compiled.inputs
+    feeds = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
+    with suppress(CoexecError):  # zeros do not suit every model
+        running.runner.run(feeds)
+
+
+def _told(prepared: Prepared) -> str:
+    """A choice in words, for the log."""
+    plan = prepared.plan
+    if plan.as_given:
+        return f"{', '.join(map(str, plan.places))} alone is the fastest"
+    return f"{plan.provenance.planner} on {', '.join(map(str, plan.places))} answers from now on"

@@ -1,0 +1,95 @@
+"""Run a whole model in the own session of one engine."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from coexec.engines.base import OpenEngine, OwnSession
+from coexec.engines.detect import usable_cores
+from coexec.errors import ClosedError
+from coexec.frontend.module import Array
+from coexec.runtime import forks
+from coexec.runtime.recorder import Recorder
+from coexec.runtime.workers import bind_thread
+
+__all__ = ["WholeModel"]
+
+_NOTHING = Recorder()
+
+
+class WholeModel:
+    """The only segment of a plan that runs its model as it was given: a `Runner`.
+
+    Requests of several threads run at the same time, as in the engine's own session. On some of
+    the machine's cores only, the thread of a request computes there; elsewhere it is left alone.
+    """
+
+    def __init__(self, engine: OpenEngine, make: Callable[[], OwnSession]) -> None:
+        """
+        Args:
+            make: opens the engine's session. Called again in a forked child, if the engine's
+                sessions do not work there.
+
+        Raises:
+            ModelError: the engine does not take the model.
+        """
+        self._engine = engine
+        self._make = make
+        part = set(engine.device.cores) != set(usable_cores())
+        self._cores = set(engine.thread_cores) if part else set()
+        self._lock = threading.Lock()
+        self._session: OwnSession | None = make()
+        self._closed = False
+        forks.watch(self)
+
+    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
+        """As `Runner.run`."""
+        recorder = recorder or _NOTHING
+        session = self._opened()
+        recorder.start(self._engine.device.name)
+        with _bound(self._cores), forks.COMPUTING:
+            recorder.begin(0)
+            outputs = session.run(feeds)
+            recorder.end(0)
+        return outputs
+
+    def _opened(self) -> OwnSession:
+        if self._closed:
+            raise ClosedError("the session is closed; make a new one")
+        if self._session is None:
+            with self._lock:
+                self._session = self._session or self._make()
+        return self._session
+
+    def close(self) -> None:
+        """Give the session back, as soon as no thread is inside of it. May be called again."""
+        self._closed = True
+        self._session = None
+
+    def after_fork(self) -> None:
+        """In a forked child: its threads are gone."""
+        self._lock = threading.Lock()
+        if self._session is not None and self._engine.after_fork != "works":
+            forks.keep_for_ever(self._session)
+            self._session = None
+
+    def __enter__(self) -> "WholeModel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def _bound(cores: set[int]) -> Iterator[None]:
+    """The calling thread on ``cores``, and afterwards where it was."""
+    before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else cores
+    if before == cores:
+        yield
+        return
+    try:
+        bind_thread(cores)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
