@@ -23,6 +23,7 @@ __all__ = [
     "check_cache",
     "check_devices",
     "check_feeds",
+    "check_mode",
     "check_model",
     "check_names",
     "check_planner",
@@ -35,6 +36,7 @@ __all__ = [
 
 _Array = npt.NDArray[Any]
 _WAITING = ("passive", "active")
+_MODES = ("latency", "throughput")
 
 
 def check_model(model: Any) -> Any:
@@ -164,6 +166,15 @@ def check_waiting(waiting: Any) -> None:
     """How threads wait for each other."""
     if not isinstance(waiting, str) or waiting not in _WAITING:
         raise UsageError(f"waiting is {waiting!r}; it is {' or '.join(map(repr, _WAITING))}")
+
+
+def check_mode(mode: Any, planner: str, auto: str) -> None:
+    """What is to be fast. Only the planner ``auto`` knows both."""
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise UsageError(f"mode is {mode!r}; it is {' or '.join(map(repr, _MODES))}")
+    if mode != "latency" and planner != auto:
+        raise UsageError(f"mode={mode!r} and planner={planner!r}: a planner lets all devices work "
+                         f"on one request; leave it out")  # fmt: skip
 
 
 def check_names(outputs: Sequence[str], asked: Any) -> list[str]:

@@ -16,7 +16,6 @@ from coexec import arguments
 from coexec.arguments import check_feeds, check_names
 from coexec.cache import Cache
 from coexec.choosing.background import TRAFFIC
-from coexec.choosing.prepare import check
 from coexec.choosing.replan import Replanner
 from coexec.choosing.serving import Running, Serving, Shapes
 from coexec.engines.detect import usable_cores
@@ -29,7 +28,7 @@ from coexec.ort import LazyOrtSession, OrtSession, as_ours
 from coexec.runtime.executor import Waiting
 from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Span, Trace
-from coexec.workbench import AUTO, Settings
+from coexec.workbench import AUTO, Mode, Settings
 from coexec.workbench.given import ZOO
 
 __all__ = ["InferenceSession", "NodeArg"]
@@ -75,6 +74,7 @@ class InferenceSession(LazyOrtSession):
         background: bool | None = None,
         pins: Mapping[str, str] | None = None,
         replan: float | None = None,
+        mode: Mode = "latency",
         waiting: Waiting = "passive",
         **ort_keywords: Any,
     ) -> None:
@@ -104,6 +104,9 @@ class InferenceSession(LazyOrtSession):
             pins: devices by names of tasks, patterns such as "conv*" allowed.
             replan: watch the runs, and plan anew when a device has for some time been slower or
                 faster than its profile says by more than this share (0.25 is a quarter).
+            mode: "latency": all devices work on one request, which ends soon. "throughput": many
+                requests at once, of several threads, each on devices of its own if that answers
+                more of them a second.
             waiting: what threads do that wait for another device during a run: "passive" ones
                 sleep, "active" ones keep their core and go on sooner.
             ort_keywords: what ONNX Runtime's class takes besides.
@@ -118,7 +121,7 @@ class InferenceSession(LazyOrtSession):
             "devices": split_names(devices) if isinstance(devices, str) else devices,
             "planner": planner, "planner_options": planner_options, "shapes": shapes,
             "cache": cache, "engine_options": engine_options, "pins": pins, "waiting": waiting,
-            "background": background, "replan": replan,
+            "background": background, "replan": replan, "mode": mode,
         }  # fmt: skip
         self._settings = settings = Settings(**{k: v for k, v in given.items() if v is not None})
         self._latest: Shapes = ()
@@ -143,8 +146,8 @@ class InferenceSession(LazyOrtSession):
             self.open_ort()
             return
         serving.changed = partial(_give_back, weakref.ref(self))
-        check(serving.source, self._settings)
-        if not self._settings.fresh and serving.start_known(()) and not own_is_wanted:
+        asked = serving.check()
+        if asked.is_told_quickly and serving.start_known((), asked) and not own_is_wanted:
             return
         self.open_ort()
         if any(_is_dynamic(arg, self._settings.shapes) for arg in self._inputs_meta):
@@ -323,7 +326,10 @@ class InferenceSession(LazyOrtSession):
         """The devices that the plan of the latest request uses; none: ONNX Runtime's session."""
         serving = self._serving
         running = None if serving is None else serving.running(self._latest) or self._running
-        return () if running is None else running.prepared.plan.used
+        if running is None:
+            return ()
+        plans = running.prepared, *running.prepared.beside
+        return tuple(name for plan in plans for name in plan.plan.used)
 
     def io_binding(self) -> Any:
         """ONNX Runtime's own, for its own session."""

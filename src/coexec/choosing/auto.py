@@ -41,6 +41,7 @@ from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.timing.simulate import simulate
 from coexec.workbench import Candidate, Prepared, Requests, Settings, Workbench
 from coexec.workbench.bench import opened_cache
+from coexec.workbench.given import GivenModel
 
 __all__ = ["Auto"]
 
@@ -137,6 +138,11 @@ class Auto:
 
     def _open(self, names: Sequence[str]) -> Workbench:
         return Workbench(self._source, replace(self._settings, devices=names, cache=self._cache))
+
+    @property
+    def given(self) -> GivenModel:
+        """The model."""
+        return self._first.given
 
     @property
     def known(self) -> Prepared | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coexec.choosing.prepare import prepare
+from coexec.choosing.prepare import Asked
 from coexec.engines import child
 from coexec.errors import CoexecError, ExecutionError
 from coexec.profiling.traffic import Quiet, Traffic
@@ -40,8 +40,10 @@ class Job:
     source: Any
     """A path, "zoo:NAME", or the model's bytes."""
     settings: Settings
+    needed: Callable[[], bool]
+    """Asked by another thread when the job's turn has come: whether it has to be done."""
     done: Callable[[CoexecError | None], None]
-    """Called by another thread when the plan lies in the cache, or with why it does not."""
+    """Called by that thread when the plan lies in the cache, or with why it does not."""
     after_s: float = 0.0
     """Seconds to wait before it begins: a program that ends soon has not paid for it."""
     again: bool = False
@@ -75,7 +77,7 @@ class _Jobs:
     def _work(self) -> None:
         while True:
             job = self._waiting.get()
-            if not job.cancelled.wait(job.after_s):
+            if not job.cancelled.wait(job.after_s) and job.needed():
                 error = self._outcome(job)
                 if not job.cancelled.is_set():
                     job.done(error)
@@ -163,7 +165,7 @@ def _serve() -> None:
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
-        prepare(source, settings, again=again)
+        Asked(source, settings).prepare(again)
         answer: CoexecError | None = None
     except CoexecError as error:
         answer = error

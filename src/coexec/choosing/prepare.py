@@ -1,59 +1,76 @@
 """The plan of any planner, "auto" or another: where the two are told apart."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from coexec.choosing.auto import Auto
+from coexec.choosing.throughput import Throughput
 from coexec.plans.plan import Plan
 from coexec.workbench import AUTO, Prepared, Settings, Workbench
 
-__all__ = ["MadeBefore", "check", "known", "prepare"]
+__all__ = ["Asked", "prepare"]
 
 
-class MadeBefore(NamedTuple):
-    """A plan that was made before."""
+class Asked:
+    """The plan that settings ask for, for one model."""
 
-    prepared: Prepared
-    doubt: str | None
-    """Why it should be decided again."""
+    def __init__(self, source: Any, settings: Settings) -> None:
+        """Refuse devices and options that do not exist, before anything that takes long.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            UsageError: an option that does not exist.
+        """
+        self._settings = settings
+        self._by: Auto | Throughput | Workbench
+        if settings.planner != AUTO:
+            self._by = Workbench(source, settings)
+        elif settings.mode == "throughput":
+            self._by = Throughput(source, settings)
+        else:
+            self._by = Auto(source, settings)
+
+    @property
+    def is_told_quickly(self) -> bool:
+        """Whether `known` answers without reading the whole model."""
+        return self._by.given.is_told_quickly
+
+    @property
+    def known(self) -> Prepared | None:
+        """The plan, if it was made before and lies in the cache.
+
+        Raises:
+            ModelError: the model is not there.
+        """
+        if not isinstance(self._by, Workbench):
+            return self._by.known
+        return self._by.found(self._settings.planner, self._settings.planner_options)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why what is known should be decided again."""
+        return self._by.doubt if isinstance(self._by, Auto) else None
+
+    def prepare(self, again: bool = False) -> Prepared:
+        """The plan, made now if it is not known.
+
+        ``again``: what "auto" has decided in doubt is decided again.
+
+        Raises:
+            CoexecError: it cannot be had.
+        """
+        if isinstance(self._by, Auto):
+            return self._by.reconsider() if again else self._by.choose()
+        if isinstance(self._by, Throughput):
+            return self._by.choose()
+        return self._by.prepared_by(self._settings.planner, self._settings.planner_options)
 
 
-def check(source: Any, settings: Settings) -> None:
-    """Refuse devices and options that do not exist, before anything that takes long.
-
-    Raises:
-        DeviceError: a device cannot be used.
-        UsageError: an option that does not exist.
-    """
-    Auto(source, settings) if settings.planner == AUTO else Workbench(source, settings)
-
-
-def known(source: Any, settings: Settings) -> MadeBefore | None:
-    """The plan that ``settings`` ask for, if it lies in the cache.
-
-    Raises:
-        CoexecError: the model or a device is not there.
-    """
-    if settings.planner == AUTO:
-        auto = Auto(source, settings)
-        return None if auto.known is None else MadeBefore(auto.known, auto.doubt)
-    work = Workbench(source, settings)
-    found = work.found(settings.planner, settings.planner_options)
-    return None if found is None else MadeBefore(found, None)
-
-
-def prepare(
-    source: Any, settings: Settings, given: Plan | None = None, *, again: bool = False
-) -> Prepared:
+def prepare(source: Any, settings: Settings, given: Plan | None = None) -> Prepared:
     """The plan that is given, or else the one that ``settings`` ask for.
-
-    ``again``: what "auto" has decided in doubt is decided again.
 
     Raises:
         CoexecError: it cannot be had.
     """
     if given is not None:
         return Workbench(source, settings).prepared(given)
-    if settings.planner == AUTO:
-        auto = Auto(source, settings)
-        return auto.reconsider() if again else auto.choose()
-    return Workbench(source, settings).prepared_by(settings.planner, settings.planner_options)
+    return Asked(source, settings).prepare()

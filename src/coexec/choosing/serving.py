@@ -17,7 +17,8 @@ from typing import Any
 
 from coexec.choosing import background
 from coexec.choosing.background import Job
-from coexec.choosing.prepare import known, prepare
+from coexec.choosing.prepare import Asked
+from coexec.choosing.throughput import started
 from coexec.errors import CoexecError, DegradedWarning
 from coexec.runtime.runner import Runner
 from coexec.units import format_seconds
@@ -30,6 +31,8 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _KEPT = 8
 """Shapes whose plans stay open, the latest first."""
+_RETURNED = 2
+"""Requests of a shape, before it is looked for among the plans that were made before."""
 _WORTH_S = 2.0
 """Of answering requests of a shape that came with a request: before, nobody knows whether more
 will come, and planning takes as long."""
@@ -57,7 +60,11 @@ class _State:
     reason: str | None = None
     """Why the engine's own session answers in place of the plan that was asked for."""
     job: Job | None = None
+    asked: int = 0
     spent_s: float = 0.0
+    """Of requests that the own session has answered."""
+    decided: bool = False
+    """A plan was made or found, or cannot be had: nothing more is tried."""
 
 
 class Serving:
@@ -87,18 +94,26 @@ class Serving:
         state = self._states.get(shapes)
         return None if state is None else state.reason
 
-    def start_known(self, shapes: Shapes) -> bool:
+    def check(self) -> Asked:
+        """What the settings ask for, for the shapes that are known without a request.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            UsageError: an option that does not exist.
+        """
+        return Asked(self.source, self._settings)
+
+    def start_known(self, shapes: Shapes, asked: Asked) -> bool:
         """Start what was chosen before for these shapes; whether anything was."""
-        settings = self._of(shapes)
-        found = known(self.source, settings)
-        if found is None:
+        prepared = asked.known
+        if prepared is None:
             return False
         state = self._state(shapes)
         try:
-            self._take(state, found.prepared)
+            self._take(state, prepared)
         except CoexecError as error:
             state.reason = str(error)
-        if found.doubt is not None:
+        if asked.doubt is not None:
             self._submit(shapes, state, after_s=_AGAIN_S, again=True)
         return True
 
@@ -108,7 +123,7 @@ class Serving:
         Raises:
             CoexecError: no plan can be had.
         """
-        self._take(self._state(shapes), prepare(self.source, self._of(shapes)))
+        self._take(self._state(shapes), Asked(self.source, self._of(shapes)).prepare())
 
     def start_later(self, shapes: Shapes) -> None:
         """Plan for these shapes in the background."""
@@ -120,13 +135,16 @@ class Serving:
         """The own session has answered a request of shapes that came with it."""
         state = self._states.get(shapes)
         if state is None:
-            if self.start_known(shapes):
-                return
             state = self._state(shapes)
-            state.reason = "its plan is not made before more requests of these shapes have come"
+            state.reason = "no plan is made before more requests of these shapes have come"
+        state.asked += 1
         state.spent_s += seconds
-        if state.job is None and state.running is None and state.spent_s >= _WORTH_S:
+        if state.running is not None or state.job is not None or state.decided:
+            return
+        if state.spent_s >= _WORTH_S:
             self.start_later(shapes)
+        elif state.asked == _RETURNED:
+            self._submit(shapes, state, after_s=0.0, only_look=True)
 
     def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:
         """A device of the plan has failed, and the own session has answered: it goes on so."""
@@ -150,7 +168,7 @@ class Serving:
         """Until nothing is planned in the background any more."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         for state in list(self._states.values()):
-            while state.job is not None and (end_s is None or time.monotonic() < end_s):
+            while _plans(state) and (end_s is None or time.monotonic() < end_s):
                 time.sleep(0.01)
 
     def close(self) -> None:
@@ -186,32 +204,53 @@ class Serving:
         if running is not None:
             running.runner.close()
 
-    def _submit(self, shapes: Shapes, state: _State, after_s: float, again: bool = False) -> None:
+    def _submit(
+        self, shapes: Shapes, state: _State, after_s: float, *, again: bool = False,
+        only_look: bool = False,
+    ) -> None:  # fmt: skip
+        """Plan in the background, unless the plan was made before; or only look whether it was."""
+
+        def needed() -> bool:
+            found = again or not self._found(shapes, state)
+            if only_look or not found:
+                state.job = None
+                return False
+            return True
+
         done = partial(self._prepared, shapes, state, time.monotonic() + after_s)
-        state.job = Job(self.source, self._of(shapes), done, after_s, again)
+        state.job = Job(self.source, self._of(shapes), needed, done, after_s, again)
         background.submit(state.job)
+
+    def _found(self, shapes: Shapes, state: _State) -> bool:
+        """Take the plan that lies in the cache; whether there was one."""
+        try:
+            settings = replace(self._of(shapes), fresh=False)
+            prepared = Asked(self.source, settings).known
+            if prepared is None:
+                return False
+            self._take(state, prepared)
+            _log.info("%s: %s", self._name(shapes), _told(prepared))
+        except CoexecError as error:
+            state.reason, state.decided = str(error), True
+            _log.warning("%s: its plan does not start: %s", self._name(shapes), error)
+        return True
 
     def _prepared(
         self, shapes: Shapes, state: _State, began_s: float, error: CoexecError | None
     ) -> None:
         """The background is ready with a job."""
         took_s = time.monotonic() - began_s
-        try:
-            settings = replace(self._of(shapes), fresh=False)
-            found = None if error is not None else known(self.source, settings)
-            if found is None:
-                state.reason = str(error or f"the plan could not be kept in {self.cache.root}")
-                _log.warning("%s: no plan was made in the background: %s", self._name(shapes),
-                             state.reason)  # fmt: skip
-                return
-            self._take(state, found.prepared)
-            _log.info("%s: %s, decided in %s in the background, kept in %s", self._name(shapes),
-                      _told(found.prepared), format_seconds(took_s), self.cache.root)  # fmt: skip
-        except CoexecError as failed:
-            state.reason = str(failed)
-            _log.warning("%s: its plan does not start: %s", self._name(shapes), failed)
-        finally:
-            state.job = None
+        name, root = self._name(shapes), self.cache.root
+        if error is not None:
+            state.reason, state.decided = str(error), True
+            _log.warning("%s: nothing was planned in the background: %s", name, error)
+        elif self._found(shapes, state):
+            _log.info("%s: decided in %s in the background, kept in %s", name,
+                      format_seconds(took_s), root)  # fmt: skip
+        else:
+            state.reason, state.decided = f"its plan could not be kept in {root}", True
+            _log.warning("%s: %s; make the session with background=False", name, state.reason)
+        state.job = None
 
     def _name(self, shapes: Shapes) -> str:
         source = self.source if isinstance(self.source, str) else "the model"
@@ -220,18 +259,25 @@ class Serving:
 
     def _take(self, state: _State, prepared: Prepared) -> None:
         """Let a plan answer from now on."""
-        own_is_best = prepared.plan.as_given and self._settings.devices is None
-        new = None if own_is_best else Running(prepared.work.start(prepared), prepared)
+        alone = prepared.plan.as_given and not prepared.beside
+        own_is_best = alone and self._settings.devices is None
+        new = None if own_is_best else Running(started(prepared), prepared)
         if new is not None:
             _warm_up(new)
         with self._lock:
             old, state.running, state.reason = state.running, new, None
+            state.decided = True
         if old is not None:
             old.runner.close()
         if self._closed:
             self._drop(state)
         elif new is not None:
             self.changed()
+
+
+def _plans(state: _State) -> bool:
+    """Whether something is prepared for the first time."""
+    return state.job is not None and not state.job.again
 
 
 def _warm_up(running: Running) -> None:
@@ -247,6 +293,9 @@ def _warm_up(running: Running) -> None:
 def _told(prepared: Prepared) -> str:
     """A choice in words, for the log."""
     plan = prepared.plan
+    if prepared.beside:
+        names = [name for each in (prepared, *prepared.beside) for name in each.work.asked]
+        return f"{', '.join(names)} answer requests beside each other from now on"
     if plan.as_given:
         return f"{', '.join(map(str, plan.places))} alone is the fastest"
     return f"{plan.provenance.planner} on {', '.join(map(str, plan.places))} answers from now on"

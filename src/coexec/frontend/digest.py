@@ -21,7 +21,7 @@ import xxhash
 from coexec.cache import Cache, Entry
 from coexec.errors import ModelError
 
-__all__ = ["digest_of", "serialized", "unreadable"]
+__all__ = ["digest_of", "is_remembered", "serialized", "unreadable"]
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""
@@ -63,6 +63,18 @@ def digest_of(source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache | N
     return digest.hexdigest()[:24]
 
 
+def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
+    """Whether the cache remembers the content of the model's files, and they are unchanged."""
+    return _unchanged_files(*_remembered(cache, Path(os.path.abspath(source)))) != []
+
+
+def _unchanged_files(known: list[_Known], written_ns: int) -> list[_Known]:
+    """``known`` if all of these files are as they were, else none."""
+    current = [_stat(file.path) for file in known]
+    same = all(_unchanged(k, s, written_ns) for k, s in zip(known, current, strict=True))
+    return known if same else []
+
+
 def _files(path: Path, cache: Cache | None) -> list[_Known]:
     """The model's file and those that it names, with their digests.
 
@@ -70,9 +82,8 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
         OSError: the model's file cannot be read.
     """
     known, written_ns = ([], 0) if cache is None else _remembered(cache, path)
-    current = [_stat(file.path) for file in known]
-    if known and all(_unchanged(k, s, written_ns) for k, s in zip(known, current, strict=True)):
-        return known
+    if unchanged := _unchanged_files(known, written_ns):
+        return unchanged
     now_ns = time.time_ns()
     model = _read(path)
     if known and known[0].digest == model.digest:

@@ -2,7 +2,7 @@
 
 from coexec.workbench.bench import Workbench, make_plan, opened_cache
 from coexec.workbench.prepared import Candidate, Prepared, Requests, Simulated
-from coexec.workbench.settings import AUTO, Settings
+from coexec.workbench.settings import AUTO, Mode, Settings
 
-__all__ = ["AUTO", "Candidate", "Prepared", "Requests", "Settings", "Simulated", "Workbench",
-           "make_plan", "opened_cache"]  # fmt: skip
+__all__ = ["AUTO", "Candidate", "Mode", "Prepared", "Requests", "Settings", "Simulated",
+           "Workbench", "make_plan", "opened_cache"]  # fmt: skip

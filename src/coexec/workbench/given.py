@@ -48,6 +48,16 @@ class GivenModel:
             text = digest_of(self.source, self._shapes, self._cache)
         return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
 
+    @property
+    def is_told_quickly(self) -> bool:
+        """Whether `digest` needs no look at the model's content."""
+        from coexec.frontend.digest import is_remembered
+
+        if isinstance(self.source, str) and self.source.startswith(ZOO):
+            return True
+        is_path = isinstance(self.source, str | os.PathLike)
+        return is_path and is_remembered(self.source, self._cache)
+
     @cached_property
     def model(self) -> "Model":
         """The simplified model, checked once against the given one."""

@@ -37,6 +37,8 @@ class Candidate:
     """The figure of these two by which it was compared."""
     spread: float | None = None
     """Of the rounds of that figure: the middle half over the median."""
+    per_s: float | None = None
+    """Requests a second of several threads, in mode "throughput"."""
     refused: str | None = None
     """Why this configuration cannot run the model."""
 
@@ -89,6 +91,8 @@ class Prepared:
     plan: Plan
     runnable: CompiledPlan | None = None
     """None on simulated devices."""
+    beside: "tuple[Prepared, ...]" = ()
+    """Plans for other devices that answer other requests at the same time (mode "throughput")."""
     candidates: tuple[Candidate, ...] = ()
     """What "auto" considered: what ran, the best first, then by prediction."""
 

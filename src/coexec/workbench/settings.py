@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from coexec import arguments
 from coexec.cache import Cache
@@ -13,8 +13,9 @@ from coexec.runtime.executor import Waiting
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.profiling.profiler import Effort
 
-__all__ = ["AUTO", "Settings"]
+__all__ = ["AUTO", "Mode", "Settings"]
 
+Mode = Literal["latency", "throughput"]
 AUTO = "auto"
 """The planner that tries several configurations of the devices with several planners."""
 
@@ -42,6 +43,8 @@ class Settings:
     """By engine, its own options: ``{"opencl": {"precision": "fp16"}}``."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Devices by names of tasks, patterns such as "conv*" allowed."""
+    mode: Mode = "latency"
+    """One request as soon as possible, or as many as possible a second."""
     waiting: Waiting = "passive"
     """How threads wait for each other during a run, see `coexec.runtime.executor.Executor`."""
     fresh: bool = False
@@ -69,6 +72,7 @@ class Settings:
             "pins": arguments.check_texts("pins", self.pins, "{'conv*': 'cpu:0'}"),
         }
         arguments.check_waiting(self.waiting)
+        arguments.check_mode(self.mode, self.planner, AUTO)
         arguments.check_background(self.background)
         arguments.check_replan(self.replan)
         for name, value in checked.items():

@@ -1,0 +1,228 @@
+"""mode="throughput": many requests at once, each on a device of its own.
+
+A plan lets all devices work on one request, which ends soon. Where many requests come at once, it
+is often better that each device works on one of them alone: nobody waits for anybody. Which
+devices, and whether the engine's own session does not do it as well, is decided by running: more
+threads than the machine has cores send requests in a loop, and requests a second count.
+"""
+
+import hashlib
+import json
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import cached_property, partial
+from typing import Any
+
+from coexec.cache import Entry
+from coexec.choosing.configurations import Configuration, configurations
+from coexec.choosing.idle import Rest
+from coexec.engines import detect
+from coexec.engines.names import whole_cpu
+from coexec.engines.registry import installed
+from coexec.errors import CoexecError, DeviceError, InfeasibleError, PlanError, StoreError
+from coexec.frontend.inputs import candidates
+from coexec.frontend.module import Array
+from coexec.profiling.traffic import undisturbed
+from coexec.runtime.pool import Pool
+from coexec.runtime.runner import Runner
+from coexec.workbench import Candidate, Prepared, Settings, Workbench, opened_cache
+from coexec.workbench.given import GivenModel
+
+__all__ = ["Throughput", "requests_per_s", "started"]
+
+_ROUNDS = 5
+_TURN_S = 0.6
+_GAIN = 1.03
+"""Requests a second over the own session's: below, it stays."""
+
+
+def started(prepared: Prepared) -> Runner:
+    """What runs a plan, and those beside it at the same time."""
+    if not prepared.beside:
+        return prepared.work.start(prepared)
+    with ExitStack() as stack:
+        runners = [
+            stack.enter_context(plan.work.start(plan)) for plan in (prepared, *prepared.beside)
+        ]
+        stack.pop_all()
+    return Pool(runners)
+
+
+class Throughput:
+    """Chooses devices for one model; what it has chosen before, it takes from the cache."""
+
+    def __init__(self, source: Any, settings: Settings) -> None:
+        """
+        Raises:
+            DeviceError: a device that does not exist.
+        """
+        self._source, self._settings = source, settings
+        self._cache = opened_cache(settings.cache)
+        self._whole = self._open(settings.devices[0] if settings.devices else whole_cpu())
+
+    @property
+    def given(self) -> GivenModel:
+        """The model."""
+        return self._whole.given
+
+    def _open(self, name: str) -> Workbench:
+        settings = replace(self._settings, devices=[name], cache=self._cache)
+        return Workbench(self._source, settings)
+
+    @cached_property
+    def _key(self) -> str:
+        of = self._settings
+        machine = (of.devices, detect.clusters(), self._whole.fingerprint, installed())
+        text = repr(("throughput", self.given.digest, machine, sorted(of.engine_options.items())))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @cached_property
+    def known(self) -> Prepared | None:
+        """What was decided before."""
+        entry = None if self._settings.fresh else self._cache.find("choices", self._key)
+        if entry is None:
+            return None
+        try:
+            rows = json.loads(entry.files["choice.json"])["candidates"]
+            ranked = tuple(Candidate(**(r | {"devices": tuple(r["devices"])})) for r in rows)
+            return replace(self._prepared(ranked[0].devices), candidates=ranked)
+        except (ValueError, KeyError, TypeError, IndexError, PlanError, StoreError, DeviceError):
+            return None
+
+    def _prepared(self, names: Configuration) -> Prepared:
+        """Each device alone with the whole model.
+
+        Raises:
+            CoexecError: one cannot run it.
+        """
+        first, *others = [self._open(name).prepared_by("single", {}) for name in names]
+        return replace(first, beside=tuple(others))
+
+    def choose(self) -> Prepared:
+        """What answers the most requests a second.
+
+        Raises:
+            InfeasibleError: no configuration runs the model.
+            CoexecError: the model cannot be loaded.
+        """
+        if self.known is not None:
+            return self.known
+        graph = self._whole.graph
+        able, refused = self._able()
+        rates: dict[Configuration, list[float]] = {}
+        for feeds in candidates(graph) if len(able) > 1 else ():
+            rates, failed = self._race(able, feeds)
+            if rates:
+                refused |= failed
+                break
+        losers = [Candidate(n, "single", None, refused=text) for n, text in refused.items()]
+        ranked = _ranked(list(rates or able), rates)
+        rows = [
+            Candidate(names, "single", None, per_s=statistics.median(rates[names]))
+            if names in rates else Candidate(names, "single", None)
+            for names in ranked
+        ]  # fmt: skip
+        return self._kept(able[ranked[0]], [*rows, *losers])
+
+    def _able(self) -> tuple[dict[Configuration, Prepared], dict[Configuration, str]]:
+        """The configurations that run the model; and why the others do not.
+
+        Raises:
+            InfeasibleError: none does.
+        """
+        able: dict[Configuration, Prepared] = {}
+        refused: dict[Configuration, str] = {}
+        for names in configurations(self._settings.devices):
+            try:
+                able[names] = self._prepared(names)
+            except CoexecError as error:
+                refused[names] = str(error)
+        if not able:
+            reasons = "; ".join(f"{'+'.join(names)}: {text}" for names, text in refused.items())
+            raise InfeasibleError(f"no configuration of devices runs "
+                                  f"{self._whole.graph.name!r}: {reasons}")  # fmt: skip
+        return able, refused
+
+    def _race(
+        self, able: Mapping[Configuration, Prepared], feeds: Mapping[str, Array]
+    ) -> tuple[dict[Configuration, list[float]], dict[Configuration, str]]:
+        """Requests a second in each round; and why configurations did not run beside the others."""
+        failed: dict[Configuration, str] = {}
+        rates: dict[Configuration, list[float]] = {}
+        rest = Rest()
+        with ExitStack() as stack:
+            runners: dict[Configuration, Runner] = {}
+            for names, prepared in able.items():
+                try:
+                    runners[names] = stack.enter_context(started(prepared))
+                    requests_per_s(runners[names], feeds, 0.0)
+                except CoexecError as error:
+                    failed[names] = str(error)
+                    runners.pop(names, None)
+            for number in range(_ROUNDS):
+                order = list(runners)
+                for names in order[number % len(order) :] + order[: number % len(order)]:
+                    rest.until_idle()
+                    turn = partial(requests_per_s, runners[names], feeds, _TURN_S)
+                    rates.setdefault(names, []).append(undisturbed(turn, self._settings.quiet))
+        return rates, failed
+
+    def _kept(self, prepared: Prepared, rows: Sequence[Candidate]) -> Prepared:
+        data = json.dumps({"candidates": [asdict(row) for row in rows]})
+        self._cache.add("choices", self._key, Entry({"choice.json": data.encode()}))
+        return replace(prepared, candidates=tuple(rows))
+
+
+def requests_per_s(runner: Runner, feeds: Mapping[str, Array], seconds: float) -> float:
+    """How many requests a runner answers in a second, if there are always more than it can take.
+
+    Args:
+        seconds: for which requests are sent, by `clients` threads. Each sends one at least.
+
+    Raises:
+        CoexecError: a request failed.
+    """
+    done: list[float] = []
+    failed: list[CoexecError] = []
+    start_s = time.perf_counter()
+
+    def send() -> None:
+        try:
+            while not failed:
+                runner.run(feeds)
+                done.append(time.perf_counter() - start_s)
+                if done[-1] >= seconds:
+                    return
+        except CoexecError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(clients())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return len(done) / max(done)
+
+
+def clients() -> int:
+    """Threads that send requests in a race: more than the machine has cores."""
+    return len(detect.usable_cores()) + 2
+
+
+def _ranked(
+    able: Sequence[Configuration], rates: Mapping[Configuration, Sequence[float]]
+) -> list[Configuration]:
+    """The best first; the first device that is alone in its configuration, unless another is
+    clearly better."""
+    own = next((names for names in able if len(names) == 1), able[0])
+    per_s = {names: statistics.median(counted) for names, counted in rates.items()}
+    ranked = sorted(able, key=lambda names: -per_s.get(names, 0.0))
+    if per_s.get(ranked[0], 0.0) < _GAIN * per_s.get(own, 0.0):
+        ranked.sort(key=lambda names: names != own)
+    return ranked

@@ -1,0 +1,70 @@
+"""Several plans beside each other: each answers a request of its own."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from queue import Empty, SimpleQueue
+
+from coexec.errors import ClosedError
+from coexec.frontend.module import Array
+from coexec.runtime import forks
+from coexec.runtime.recorder import Recorder
+from coexec.runtime.runner import Runner
+
+__all__ = ["Pool"]
+
+_LOOK_S = 0.5
+
+
+class Pool:
+    """A `Runner` of runners. A request takes one that is idle, or waits until one is.
+
+    The thread of the request computes, so there have to be as many threads with requests as there
+    are runners to keep all of them busy.
+    """
+
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        """``runners``: at least one; they are closed with the pool."""
+        self._runners = tuple(runners)
+        self._closed = False
+        self._fill()
+        forks.watch(self)
+
+    def _fill(self) -> None:
+        self._idle: SimpleQueue[Runner] = SimpleQueue()
+        for runner in self._runners:
+            self._idle.put(runner)
+
+    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
+        """As `Runner.run`. What is recorded runs on the first runner, whose plan it is of."""
+        if recorder is not None:
+            return self._runners[0].run(feeds, recorder)
+        runner = self._take()
+        idle = self._idle
+        try:
+            return runner.run(feeds)
+        finally:
+            idle.put(runner)
+
+    def _take(self) -> Runner:
+        while not self._closed:
+            try:
+                return self._idle.get(timeout=_LOOK_S)
+            except Empty:
+                continue
+        raise ClosedError("the session is closed; make a new one")
+
+    def close(self) -> None:
+        self._closed = True
+        with ExitStack() as stack:
+            for runner in self._runners:
+                stack.callback(runner.close)
+
+    def after_fork(self) -> None:
+        """In a forked child: the requests of other threads are not there."""
+        self._fill()
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
