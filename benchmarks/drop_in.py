@@ -114,15 +114,15 @@ def _compared(word: str, args: Any) -> Compared:
     compared = Compared(Path(word).stem)
     with tempfile.TemporaryDirectory() as name:
         try:
-            contest = _Contest(word, Path(name), args)
-            compared.first = {"model": compared.model} | contest.first_answers()
-            compared.timed = [{"model": compared.model} | row for row in contest.timed()]
+            sides = _Sides(word, Path(name), args)
+            compared.first = {"model": compared.model} | sides.first_answers()
+            compared.timed = [{"model": compared.model} | row for row in sides.timed()]
         except CoexecError as error:
             compared.failed = first_line(error)
     return compared
 
 
-class _Contest:
+class _Sides:
     """One model with both classes. ``folder`` is for its file, its inputs and the caches."""
 
     def __init__(self, word: str, folder: Path, args: Any) -> None:
@@ -140,16 +140,16 @@ class _Contest:
             ExecutionError: one of them failed.
         """
         found: dict[str, list[dict[str, Any]]] = {side: [] for side in self._sides}
-        for number in range(1 + self._starts):
-            for side, module in self._sides.items():
-                found[side].append(self._answered(side, module, number))
+        for number in range(1 + max(1, self._starts)):
+            for side in sorted(self._sides, reverse=number % 2 == 1):
+                found[side].append(self._answered(side, number))
         theirs, ours = (_medians(found[side]) for side in self._sides)
         difference = self._difference(*(self._outputs(side) for side in self._sides))
         return _first_row(theirs, ours) | {"difference": f"{difference:.1e}"}
 
-    def _answered(self, side: str, module: str, number: int) -> dict[str, Any]:
+    def _answered(self, side: str, number: int) -> dict[str, Any]:
         """A program with an empty cache. The first leaves behind what the race starts from."""
-        words = module, str(self._path), str(self._feeds), str(self._file(side))
+        words = self._sides[side], str(self._path), str(self._feeds), str(self._file(side))
         if number == 0:
             found = measured("first_answer.py", *words, str(_RUNS), cache=self._cache(side))
             del found["program_s"]  # the others end after one answer
