@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ours", default="coexec", help="module of the class that is compared")
     parser.add_argument("--parts", default=",".join(PARTS), help="any of " + ", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=30, help="turns of each")
-    parser.add_argument("--starts", type=int, default=2, help="first answers of each, beside one")
+    parser.add_argument("--starts", type=int, default=6, help="first answers of each, beside one")
     parser.add_argument("--pages", type=int, default=50, help="pages that rapidocr reads")
     parser.add_argument("--repeats", type=int, default=3, help="programs that read them, of each")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
