@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from coexec.choosing.race import PACING, REQUESTS, Outcome, Requests, race
@@ -86,5 +87,9 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 def _cell(key: str, value: Any) -> str:
     if isinstance(value, float):
-        return f"{1e3 * value:.2f}" if key.endswith("_s") else f"{value:.3f}"
-    return str(value)
+        return (
+            f"{1e3 * value:.2f}"
+            if key.endswith("_s")
+            else f"{value:.{3 if abs(value) < 100 else 0}f}"
+        )
+    return escape(str(value))

@@ -13,20 +13,16 @@ import multiprocessing
 import os
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 from common import arguments, show, source
+from contestants import Ready, started, watch_of
 
 from coexec import InferenceSession
-from coexec.choosing.idle import Stopwatch, cpu_clock
-from coexec.choosing.race import Lap, Outcome, Pacing, Requests, compete, turn
+from coexec.choosing.race import Outcome, Pacing, Requests, compete, turn
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name
-from coexec.errors import CoexecError
 from coexec.frontend.check import worst_difference
 from coexec.frontend.load import random_inputs
 from coexec.workbench import Settings, Workbench
@@ -35,29 +31,6 @@ MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]
 BASELINE = "ONNX Runtime"
 PACING = Pacing(rest_s=0.08, paced=2, loop=5)
 FIGURES: dict[Requests, str] = {"rested": "after a rest", "paced": "30 a second", "loop": "loop"}
-
-
-@dataclass
-class Contestant:
-    """A process that runs one model in one way."""
-
-    name: str
-    process: int
-    """Its id."""
-    connection: Connection
-    outputs: list[Any]
-
-    def turn(self) -> Lap:
-        """A turn there.
-
-        Raises:
-            CoexecError: its session failed.
-        """
-        self.connection.send(True)
-        answer = self.connection.recv()
-        if isinstance(answer, CoexecError):
-            raise answer
-        return answer
 
 
 def main() -> None:
@@ -96,9 +69,13 @@ def _compare(
 ) -> Iterator[dict[str, Any]]:
     text = cpu_name(cores).removeprefix("cpu:")
     engines = {BASELINE: ""} | runtimes
-    with _started(model, cores, engines, options.cache) as contestants:
+    makers = {
+        name: partial(_ready, model, tuple(cores), runtime, options.cache)
+        for name, runtime in engines.items()
+    }
+    with started(makers, partial(_left_out, model)) as contestants:
         turns = {contestant.name: contestant.turn for contestant in contestants}
-        watch = Stopwatch(used_s=cpu_clock([c.process for c in contestants]))
+        watch = watch_of(contestants)
         outcome = compete(turns, (options.rounds, options.rounds), watch=watch).complete()
     outputs = {c.name: c.outputs for c in contestants}
     for name in outputs:
@@ -129,56 +106,18 @@ def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-@contextmanager
-def _started(
-    model: str, cores: Sequence[int], engines: dict[str, str], cache: str | None
-) -> Iterator[list[Contestant]]:
-    """A process for each engine, ready to run. Those that cannot are left out, with the reason."""
-    context = multiprocessing.get_context("spawn")
-    found, processes = [], []
-    for name, runtime in engines.items():
-        ours, theirs = context.Pipe()
-        process = context.Process(
-            target=_serve, args=(theirs, model, tuple(cores), runtime, cache)
-        )  # fmt: skip
-        process.start()
-        processes.append((process, ours))
-        answer = ours.recv()
-        if isinstance(answer, str):
-            print(f"left out, {model} on {name}: {answer}")
-        else:
-            found.append(Contestant(name, process.pid or 0, ours, answer))
-    try:
-        yield found
-    finally:
-        for process, ours in processes:
-            ours.close()
-            process.join()
+def _left_out(model: str, name: str, why: str) -> None:
+    print(f"left out, {model} on {name}: {why}")
 
 
-def _serve(
-    connection: Connection, model: str, cores: Sequence[int], runtime: str, cache: str | None
-) -> None:
-    """Send the outputs, then a lap for each request, until the connection is closed."""
+def _ready(model: str, cores: Sequence[int], runtime: str, cache: str | None) -> Ready:
     os.sched_setaffinity(0, set(cores))
-    try:
-        session, feeds = _session(model, cores, runtime, cache)
-        outputs = session.run(None, feeds)
-    except CoexecError as error:
-        connection.send(str(error))
-        return
+    session, feeds = _session(model, cores, runtime, cache)
+    run = partial(session.run, None, feeds)
+    outputs = run()
     for _ in range(3):
-        session.run(None, feeds)
-    connection.send(outputs)
-    while True:
-        try:
-            connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send(turn(partial(session.run, None, feeds), PACING))
-        except CoexecError as error:
-            connection.send(error)
+        run()
+    return Ready(outputs, partial(turn, run, PACING))
 
 
 def _session(

@@ -1,0 +1,258 @@
+"""Requests a second of eight clients that share one model, and how long each of them waits.
+
+ONNX Runtime and OpenVINO (f32) in the ways in which servers set them up, against one session of
+coexec and against one in its mode for throughput. Each in a process of its own, in turns. Every
+client sends its next request when the answer to the one before is there.
+
+    python benchmarks/throughput.py [MODEL ...]
+"""
+
+import argparse
+import inspect
+import pickle
+import queue
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime as ort
+from common import show
+from contestants import Contestant, Ready, started, watch_of
+from model_files import expanded, feeds_for, model_file
+
+from coexec import InferenceSession
+from coexec.choosing.idle import Rest
+from coexec.choosing.race import ratio
+from coexec.engines.detect import usable_cores
+from coexec.errors import ExecutionError
+from coexec.frontend.check import worst_difference
+
+MODELS = ["squeezenet", "resnet34", "inception_v3"]
+CLIENTS = 8
+SECONDS = 5.0
+"""Of one turn, after the start."""
+_START_S = 0.5
+"""Of a turn, before requests count: until all clients wait for one another as they will."""
+_WARM_UP = 3
+Feeds = Mapping[str, Any]
+Request = tuple[float, float]
+"""When it was sent and when it was answered, in seconds."""
+
+
+class Turn(NamedTuple):
+    """What the clients of a rival saw in one turn."""
+
+    per_s: float
+    """Requests that were answered in a second."""
+    latencies_s: list[float]
+
+
+def main() -> None:
+    options = _arguments()
+    rows: list[dict[str, Any]] = []
+    for word in expanded(options.models):
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _compared(word, Path(folder), options)
+    show(f"{CLIENTS} clients, {len(usable_cores())} cores, requests a second", rows, options.json)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=MODELS, help="files, folders or zoo names")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each")
+    parser.add_argument("--cache", default=None, help="folder for profiles and plans")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser.parse_args()
+
+
+def _compared(word: str, folder: Path, options: Any) -> Iterator[dict[str, Any]]:
+    path = model_file(word, folder)
+    feeds = folder / "feeds"
+    feeds.write_bytes(pickle.dumps(feeds_for(path)))
+    rivals = _RIVALS | {name: partial(own, cache=options.cache) for name, own in _OURS.items()}
+    makers = {name: partial(maker, str(path), feeds) for name, maker in rivals.items()}
+    with started(makers, partial(_left_out, Path(word).stem)) as contestants:
+        turns = _in_turns(contestants, options.rounds)
+    others = {name: own for name, own in turns.items() if name not in _OURS}
+    best = max(others, key=lambda name: _median_per_s(others[name]))
+    expected = contestants[0].outputs
+    for one in contestants:
+        pairs = zip(one.outputs, expected, strict=True)
+        difference = f"{max(worst_difference(a, b) for a, b in pairs):.1e}"
+        row = _row(turns[one.name], turns[best])
+        yield {"model": Path(word).stem, "with": one.name} | row | {"difference": difference}
+
+
+def _left_out(model: str, name: str, why: str) -> None:
+    print(f"left out, {model} with {name}: {why}", file=sys.stderr)
+
+
+def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[Turn]]:
+    """The turns of each, by round; the order rotates, and a turn begins on idle processors."""
+    rest = Rest(watch_of(list(contestants)))
+    turns: dict[str, list[Turn]] = {one.name: [] for one in contestants}
+    for number in range(rounds):
+        shift = number % len(contestants)
+        for one in [*contestants[shift:], *contestants[:shift]]:
+            if not rest.until_idle():
+                print(f"{one.name}: began while other threads were busy", file=sys.stderr)
+            turns[one.name].append(one.turn())
+    return turns
+
+
+def _row(own: Sequence[Turn], best: Sequence[Turn]) -> dict[str, Any]:
+    latencies_s = [np.percentile(one.latencies_s, (50, 99)) for one in own]
+    p50_s, p99_s = (float(statistics.median(both[i] for both in latencies_s)) for i in (0, 1))
+    return {
+        "requests a second": _median_per_s(own),
+        "of the best rival's": ratio([one.per_s for one in own], [one.per_s for one in best]),
+        "p50_s": p50_s,
+        "p99_s": p99_s,
+    }
+
+
+def _median_per_s(turns: Sequence[Turn]) -> float:
+    return statistics.median(one.per_s for one in turns)
+
+
+def _one_session(path: str, feeds: Path, create: Callable[[str], Any]) -> Ready:
+    """All clients use one session."""
+    return _several(path, feeds, create, 1)
+
+
+def _several(path: str, feeds: Path, create: Callable[[str], Any], count: int) -> Ready:
+    """Sessions beside each other, each for one request at a time; a single one is shared."""
+    inputs = pickle.loads(feeds.read_bytes())
+    sessions = [create(path) for _ in range(count)]
+    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for session in sessions:
+        session.run(None, inputs)
+        getattr(session, "wait", lambda: None)()  # ONNX Runtime's class has nothing to wait for
+        for _ in range(_WARM_UP):
+            outputs = session.run(None, inputs)
+        free.put(session)
+
+    def with_a_free_one() -> None:
+        session = free.get()
+        session.run(None, inputs)
+        free.put(session)
+
+    if count == 1:
+        return Ready(outputs, partial(_clients, partial(sessions[0].run, None, inputs)))
+    # Requests are served in the order in which they came: a client that has its answer would take
+    # the session again before one that waits for it has woken up.
+    pool = ThreadPoolExecutor(count)
+    return Ready(outputs, partial(_clients, lambda: pool.submit(with_a_free_one).result()))
+
+
+def _one_thread(path: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(path, options)
+
+
+def _one_thread_each(path: str, feeds: Path) -> Ready:
+    return _several(path, feeds, _one_thread, len(usable_cores()))
+
+
+def _ours(path: str, feeds: Path, cache: str | None) -> Ready:
+    return _one_session(path, feeds, partial(InferenceSession, cache=cache))
+
+
+def _ours_for_throughput(path: str, feeds: Path, cache: str | None) -> Ready:
+    if "mode" not in inspect.signature(InferenceSession).parameters:
+        raise ExecutionError("this version of coexec.InferenceSession takes no mode=")
+    return _one_session(path, feeds, partial(InferenceSession, cache=cache, mode="throughput"))
+
+
+def _clients(run: Callable[[], Any]) -> Turn:
+    """A turn of the clients, each a thread.
+
+    Raises:
+        Exception: what a request raised.
+    """
+    end_s = time.perf_counter() + _START_S + SECONDS
+    done: list[list[Request]] = [[] for _ in range(CLIENTS)]
+    failed: list[Exception] = []
+
+    def client(own: list[Request]) -> None:
+        try:
+            while (sent_s := time.perf_counter()) < end_s and not failed:
+                run()
+                own.append((sent_s, time.perf_counter()))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=client, args=(own,)) for own in done]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return _counted([request for own in done for request in own], end_s)
+
+
+def _counted(requests: Sequence[Request], end_s: float) -> Turn:
+    """Answers in the last seconds before ``end_s`` count, and how long all since then waited."""
+    start_s = end_s - SECONDS
+    latencies_s = [at - sent for sent, at in requests if at >= start_s]
+    answered = sum(start_s <= at < end_s for _, at in requests)
+    if not answered:
+        raise ExecutionError(f"no request was answered in {SECONDS:g} s")
+    return Turn(answered / SECONDS, latencies_s)
+
+
+def _openvino(path: str, feeds: Path) -> Ready:
+    """Its own queue in place of the clients' threads, with as many requests under way."""
+    try:
+        import openvino
+    except ImportError:
+        raise ExecutionError("it is not installed (pip install 'coexec[openvino]')") from None
+    settings = {
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in 16 bits where it can
+    }
+    compiled = openvino.Core().compile_model(path, "CPU", settings)
+    inputs = pickle.loads(feeds.read_bytes())
+    for _ in range(_WARM_UP):
+        found = compiled(inputs)
+    requests = openvino.AsyncInferQueue(compiled, CLIENTS)
+    done: list[Request] = []
+    requests.set_callback(lambda _, sent_s: done.append((sent_s, time.perf_counter())))
+
+    def turn() -> Turn:
+        done.clear()
+        end_s = time.perf_counter() + _START_S + SECONDS
+        while time.perf_counter() < end_s:
+            requests.get_idle_request_id()  # waits for a free one, so that sending takes no time
+            requests.start_async(inputs, time.perf_counter())
+        requests.wait_all()
+        return _counted(done, end_s)
+
+    return Ready([np.array(found[output]) for output in compiled.outputs], turn)
+
+
+_RIVALS: dict[str, Callable[..., Ready]] = {
+    "ONNX Runtime": partial(_one_session, create=ort.InferenceSession),
+    "ONNX Runtime, 1 thread": partial(_one_session, create=_one_thread),
+    "ONNX Runtime, a session a core": _one_thread_each,
+    "OpenVINO, throughput": _openvino,
+}
+_OURS: dict[str, Callable[..., Ready]] = {
+    "coexec": _ours,
+    "coexec, throughput": _ours_for_throughput,
+}
+"""Told the cache folder, too."""
+
+
+if __name__ == "__main__":
+    main()
