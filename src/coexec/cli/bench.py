@@ -34,7 +34,6 @@ from coexec.cli.common import (
     TraceOpt,
     WaitingOpt,
     differences,
-    out,
     print_json,
     progress_bar,
     refuse_difference,
@@ -42,6 +41,7 @@ from coexec.cli.common import (
     tolerance,
     write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
@@ -153,7 +153,7 @@ def command(
     else:
         _print(work, standings, recorder if gantt else None, trace, worst)
         for name, reason in left_out.items():
-            out.print(f"left out: {name} alone: {reason}", markup=False)
+            out.print(f"left out: {name} alone: {reason}")
     refuse_difference(worst or 0.0, work)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.race import REQUESTS
+from coexec.cli.console import err
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
@@ -56,8 +56,6 @@ PlanOpt = Annotated[Path | None, typer.Option(help="A plan made by coexec plan -
 TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
 
 DEFAULTS = Settings()
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
 
 
 def settings(
@@ -234,7 +232,7 @@ def progress_bar(quiet: bool) -> Iterator[Any]:
     if quiet or not err.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         rows: dict[str, Any] = {}
 

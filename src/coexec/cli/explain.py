@@ -21,11 +21,11 @@ from coexec.cli.common import (
     ShapeOpt,
     format_candidate,
     given_plan,
-    out,
     print_json,
     progress_bar,
     settings,
 )
+from coexec.cli.console import out
 from coexec.errors import UsageError
 from coexec.plans.derive import stepwise
 from coexec.profiling.profiler import measure_in_place
@@ -74,7 +74,7 @@ def command(
         print_json({"candidates": [asdict(c) for c in found.candidates], "tasks": rows})
         return
     for candidate in found.candidates:
-        out.print(f"tried: {format_candidate(candidate)}", markup=False)
+        out.print(f"tried: {format_candidate(candidate)}")
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip
     table = Table("task", "device", "engine", "predicted", "measured", "moved", "why", box=None)

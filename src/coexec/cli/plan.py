@@ -18,12 +18,12 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     format_candidate,
-    out,
     print_json,
     progress_bar,
     settings,
     write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.planned import PlatformOpt, alone_s, on_platform
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
@@ -69,7 +69,7 @@ def command(
         return
     bound_s = plan.provenance.bound_s
     for candidate in found.candidates:
-        out.print(f"tried      {format_candidate(candidate)}", markup=False)
+        out.print(f"tried      {format_candidate(candidate)}")
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")

@@ -26,7 +26,6 @@ from coexec.cli.common import (
     WaitingOpt,
     differences,
     given_plan,
-    out,
     print_json,
     progress_bar,
     refuse_difference,
@@ -34,6 +33,7 @@ from coexec.cli.common import (
     tolerance,
     write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.errors import InputError
 from coexec.frontend.load import random_inputs

@@ -12,12 +12,12 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     given_plan,
-    out,
     print_json,
     progress_bar,
     settings,
     write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.cli.planned import PlatformOpt, on_platform
 from coexec.costs.base import CostModel
