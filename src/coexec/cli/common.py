@@ -28,7 +28,9 @@ ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
     str | None, typer.Option(help="For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl.")
 ]
-PlannerOpt = Annotated[str, typer.Option(help="Who makes the plan.")]
+PlannerOpt = Annotated[
+    str, typer.Option(help="What makes the plan; auto also chooses devices, by running plans.")
+]
 OptionOpt = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE for the planner; may be repeated.")
 ]
