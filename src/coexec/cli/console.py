@@ -4,15 +4,19 @@ Names of models, nodes, files and packages may hold anything. Rich would take `[
 `:key:` for a picture, and a terminal takes control characters for commands.
 """
 
+import os
 import re
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 __all__ = ["TextConsole", "err", "out", "visible"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_WIDE = 10000
+"""Characters in a line of what is no terminal: tables that programs read have a row in a line."""
 
 
 def visible(text: str) -> str:
@@ -25,6 +29,12 @@ class TextConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    @property
+    def size(self) -> ConsoleDimensions:  # type: ignore[misc]  # nothing sets it
+        found = super().size
+        fixed = self.is_terminal or "COLUMNS" in os.environ
+        return found if fixed else ConsoleDimensions(_WIDE, found.height)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
