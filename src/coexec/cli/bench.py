@@ -34,12 +34,12 @@ from coexec.cli.common import (
     refuse_difference,
     settings,
     tolerance,
-    write_file,
 )
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.cli.peak import of_onnx_runtime, of_plan
-from coexec.cli.planned import Bound, bound_of
+from coexec.cli.planned import LowerBound, bound_of
+from coexec.cli.recorded import write_trace
 from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
@@ -98,7 +98,7 @@ def command(
     worst = max(differences(work, feeds, found).values()) if check else None
     bound = bound_of(plan, standings.fastest_s)
     if trace is not None:
-        write_file(trace, recorder.trace().to_chrome())
+        write_trace(trace, plan, feeds)
     if json:
         print_json(_as_json(work, standings, bound, worst) | {"left_out": left_out})
     else:
@@ -172,7 +172,7 @@ def _onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
 
 
 def _as_json(
-    work: Workbench, standings: Standings, bound: Bound | None, worst: float | None
+    work: Workbench, standings: Standings, bound: LowerBound | None, worst: float | None
 ) -> dict[str, Any]:
     return {
         "model": work.model.graph.name,
@@ -186,7 +186,7 @@ def _as_json(
 
 
 def _print(
-    work: Workbench, standings: Standings, bound: Bound | None, recorder: RealRecorder | None,
+    work: Workbench, standings: Standings, bound: LowerBound | None, recorder: RealRecorder | None,
     trace: Path | None, worst: float | None,
 ) -> None:  # fmt: skip
     out.print(f"{work.model.graph.name} on {', '.join(work.names)}")

@@ -30,8 +30,8 @@ class TextConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
-    @property
-    def size(self) -> ConsoleDimensions:  # type: ignore[misc]  # nothing sets it
+    @property  # type: ignore[misc]  # nothing sets it
+    def size(self) -> ConsoleDimensions:
         found = super().size
         fixed = self.is_terminal or "COLUMNS" in os.environ
         return found if fixed else ConsoleDimensions(_WIDE, found.height)

@@ -13,7 +13,7 @@ from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
 from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
 
-__all__ = ["Bound", "PlatformOpt", "alone_s", "bound_of", "on_platform"]
+__all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "on_platform"]
 
 PlatformOpt = Annotated[
     str | None, typer.Option(help=f"Simulate this instead of the machine: {', '.join(NAMES)}.")
@@ -32,7 +32,7 @@ def alone_s(prepared: Prepared, device: str) -> float:
 
 
 @dataclass(frozen=True)
-class Bound:
+class LowerBound:
     """What no plan of whole tasks on these devices can take less than, with the profiled times."""
 
     seconds: float
@@ -44,7 +44,7 @@ class Bound:
         return f"{format_seconds(self.seconds)}: no plan of whole tasks on {where} is faster"
 
 
-def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> Bound | None:
+def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> LowerBound | None:
     """The bound that comes with a plan; None if there is none or if it says nothing, because other
     devices are faster: they have a bound of their own.
 
@@ -62,7 +62,7 @@ def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> Bound | None:
     ]
     if not seconds or seconds > min([fastest_s, *others]):
         return None
-    return Bound(seconds, tuple(str(place) for place in prepared.system.places))
+    return LowerBound(seconds, tuple(str(place) for place in prepared.system.places))
 
 
 def on_platform(

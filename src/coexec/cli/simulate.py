@@ -60,7 +60,7 @@ def command(
         system = there.system
     found = simulate(there.schedule, there.cost, system, requests)
     if trace is not None:
-        write_file(trace, found.to_chrome())
+        write_file(trace, found.to_chrome(f"coexec: {there.graph.name}, simulated"))
     if json:
         busy = {d: found.busy_s(d) for d in system.names}
         print_json({"simulated_s": found.makespan_s, "requests": requests, "busy_s": busy})
