@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from unittest import mock
 
 import onnx
 import pytest
@@ -13,9 +14,13 @@ from rich.table import Table
 from small_models import from_nodes, tensor_info
 
 import coexec
-from coexec.cli import main
+from coexec.choosing.auto import Auto
+from coexec.cli import common, main
 from coexec.cli.app import app
+from coexec.cli.common import progress_bar
 from coexec.cli.console import TextConsole, out, visible
+from coexec.engines.detect import usable_cores
+from coexec.workbench import Settings
 
 ODD = "[gpu] [bold]a[/bold] :key: [/]"
 COMMAND = [sys.executable, "-m", "coexec"]
@@ -121,3 +126,29 @@ def test_characters_that_the_terminal_does_not_have() -> None:
         text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "simulated" in done.stdout, done.stderr
+
+
+def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    cores = [f"cpu:{core}" for core in usable_cores()[:2]]
+    settings = Settings(cores, cache=tmp_path, progress=lambda *row: told.append(row),
+                        planner_options={"shortlist": 2})  # fmt: skip
+    Auto("zoo:lstm", settings).choose()
+    assert all(0 <= done <= total for _, done, total in told)
+    last = {what: (done, total) for what, done, total in told}
+    assert {done == total for done, total in last.values()} == {True}  # each came to its end
+    assert "configurations of devices" in last
+    assert any(what.startswith("race of ") for what in last)
+    assert any("distinct tasks" in what for what in last)  # what is measured
+    told.clear()
+    Auto("zoo:lstm", settings).choose()
+    assert not told  # it is remembered
+
+
+def test_the_progress_bar_shows_names_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(quiet=False) as tell:
+        assert tell is None  # no terminal: nothing is drawn into a file
+    drawn = TextConsole(stderr=True, force_terminal=True)
+    with mock.patch.object(common, "err", drawn), progress_bar(quiet=False) as tell:
+        tell(ODD, 1, 3)
+    assert ODD in capfd.readouterr().err

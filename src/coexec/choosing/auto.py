@@ -59,6 +59,14 @@ _OPTIONS = {
 }  # fmt: skip
 
 
+Tell = Callable[[str, int, int], None]
+"""`Settings.progress`: told what is done, how much of it, and how much there is."""
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
 class _Contender(NamedTuple):
     """A candidate, ready to be compiled."""
 
@@ -147,16 +155,19 @@ class Auto:
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
         able: list[_Contender] = []
         refused: list[Candidate] = []
-        for names in self._configurations:
+        tell, count = self._settings.progress or _silent, len(self._configurations)
+        for number, names in enumerate(self._configurations, 1):
             try:
                 able += self._planned(names)
             except CoexecError as error:
                 refused.append(Candidate(names, "", float("inf"), refused=str(error)))
+            tell("configurations of devices", number, count)
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
-        ranked = _ranked(shortlist, _outcome(shortlist, self._requests), self._requests)
+        outcome = _outcome(shortlist, self._requests, tell)
+        ranked = _ranked(shortlist, outcome, self._requests)
         others = [entry.candidate for entry in able if entry not in shortlist]
         others.sort(key=lambda candidate: candidate.predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
@@ -259,14 +270,23 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _outcome(shortlist: Sequence[_Contender], requests: Requests) -> Outcome[int]:
+def _outcome(shortlist: Sequence[_Contender], requests: Requests, tell: Tell) -> Outcome[int]:
     """What was measured of the shortlist, by index; nothing needs to run if it is one plan."""
     if len(shortlist) == 1:
         return Outcome()
     with ExitStack() as stack:
         started = _started(shortlist, stack)
         watch = Stopwatch(used_s=cpu_clock(started.processes))
-        outcome = compete(started.turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
+        what, end_s = f"race of {len(started.turns)} plans", watch.now_s() + _BUDGET_S
+
+        def told(run: Callable[[], Lap]) -> Lap:
+            left = max(0.0, end_s - watch.now_s()) / _BUDGET_S
+            tell(what, round(100 * (1 - left)), 100)
+            return run()
+
+        turns = {which: partial(told, run) for which, run in started.turns.items()}
+        outcome = compete(turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
+        tell(what, 100, 100)
     for entry in shortlist:
         entry.work.release()
     return replace(outcome, failed={**started.failed, **outcome.failed})
