@@ -277,11 +277,11 @@ def _outcome(shortlist: Sequence[_Contender], requests: Requests, tell: Tell) ->
     with ExitStack() as stack:
         started = _started(shortlist, stack)
         watch = Stopwatch(used_s=cpu_clock(started.processes))
-        what, end_s = f"race of {len(started.turns)} plans", watch.now_s() + _BUDGET_S
+        what, start_s = f"race of {len(started.turns)} plans", watch.now_s()
 
         def told(run: Callable[[], Lap]) -> Lap:
-            left = max(0.0, end_s - watch.now_s()) / _BUDGET_S
-            tell(what, round(100 * (1 - left)), 100)
+            share = (watch.now_s() - start_s) / max(_BUDGET_S, 1e-9)
+            tell(what, round(100 * min(1.0, share)), 100)
             return run()
 
         turns = {which: partial(told, run) for which, run in started.turns.items()}

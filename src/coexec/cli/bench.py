@@ -98,7 +98,7 @@ def command(
     worst = max(differences(work, feeds, found).values()) if check else None
     bound = bound_of(plan, standings.fastest_s)
     if trace is not None:
-        write_trace(trace, plan, feeds)
+        write_trace(trace, plan, feeds, recorder.trace().makespan_s)
     if json:
         print_json(_as_json(work, standings, bound, worst) | {"left_out": left_out})
     else:

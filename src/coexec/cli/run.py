@@ -86,7 +86,7 @@ def command(
         outputs = executor.run(feeds, recorder)
     ran = recorder.trace()
     if trace is not None:
-        write_trace(trace, found, feeds)
+        write_trace(trace, found, feeds, ran.makespan_s)
     if output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **outputs)
