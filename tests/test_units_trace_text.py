@@ -87,7 +87,7 @@ def test_traces_open_in_perfetto() -> None:
     assert trace.makespan_s == 2e-3 and trace.utilisation("cpu:0") == 0.5
     events = json.loads(trace.to_chrome())["traceEvents"]
     phases = [e["ph"] for e in events]
-    assert phases == ["M", "M", "M", "X", "X", "s", "f"]
+    assert phases == ["M", "M", "M", "M", "M", "X", "X", "s", "f"]
     start, finish = events[-2:]
     assert start["id"] == finish["id"] and start["tid"] == 0 and finish["tid"] == 1
     slices = {e["tid"]: e for e in events if e["ph"] == "X"}

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from coexec.cache import Cache
     from coexec.errors import CoexecError
     from coexec.frontend.load import load
@@ -56,6 +57,17 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Names are imported when first used: planning alone needs no engine, and starts at once.
+    if name == "__version__":
+        return _version()
     if name not in _HOME:
         raise AttributeError(f"module 'coexec' has no attribute {name!r}")
     return getattr(import_module(f"coexec.{_HOME[name]}"), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("coexec")
+    except PackageNotFoundError:  # it runs from a folder and was not installed
+        return "unknown"

@@ -1,10 +1,12 @@
 """Human text in ("8GB", "50Mbit"), human text out ("1.2 ms"). Used at the edges only."""
 
+import math
 import re
 
 from coexec.errors import UsageError
 
-__all__ = ["format_bytes", "format_count", "format_seconds", "parse_bandwidth", "parse_bytes"]
+__all__ = ["format_bytes", "format_count", "format_seconds", "format_since", "parse_bandwidth",
+           "parse_bytes"]  # fmt: skip
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -18,8 +20,11 @@ def _parse(text: str, what: str) -> tuple[float, str]:
             f"{text!r} is not a {what}: write a number and a unit, for example 8GB or 50Mbit"
         )
     number, prefix, unit = match.groups()
-    factor = (_DECIMAL | _BINARY)[(prefix or "").lower()]
-    return float(number) * factor, (unit or "b").lower()
+    value = float(number) * (_DECIMAL | _BINARY)[(prefix or "").lower()]
+    if math.isinf(value):
+        raise UsageError(f"the {what} of {len(text)} digits is too large; write it with a unit, "
+                         f"for example 8GB or 50Mbit")  # fmt: skip
+    return value, (unit or "b").lower()
 
 
 def parse_bytes(text: str) -> int:
@@ -27,6 +32,8 @@ def parse_bytes(text: str) -> int:
     number, unit = _parse(text, "size")
     if unit != "b":
         raise UsageError(f"{text!r} counts bits, a size is wanted: write for example 8GB")
+    if text.rstrip().lower().endswith(("/s", "ps")):
+        raise UsageError(f"{text!r} is a bandwidth, a size is wanted: write for example 8GB")
     return round(number)
 
 
@@ -48,6 +55,15 @@ def format_seconds(seconds: float) -> str:
     if seconds == float("inf"):
         return "never"
     return _scaled(seconds, [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+
+
+def format_since(seconds: float) -> str:
+    """``5400`` becomes "1 h ago"; less than a minute, or a time to come, "now"."""
+    steps = [(86400, "d"), (3600, "h"), (60, "min")]
+    found = next(
+        (f"{int(seconds // size)} {unit} ago" for size, unit in steps if seconds >= size), ""
+    )
+    return found or "now"
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -1,10 +1,13 @@
 """The command line with a phone that is not here."""
 
+import json
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from coexec.cli import main
+from coexec.cli import bench, explain, main, plan, run, simulate
+from coexec.engines.detect import usable_cores
 
 
 def call(folder: Path, *words: str) -> int:
@@ -36,3 +39,35 @@ def test_what_there_is_not(
     verb, *options = words
     assert call(tmp_path, verb, "zoo:squeezenet", *options) == 2
     assert message in capfd.readouterr().err.replace("\n", " ")
+
+
+def test_all_verbs_have_the_same_default_planner() -> None:
+    defaults = {
+        verb.__name__: parameters["planner"].default
+        for verb in (bench, explain, plan, run, simulate)
+        for parameters in [signature(verb.command).parameters]
+    }
+    assert set(defaults.values()) == {"auto"}, defaults
+
+
+def test_auto_on_a_simulated_phone_keeps_the_plan_that_simulates_best(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    simulated_s = {}
+    for planner in ("auto", "hope_greedy", "heft", "single"):
+        words = ("zoo:squeezenet", "--platform", "kirin_990", "--planner", planner, "--json")
+        words = words[:3] + words[5:] if planner == "auto" else words
+        assert call(tmp_path, "simulate", *words) == 0
+        simulated_s[planner] = json.loads(capfd.readouterr().out)["simulated_s"]
+    assert simulated_s.pop("auto") == min(simulated_s.values())
+
+
+def test_simulate_and_plan_choose_alike_on_this_machine(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("zoo:lstm", "--devices", f"cpu:{usable_cores()[0]}", "--json")
+    found = {}
+    for verb, key in (("plan", "predicted_s"), ("simulate", "simulated_s")):
+        assert call(tmp_path, verb, *words) == 0
+        found[verb] = json.loads(capfd.readouterr().out)[key]
+    assert found["plan"] == found["simulate"]

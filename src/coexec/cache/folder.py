@@ -20,7 +20,7 @@ from coexec.cache.scratch import in_scratch
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
-__all__ = ["LIMIT_BYTES", "Cache", "default_cache_folder"]
+__all__ = ["KINDS", "LIMIT_BYTES", "Cache", "default_cache_folder"]
 
 _T = TypeVar("_T")
 
@@ -88,6 +88,11 @@ class Cache:
         with suppress(OSError):
             os.utime(path)  # when it was last used
         return entry
+
+    @property
+    def limit_bytes(self) -> int:
+        """Of all entries and weights together."""
+        return self._limit_bytes
 
     def has(self, kind: str, key: str) -> bool:
         """Whether something is stored under ``key``. Only `find` tells whether it is whole."""

@@ -11,22 +11,24 @@ from pathlib import Path
 from coexec.cache.entries import weights_of
 from coexec.cache.weights import file_of
 
-__all__ = ["size_of", "trim"]
+__all__ = ["ROOM", "entries", "files", "size_of", "trim", "weights"]
 
 _ENTRY = re.compile(r"[0-9a-f]{32}")
 _WEIGHT = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
-_ROOM = 0.9
+ROOM = 0.9
 """Share of the limit that is left: else each entry that is added would remove another."""
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class CacheFile:
+    """A file of the cache, and when it was last used or written (seconds since 1970)."""
+
     path: Path
     size_bytes: int
     used_s: float
 
 
-def _files(folder: Path, name: re.Pattern[str]) -> Iterator[_File]:
+def files(folder: Path, name: re.Pattern[str]) -> Iterator[CacheFile]:
     """The files below ``folder`` that are ours; whatever else lies there is left alone."""
     try:
         found = list(os.scandir(folder))
@@ -36,53 +38,58 @@ def _files(folder: Path, name: re.Pattern[str]) -> Iterator[_File]:
         with suppress(OSError):
             if name.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 stat = item.stat()
-                yield _File(Path(item.path), stat.st_size, stat.st_mtime)
+                yield CacheFile(Path(item.path), stat.st_size, stat.st_mtime)
 
 
-def _entries(root: Path, kinds: tuple[str, ...]) -> list[_File]:
-    return [file for kind in kinds for file in _files(root / kind, _ENTRY)]
+def entries(root: Path, kinds: tuple[str, ...]) -> list[CacheFile]:
+    return [file for kind in kinds for file in files(root / kind, _ENTRY)]
 
 
-def _weights(root: Path) -> list[_File]:
+def weights(root: Path) -> list[CacheFile]:
     folders = (root / "weights" / f"{number:02x}" for number in range(256))
-    return [file for folder in folders for file in _files(folder, _WEIGHT)]
+    return [file for folder in folders for file in files(folder, _WEIGHT)]
 
 
 def size_of(root: Path, kinds: tuple[str, ...]) -> int:
     """Bytes in all entries of these kinds and in all weights."""
-    return sum(file.size_bytes for file in (*_entries(root, kinds), *_weights(root)))
+    return sum(file.size_bytes for file in (*entries(root, kinds), *weights(root)))
 
 
 def trim(
-    root: Path, kinds: tuple[str, ...], limit_bytes: int, used: set[Path], weights: set[str]
+    root: Path,
+    kinds: tuple[str, ...],
+    limit_bytes: int,
+    used: set[Path],
+    kept: set[str],
+    room: float = ROOM,
 ) -> int:
     """Remove entries, and weights that no entry refers to, until all fits; return what is left.
 
     Other processes may use the cache meanwhile: what they miss, they make again.
 
     Args:
+        limit_bytes: nothing is removed that an entry needs, unless more than the share ``room`` of
+            this is taken.
         used: entries that stay.
-        weights: names of weights that stay.
+        kept: names of weights that stay.
     """
-    sizes = {file.path.name: file.size_bytes for file in _weights(root)}
-    entries = sorted(_entries(root, kinds), key=lambda file: file.used_s)
+    sizes = {file.path.name: file.size_bytes for file in weights(root)}
+    oldest_first = sorted(entries(root, kinds), key=lambda file: file.used_s)
     refers: dict[Path, list[str]] = {}
-    for entry in entries:
+    for entry in oldest_first:
         try:
             refers[entry.path] = weights_of(entry.path)
         except (OSError, ValueError):
             refers[entry.path] = []
     count = Counter(name for names in refers.values() for name in set(names))
-    count.update(weights)
-    total = sum(sizes.values()) + sum(entry.size_bytes for entry in entries)
+    count.update(kept)
+    total = sum(sizes.values()) + sum(entry.size_bytes for entry in oldest_first)
     total -= _remove_weights(root, sizes, [name for name in sizes if not count[name]])
-    for entry in entries:
-        if total <= limit_bytes * _ROOM:
+    for entry in oldest_first:
+        if total <= limit_bytes * room:
             break
-        if entry.path in used:
+        if entry.path in used or not _removed(entry.path):
             continue
-        with suppress(OSError):
-            entry.path.unlink()
         total -= entry.size_bytes
         count.subtract(set(refers[entry.path]))
         unused = [name for name in refers[entry.path] if name in sizes and not count[name]]
@@ -92,9 +99,13 @@ def trim(
 
 def _remove_weights(root: Path, sizes: dict[str, int], names: list[str]) -> int:
     """Bytes that came free."""
-    freed = 0
-    for name in names:
-        with suppress(OSError):
-            file_of(root, name).unlink()
-        freed += sizes.pop(name, 0)
-    return freed
+    return sum(sizes.pop(name) for name in set(names) if _removed(file_of(root, name)))
+
+
+def _removed(path: Path) -> bool:
+    """Remove a file; whether it is gone."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

@@ -63,6 +63,14 @@ _OPTIONS = {
 }  # fmt: skip
 
 
+Tell = Callable[[str, int, int], None]
+"""`Settings.progress`: told what is done, how much of it, and how much there is."""
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
 class _Contender(NamedTuple):
     """A candidate, ready to be compiled."""
 
@@ -173,16 +181,18 @@ class Auto:
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
         able: list[_Contender] = []
         refused: list[Candidate] = []
-        for names in self._configurations:
+        tell, count = self._settings.progress or _silent, len(self._configurations)
+        for number, names in enumerate(self._configurations, 1):
             try:
                 able += self._planned(names)
             except CoexecError as error:
                 refused.append(Candidate(names, "", None, refused=str(error)))
+            tell("configurations of devices", number, count)
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
-        outcome = _outcome(shortlist, self._requests, self._settings.quiet)
+        outcome = _outcome(shortlist, self._requests, self._settings.quiet, tell)
         ranked = _ranked(shortlist, outcome, self._requests)
         others = [entry.candidate for entry in able if entry not in shortlist]
         others.sort(key=_predicted_s)
@@ -301,7 +311,7 @@ def _predicted_s(candidate: Candidate) -> float:
 
 
 def _outcome(
-    shortlist: Sequence[_Contender], requests: Requests, quiet: Quiet | None
+    shortlist: Sequence[_Contender], requests: Requests, quiet: Quiet | None, tell: Tell
 ) -> Outcome[int]:
     """What was measured of the shortlist, by index; nothing needs to run if it is one plan."""
     if len(shortlist) == 1:
@@ -309,8 +319,16 @@ def _outcome(
     with ExitStack() as stack:
         started = _started(shortlist, stack)
         watch = Stopwatch(used_s=cpu_clock(started.processes))
-        turns = {key: partial(undisturbed, run, quiet) for key, run in started.turns.items()}
+        what, start_s = f"race of {len(started.turns)} plans", watch.now_s()
+
+        def told(run: Callable[[], Lap]) -> Lap:
+            share = (watch.now_s() - start_s) / max(_BUDGET_S, 1e-9)
+            tell(what, round(100 * min(1.0, share)), 100)
+            return undisturbed(run, quiet)
+
+        turns = {which: partial(told, run) for which, run in started.turns.items()}
         outcome = compete(turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
+        tell(what, 100, 100)
     for entry in shortlist:
         entry.work.release()
     return replace(outcome, failed={**started.failed, **outcome.failed})

@@ -1,8 +1,11 @@
 """The verbs, one row each."""
 
+from typing import Annotated
+
 import typer
 
-from coexec.cli import bench, devices, explain, inspect, plan, profile, run, simulate
+import coexec
+from coexec.cli import bench, cache, devices, explain, inspect, plan, profile, run, simulate
 
 app = typer.Typer(
     name="coexec",
@@ -11,6 +14,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every verb as well
 )
 for verb in (devices, inspect, profile, plan, explain, simulate, run, bench):
     app.command(verb.__name__.rpartition(".")[2])(verb.command)
+app.add_typer(cache.verbs, name="cache")
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"coexec {coexec.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass

@@ -1,23 +1,18 @@
 """`coexec bench`: the plan in turns with its baselines, each device alone and ONNX Runtime."""
 
-import multiprocessing
-import re
-import resource
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from coexec.choosing.idle import REAL, Rest
+from coexec.choosing.idle import Rest
 from coexec.choosing.prepare import prepare
-from coexec.choosing.race import REQUESTS, Outcome, race
+from coexec.choosing.race import REQUESTS
 from coexec.cli.common import (
     DEFAULTS,
     CacheOpt,
@@ -34,69 +29,27 @@ from coexec.cli.common import (
     TraceOpt,
     WaitingOpt,
     differences,
-    out,
     print_json,
     progress_bar,
     refuse_difference,
     settings,
     tolerance,
-    write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.gantt import draw
+from coexec.cli.peak import of_onnx_runtime, of_plan
+from coexec.cli.planned import LowerBound, bound_of
+from coexec.cli.recorded import write_trace
+from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
-from coexec.plans.plan import Plan
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
-from coexec.workbench import Prepared, Requests, Settings, Workbench
-
-
-@dataclass
-class Row:
-    """One way to run the model, with what was measured of it before the race."""
-
-    name: str
-    predicted_s: float | None
-    run: Callable[[], Any]
-    is_baseline: bool = True
-    init_s: float = 0.0
-    warm_up_s: float = 0.0
-    peak_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Standings:
-    """The rows with the figures of their race."""
-
-    rows: Sequence[Row]
-    outcome: Outcome[str]
-
-    @cached_property
-    def best(self) -> Mapping[Requests, str]:
-        """The baseline with the least median, by figure."""
-        names = [row.name for row in self.rows if row.is_baseline]
-        return {
-            figure: min(names, key=lambda n: statistics.median(self.outcome.rounds_s(n, figure)))
-            for figure in REQUESTS
-        }
-
-    def facts(self, row: Row) -> dict[str, Any]:
-        """A row for programs. Ratios are over the best baseline by the same figure."""
-        facts: dict[str, Any] = {
-            "name": row.name, "init_s": row.init_s, "warm_up_s": row.warm_up_s,
-            "predicted_s": row.predicted_s,
-        }  # fmt: skip
-        for figure in REQUESTS:
-            samples_s = self.outcome.samples_s(row.name, figure)
-            median_s, p90_s, p99_s = map(float, np.percentile(samples_s, [50, 90, 99]))
-            ratio = self.outcome.ratio(row.name, self.best[figure], figure)
-            facts |= {f"{figure}_s": median_s, f"{figure}_p90_s": p90_s, f"{figure}_p99_s": p99_s,
-                      f"{figure}_ratio": ratio}  # fmt: skip
-        return facts | {"peak_bytes": row.peak_bytes}
+from coexec.workbench import Prepared, Workbench
 
 
 def command(
@@ -120,9 +73,9 @@ def command(
     """Compare the plan with each device alone and with ONNX Runtime on the same cores.
 
     All take turns in one process, so that a noisy machine disturbs all alike, and each begins when
-    the threads of the one before have stopped spinning for work. Two figures: requests at 30 a
-    second, and requests in a loop; engines rank differently by them. Peak memory is that of a fresh
-    process for each.
+    the threads of the one before have stopped spinning for work. A plan that is one of the devices
+    alone runs once for both rows. Two figures: requests at 30 a second, and requests in a loop;
+    engines rank differently by them. Peak memory is that of a fresh process for each.
     """
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
@@ -139,30 +92,20 @@ def command(
         plan_row, executor = _ours(plan, planner, predicted_s, feeds, stack)
         plan_row.is_baseline = False
         alone, left_out = _alone_rows(plan, feeds, stack)
-        rows = [*alone, plan_row, _onnx_runtime(work, feeds)]
-        standings = _raced(rows, repeats)
+        standings = raced([*alone, plan_row, _onnx_runtime(work, feeds)], repeats)
         recorder = RealRecorder(plan.compiled, work.names)
         found = _recorded(executor, feeds, recorder)
     worst = max(differences(work, feeds, found).values()) if check else None
-    for row in rows:
-        row.peak_bytes = _peak_bytes(work, row.name, plan.plan)
+    bound = bound_of(plan, standings.fastest_s)
     if trace is not None:
-        write_file(trace, recorder.trace().to_chrome())
+        write_trace(trace, plan, feeds, recorder.trace().makespan_s)
     if json:
-        print_json(_as_json(work, standings, worst) | {"left_out": left_out})
+        print_json(_as_json(work, standings, bound, worst) | {"left_out": left_out})
     else:
-        _print(work, standings, recorder if gantt else None, trace, worst)
+        _print(work, standings, bound, recorder if gantt else None, trace, worst)
         for name, reason in left_out.items():
-            out.print(f"left out: {name} alone: {reason}", markup=False)
+            out.print(f"left out: {name} alone: {reason}")
     refuse_difference(worst or 0.0, work)
-
-
-def _raced(rows: Sequence[Row], rounds: int) -> Standings:
-    for row in rows:
-        row.warm_up_s = REAL.timed(row.run)
-        row.run()
-    outcome = race({row.name: row.run for row in rows}, (rounds, rounds))
-    return Standings(rows, outcome.complete())
 
 
 def _recorded(
@@ -206,79 +149,56 @@ def _alone_rows(
 
 
 def _ours(
-    plan: Prepared,
-    name: str,
-    predicted_s: float | None,
-    feeds: Mapping[str, Array],
+    plan: Prepared, name: str, predicted_s: float | None, feeds: Mapping[str, Array],
     stack: ExitStack,
-) -> tuple[Row, Runner]:
+) -> tuple[Row, Runner]:  # fmt: skip
+    Rest().until_idle()
     start_s = time.perf_counter()
     executor = stack.enter_context(plan.work.start(plan))
     init_s = time.perf_counter() - start_s
-    return Row(name, predicted_s, partial(executor.run, feeds), init_s=init_s), executor
+    run, peak = partial(executor.run, feeds), partial(of_plan, plan.work, plan.plan, feeds)
+    row = Row(name, predicted_s, run, peak, plan.compiled.segments, init_s=init_s)
+    return row, executor
 
 
 def _onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
     threads = max(1, sum(len(device.spec.cores) for device in work.devices))
+    Rest().until_idle()
     start_s = time.perf_counter()
     session = work.given.onnx_runtime(threads)
     init_s = time.perf_counter() - start_s
     run = partial(session.run, None, dict(feeds))
-    return Row(f"ORT, {threads} threads", None, run, init_s=init_s)
+    peak = partial(of_onnx_runtime, work, threads, feeds)
+    return Row(f"ORT, {threads} threads", None, run, peak, init_s=init_s)
 
 
-def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
-    """Peak resident memory of a fresh process that starts from the cache and runs twice."""
-    if name.startswith("ORT"):
-        return 0
-    alone = name.endswith(" alone")
-    names = [name.removesuffix(" alone")] if alone else list(work.asked)
-    text = None if alone else plan.to_json()
-    asked = replace(
-        work.settings, devices=names, cache=str(work.cache.root), fresh=False, progress=None
-    )
-    arguments = (work.given.source, asked, text)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return int(pool.apply(_measure_peak, arguments))
-
-
-def _measure_peak(source: Any, settings: Settings, plan: str | None) -> int:
-    work = Workbench(source, settings)
-    found = work.prepared(work.plan("single") if plan is None else Plan.from_json(plan))
-    feeds = {t.name: np.zeros(t.shape, t.dtype) for t in found.compiled.inputs}
-    with work.start(found) as executor:
-        for _ in range(2):
-            executor.run(feeds)
-    return _own_peak_bytes()
-
-
-def _own_peak_bytes() -> int:
-    try:  # getrusage also counts what the parent held when it started this process
-        status = Path("/proc/self/status").read_text()
-        return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _as_json(work: Workbench, standings: Standings, worst: float | None) -> dict[str, Any]:
+def _as_json(
+    work: Workbench, standings: Standings, bound: LowerBound | None, worst: float | None
+) -> dict[str, Any]:
     return {
         "model": work.model.graph.name,
         "best_baseline": standings.best,
         "rows": [standings.facts(row) for row in standings.rows],
+        "bound_s": None if bound is None else bound.seconds,
+        "bound_devices": None if bound is None else bound.devices,
         "disturbed_turns": standings.outcome.disturbed,
         "difference": worst,
     }
 
 
 def _print(
-    work: Workbench, standings: Standings, recorder: RealRecorder | None, trace: Path | None,
-    worst: float | None,
+    work: Workbench, standings: Standings, bound: LowerBound | None, recorder: RealRecorder | None,
+    trace: Path | None, worst: float | None,
 ) -> None:  # fmt: skip
     out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
     out.print(_table(standings))
     for figure, name in standings.best.items():
         out.print(f"{figure}: {REQUESTS[figure]}; ratio: time over that of the best baseline, "
                   f"{name}")  # fmt: skip
+    if bound is not None:
+        out.print(f"bound: {bound}")
+    if standings.same_as:
+        out.print("A = B: both are the same plan, which was measured once")
     if disturbed := standings.outcome.disturbed:
         out.print(f"{disturbed} turns began while other threads of this process were busy")
     if recorder is not None:
@@ -295,12 +215,15 @@ def _table(standings: Standings) -> Table:
     for figure in REQUESTS:
         columns += [figure, "ratio"]
     table = Table(*columns, "peak memory", box=None, padding=(0, 1, 0, 0))
+    table.columns[0].overflow = "fold"
     for row in standings.rows:
         facts = standings.facts(row)
         cells = [_seconds(facts[key]) for key in ("init_s", "warm_up_s", "predicted_s")]
         for figure in REQUESTS:
             cells += [_seconds(facts[f"{figure}_s"]), f"{facts[f'{figure}_ratio']:.2f}"]
-        table.add_row(row.name, *cells, format_bytes(row.peak_bytes) if row.peak_bytes else "")
+        same = f" = {facts['same_as']}" if facts["same_as"] else ""
+        memory = "not known" if row.peak_bytes is None else format_bytes(row.peak_bytes)
+        table.add_row(row.name + same, *cells, memory)
     return table
 
 

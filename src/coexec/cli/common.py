@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.race import REQUESTS
+from coexec.cli.console import err
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
@@ -28,7 +28,9 @@ ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
     str | None, typer.Option(help="For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl.")
 ]
-PlannerOpt = Annotated[str, typer.Option(help="Who makes the plan.")]
+PlannerOpt = Annotated[
+    str, typer.Option(help="What makes the plan; auto also chooses devices, by running plans.")
+]
 OptionOpt = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE for the planner; may be repeated.")
 ]
@@ -56,8 +58,6 @@ PlanOpt = Annotated[Path | None, typer.Option(help="A plan made by coexec plan -
 TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
 
 DEFAULTS = Settings()
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
 
 
 def settings(
@@ -234,7 +234,7 @@ def progress_bar(quiet: bool) -> Iterator[Any]:
     if quiet or not err.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         rows: dict[str, Any] = {}
 

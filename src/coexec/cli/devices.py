@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from coexec.cli.common import DebugOpt, FreshOpt, JsonOpt, out, print_json
+from coexec.cli.common import DebugOpt, FreshOpt, JsonOpt, print_json
+from coexec.cli.console import out
 from coexec.engines.names import default_names
 from coexec.engines.registry import Driven, broken, describe, processors
 from coexec.system.hardware import Device
@@ -26,7 +27,7 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     out.print(_processors(clusters, found))
     out.print(_engines(found))
     for text in (*_remarks(found), *not_imported.values()):
-        out.print(text, markup=False)
+        out.print(text)
     further = [e for d in found if d.name == "cpu" for e in d.usable][1:]
     if further and clusters:
         name = f"{clusters[0].name}/{further[0]}"

@@ -1,7 +1,11 @@
-"""`coexec explain`: for each task its device, why, predicted and measured time, bytes moved."""
+"""`coexec explain`: why tasks are where they are, in groups and one by one."""
 
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
 from coexec.choosing.prepare import prepare
@@ -21,15 +25,15 @@ from coexec.cli.common import (
     ShapeOpt,
     format_candidate,
     given_plan,
-    out,
     print_json,
     progress_bar,
     settings,
 )
+from coexec.cli.console import out
 from coexec.errors import UsageError
 from coexec.plans.derive import stepwise
 from coexec.profiling.profiler import measure_in_place
-from coexec.timing.explain import explain
+from coexec.timing.explain import GROUPS, Group, Reason, explain
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
 
@@ -41,7 +45,8 @@ def command(
     planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
-    top: int = 30,
+    top: int = 10,
+    every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
     shape: ShapeOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
@@ -49,7 +54,10 @@ def command(
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Say of each task why it is where it is. Measured times are of tasks one after the other."""
+    """Say why tasks are where they are: how much later the result of each, moved alone, would be
+    where it is read. Groups of equal reasons first, then the longest tasks, or --all. Measured
+    times are of tasks one after the other.
+    """
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
     given, devices = given_plan(plan, devices)
@@ -74,18 +82,42 @@ def command(
         print_json({"candidates": [asdict(c) for c in found.candidates], "tasks": rows})
         return
     for candidate in found.candidates:
-        out.print(f"tried: {format_candidate(candidate)}", markup=False)
+        out.print(f"tried: {format_candidate(candidate)}")
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip
-    table = Table("task", "device", "engine", "predicted", "measured", "moved", "why", box=None)
-    longest = sorted(reasons, key=lambda r: -r.predicted_s)[:top]
-    for reason in (r for r in reasons if r in longest):
+    out.print(_groups(reasons))
+    shown = reasons if every else sorted(reasons, key=lambda r: -r.predicted_s)[:top]
+    out.print(_tasks([r for r in reasons if r in shown], measured))
+    if len(reasons) > len(shown):
+        out.print(f"the {top} longest of {len(reasons)} tasks; --all lists every one, --top N more")
+
+
+def _groups(reasons: Sequence[Reason]) -> Table:
+    """Equal reasons of a device in a row, those that take most of its time first."""
+    table = Table("why", "where", "tasks", "computing", "elsewhere later by", box=None)
+    found: dict[tuple[Group, str, str], list[Reason]] = {}
+    for reason in reasons:
+        found.setdefault((reason.group, reason.device, reason.engine), []).append(reason)
+    for (group, device, engine), own in sorted(
+        found.items(), key=lambda item: -sum(r.predicted_s for r in item[1])
+    ):
+        later_s = [r.elsewhere.end_s - r.here.end_s for r in own if r.elsewhere is not None]
+        told = later_s and group not in ("even", "later")
+        table.add_row(
+            GROUPS[group], f"{device}/{engine}", str(len(own)),
+            format_seconds(sum(r.predicted_s for r in own)),
+            f"{format_seconds(statistics.median(later_s))} (median)" if told else "",
+        )  # fmt: skip
+    return table
+
+
+def _tasks(reasons: Iterable[Reason], measured: Mapping[str, float]) -> Table:
+    table = Table("task", "where", "predicted", "measured", "moved", "elsewhere", box=None)
+    for reason in reasons:
         seconds = measured.get(reason.task)
         table.add_row(
-            reason.task, reason.device, reason.engine, format_seconds(reason.predicted_s),
+            reason.task, f"{reason.device}/{reason.engine}", format_seconds(reason.predicted_s),
             "" if seconds is None else format_seconds(seconds),
             format_bytes(reason.moved_bytes) if reason.moved_bytes else "", reason.why,
         )  # fmt: skip
-    out.print(table)
-    if len(reasons) > top:
-        out.print(f"the {top} longest of {len(reasons)} tasks; --top lists more")
+    return table

@@ -12,10 +12,10 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     ShapeOpt,
-    out,
     print_json,
     settings,
 )
+from coexec.cli.console import out
 from coexec.errors import UsageError
 from coexec.ir.graph import Graph
 from coexec.ir.text import format_graph

@@ -18,13 +18,13 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     format_candidate,
-    out,
     print_json,
     progress_bar,
     settings,
     write_file,
 )
-from coexec.cli.planned import PlatformOpt, alone_s, on_platform
+from coexec.cli.console import out
+from coexec.cli.planned import PlatformOpt, alone_s, bound_of, on_platform
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
@@ -63,19 +63,20 @@ def command(
     graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
     if output is not None:
         write_file(output, plan.to_json())
+    bound = bound_of(found)
     if json:
-        facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments)}
+        facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments),
+                 "bound_devices": None if bound is None else bound.devices}  # fmt: skip
         print_json(json_module.loads(plan.to_json()) | facts)
         return
-    bound_s = plan.provenance.bound_s
     for candidate in found.candidates:
-        out.print(f"tried      {format_candidate(candidate)}", markup=False)
+        out.print(f"tried      {format_candidate(candidate)}")
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
     out.print(f"predicted  {format_seconds(trace.makespan_s)} (simulated)")
-    if bound_s:
-        out.print(f"bound      {format_seconds(bound_s)}: no plan of whole tasks is faster")
+    if bound is not None:
+        out.print(f"bound      {bound}")
     for name in system.names:
         count = len(plan.order.get(name, ()))
         alone = format_seconds(alone_s(found, name))

@@ -1,6 +1,7 @@
 """Plans for phones that are not here, and what both kinds of plans are asked for."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -9,9 +10,10 @@ from coexec.errors import UsageError
 from coexec.plans.plan import Plan
 from coexec.platforms import ENGINE, NAMES, load
 from coexec.timing.simulate import simulate
+from coexec.units import format_seconds
 from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
 
-__all__ = ["PlatformOpt", "alone_s", "on_platform"]
+__all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "on_platform"]
 
 PlatformOpt = Annotated[
     str | None, typer.Option(help=f"Simulate this instead of the machine: {', '.join(NAMES)}.")
@@ -27,6 +29,40 @@ def alone_s(prepared: Prepared, device: str) -> float:
     place = prepared.system.device[device].places[0]
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
     return math.fsum(cost.piece_s(graph, task, whole, place) for task, whole in wholes)
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """What no plan of whole tasks on these devices can take less than, with the profiled times."""
+
+    seconds: float
+    devices: tuple[str, ...]
+    """With their engines."""
+
+    def __str__(self) -> str:
+        where = ", ".join(self.devices)
+        return f"{format_seconds(self.seconds)}: no plan of whole tasks on {where} is faster"
+
+
+def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> LowerBound | None:
+    """The bound that comes with a plan; None if there is none or if it says nothing, because other
+    devices are faster: they have a bound of their own.
+
+    Args:
+        fastest_s: the fastest that was measured, on whatever devices.
+    """
+    seconds = prepared.plan.provenance.bound_s
+    chosen = prepared.candidates[0].devices if prepared.candidates else ()
+    others = [
+        figure
+        for candidate in prepared.candidates
+        if candidate.devices != chosen and candidate.refused is None
+        for figure in (candidate.predicted_s, candidate.paced_s, candidate.loop_s)
+        if figure is not None
+    ]
+    if not seconds or seconds > min([fastest_s, *others]):
+        return None
+    return LowerBound(seconds, tuple(str(place) for place in prepared.system.places))
 
 
 def on_platform(

@@ -11,11 +11,11 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     ShapeOpt,
-    out,
     print_json,
     progress_bar,
     settings,
 )
+from coexec.cli.console import out
 from coexec.errors import UsageError
 from coexec.units import format_seconds
 from coexec.workbench import Workbench

@@ -26,7 +26,6 @@ from coexec.cli.common import (
     WaitingOpt,
     differences,
     given_plan,
-    out,
     print_json,
     progress_bar,
     refuse_difference,
@@ -34,7 +33,9 @@ from coexec.cli.common import (
     tolerance,
     write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.gantt import draw
+from coexec.cli.recorded import write_trace
 from coexec.errors import InputError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
@@ -64,7 +65,8 @@ def command(
     """Run a model once, after two runs to warm up.
 
     --inputs and --output name .npz files; without --inputs, random numbers are used. --check
-    compares the outputs with ONNX Runtime's on the model as it was given.
+    compares the outputs with ONNX Runtime's on the model as it was given. --trace writes what ran
+    when in a run of its own, in which engines also tell of the tasks inside of segments.
     """
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
@@ -84,7 +86,7 @@ def command(
         outputs = executor.run(feeds, recorder)
     ran = recorder.trace()
     if trace is not None:
-        write_file(trace, ran.to_chrome())
+        write_trace(trace, found, feeds, ran.makespan_s)
     if output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **outputs)

@@ -1,6 +1,8 @@
 """`coexec simulate`: run a plan on a virtual clock."""
 
+from coexec.choosing.prepare import prepare
 from coexec.cli.common import (
+    DEFAULTS,
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -12,19 +14,17 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     given_plan,
-    out,
     print_json,
     progress_bar,
     settings,
     write_file,
 )
+from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.cli.planned import PlatformOpt, on_platform
-from coexec.costs.base import CostModel
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
-from coexec.workbench import Workbench, make_plan
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = "hope_greedy",
+    planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     requests: int = 1,
     trace: TraceOpt = None,
@@ -41,29 +41,26 @@ def command(
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Simulate a plan, given with --plan or made now, and draw it."""
+    """Simulate a plan, given with --plan or made now, and draw it.
+
+    On this machine's devices, the planner auto runs what it chooses from. With --platform nothing
+    can run: it takes the plan of the quick planners that simulates best.
+    """
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
     given, devices = given_plan(plan, devices)
-    cost: CostModel
-    if platform is not None:
-        asked = settings(devices=devices, planner=planner, option=option, shape=shape, cache=cache)
-        there = on_platform(model, platform, asked, given)
-        cost, system, schedule = there.cost, there.system, there.schedule
-    else:
-        with progress_bar(json) as tell:
-            asked = settings(
-                devices=devices, planner=planner, option=option, shape=shape, cache=cache,
-                progress=tell,
-            )  # fmt: skip
-            work = Workbench(model, asked)
-            cost, system = work.measured
-        if given is None:
-            given = make_plan(planner, asked.planner_options, work.graph, cost, system)
-        schedule = work.schedule(given)
-    found = simulate(schedule, cost, system, requests)
+    with progress_bar(json) as tell:
+        asked = settings(
+            devices=devices, planner=planner, option=option, shape=shape, cache=cache, progress=tell
+        )
+        if platform is None:
+            there = prepare(model, asked, given)
+        else:
+            there = on_platform(model, platform, asked, given)
+        system = there.system
+    found = simulate(there.schedule, there.cost, system, requests)
     if trace is not None:
-        write_file(trace, found.to_chrome())
+        write_file(trace, found.to_chrome(f"coexec: {there.graph.name}, simulated"))
     if json:
         busy = {d: found.busy_s(d) for d in system.names}
         print_json({"simulated_s": found.makespan_s, "requests": requests, "busy_s": busy})

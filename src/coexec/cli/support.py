@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from coexec.cli.common import out
+from coexec.cli.console import out
 from coexec.engines.base import OpenEngine
 from coexec.ir.graph import Graph
 from coexec.plans.derive import derive

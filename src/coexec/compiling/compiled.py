@@ -20,7 +20,7 @@ from coexec.plans.schedule import Part, Schedule, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +97,7 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
         "inputs": [asdict(t) for t in module.inputs],
         "outputs": [asdict(t) for t in module.outputs],
         "operators": list(module.operators),
+        "results": list(module.results),
     }
 
 
@@ -146,6 +147,7 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
         _tensors(row["inputs"]),
         _tensors(row["outputs"]),
         tuple(row["operators"]),
+        tuple(row["results"]),
         {name: stored_as for name, (stored_as, _, _) in row["weights"].items()},
     )
 

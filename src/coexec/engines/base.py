@@ -194,6 +194,14 @@ class OpenEngine(ABC):
         """The values of a tensor, once computed; valid until the next download of it."""
         return np.asarray(tensor)
 
+    def timed(self) -> "OpenEngine":
+        """An engine on the same device that is `Timed`, if there is one; by default this one.
+
+        For runs of which more is to be told, as it may compute more slowly. It compiles programs
+        of its own, and lives no longer than this one.
+        """
+        return self
+
     def close(self) -> None:  # noqa: B027 - most engines have nothing to give back
         """Give everything back. Programs of a closed engine must not run."""
 

@@ -45,6 +45,10 @@ class OpenDevice:
             self._open[name] = self._opener(name)
         return self._open[name]
 
+    def timed(self) -> "OpenDevice":
+        """The device with engines that tell more, and may be slower: see `OpenEngine.timed`."""
+        return OpenDevice(self.spec, lambda name: self.engine(name).timed())
+
     def close(self) -> None:
         for engine in self._open.values():
             engine.close()

@@ -239,8 +239,21 @@ def _module(
         tuple(low.tensors[n] for n in inputs),
         tuple(low.tensors[n] for n in outputs),
         tuple(_kind(low.nodes[i]) for i in indices),
+        _results(low, indices),
         stored,
     )
+
+
+def _results(low: Lowered, indices: Sequence[int]) -> tuple[str, ...]:
+    """By node, the part that it computes, or else the one that a node which reads it works for."""
+    part_of: dict[str, str] = {}
+    results: list[str] = []
+    for node in (low.nodes[i] for i in reversed(indices)):
+        outputs = [name for name in node.output if name]
+        parts = [low.stands_for.get(name) or part_of.get(name) for name in outputs]
+        results.append(next((part for part in parts if part), outputs[0] if outputs else ""))
+        part_of.update(dict.fromkeys(_reads(node), results[-1]))
+    return tuple(reversed(results))
 
 
 def _kind(node: onnx.NodeProto) -> str:

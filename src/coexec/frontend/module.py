@@ -30,5 +30,7 @@ class Module:
     outputs: tuple[Tensor, ...]
     operators: tuple[str, ...] = ()
     """Types of its operators, as the engine runs them."""
+    results: tuple[str, ...] = ()
+    """By operator, the part of a tensor that it computes or helps to compute."""
     stored: Mapping[str, str] = field(default_factory=dict)
     """By weight, its name in the cache that it is mapped from."""

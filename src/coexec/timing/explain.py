@@ -1,21 +1,70 @@
-"""Why each task is where it is: reasons that a plan's costs, data and times give."""
+"""Why each task is where it is: when its result is there, and when it would be from elsewhere.
+
+Each task is moved alone, with all else where and when the plan has it, to the device that would
+deliver its result first. What that changes is the sum of four figures: computing, moving its
+inputs, waiting for the device, and moving its result to what reads it. On the other device it takes
+the first gap that is long enough, as in list scheduling with insertion (Topcuoglu et al., HEFT,
+2002). What a move would delay or let come sooner is not followed any further.
+"""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from coexec.costs.base import CostModel
-from coexec.ir.graph import Graph, Task
+from coexec.ir.graph import Piece, Task
 from coexec.plans.plan import Plan
-from coexec.plans.schedule import Schedule
-from coexec.system.hardware import System
+from coexec.plans.schedule import Schedule, Segment
+from coexec.system.hardware import Place, System
+from coexec.timing.clock import launched_s
 from coexec.timing.simulate import simulate
-from coexec.units import format_bytes
+from coexec.units import format_seconds
 
-__all__ = ["Reason", "explain"]
+__all__ = ["GROUPS", "Delivery", "Group", "Reason", "explain"]
 
-_CLEARLY = 1.05
-"""How much faster a device must be to be the reason."""
+Group = Literal["pinned", "only", "alone", "computing", "inputs", "waiting", "result", "even",
+                "later"]  # fmt: skip
+
+GROUPS: Mapping[Group, str] = {
+    "pinned": "pinned by the user",
+    "only": "there is no other device",
+    "alone": "no other device runs it",
+    "computing": "computes faster here",
+    "inputs": "its inputs are here",
+    "waiting": "the others are busy",
+    "result": "what reads it is here",
+    "even": "makes no difference",
+    "later": "sooner elsewhere by itself, as part of the plan here",
+}
+"""Reasons in words. The four figures: the one that elsewhere is worse by most."""
+
+_EVEN = 0.02
+"""Of the time that a task computes: a smaller difference is none."""
+_WORTH_SAYING = 0.05
+"""Of the difference: smaller parts of it are not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """When the result of a task is where it is read, in seconds, and what that is made of."""
+
+    device: str
+    made_s: float
+    """When the last of its inputs was computed, wherever that was."""
+    inputs_s: float
+    """From then on, until all inputs are on the device."""
+    waiting_s: float
+    """Until the device begins with it."""
+    computing_s: float
+    result_s: float
+    """Until its result is on all devices that read it."""
+
+    @property
+    def end_s(self) -> float:
+        """When the result is where it is read."""
+        parts = (self.inputs_s, self.waiting_s, self.computing_s, self.result_s)
+        return self.made_s + math.fsum(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +74,14 @@ class Reason:
     task: str
     device: str
     engine: str
+    group: Group
     why: str
     predicted_s: float
     moved_bytes: int
     """What it reads of other devices and nobody before it on its device had brought there."""
+    here: Delivery
+    elsewhere: Delivery | None
+    """From the device that would deliver first; None if no other device runs it."""
 
 
 def explain(
@@ -44,59 +97,147 @@ def explain(
         plan: verified; ``schedule`` is derived from it.
         pinned: names of tasks whose device the user has chosen.
     """
-    graph = schedule.graph
-    trace = simulate(schedule, cost, system)
-    span_of = {s.segment: s for s in trace.of("compute")}
-    device_of = {piece.task: device for piece, device in plan.device_of.items()}
-    elsewhere = {place.device: place for place in system.places}
+    graph, times = schedule.graph, _Times(plan, schedule, cost, system)
     found = []
-    for segment in sorted(schedule.segments, key=lambda s: span_of[s.index].start_s):
-        beside = sorted(
-            {
-                other.device
-                for other in trace.of("compute", "transfer")
-                if other.device != segment.device
-                and other.start_s < span_of[segment.index].end_s
-                and other.end_s > span_of[segment.index].start_s
-            }
-        )
+    for segment in sorted(schedule.segments, key=lambda s: times.start_s(s)):
         arriving = {t.tensor: t.size_bytes for t in schedule.incoming[segment.index]}
         for piece in segment.pieces:
             task = graph.task[piece.task]
             moved = sum(arriving.pop(name, 0) for name in task.inputs)
-            places = {**elsewhere, segment.device: segment.place}
-            seconds = {n: cost.piece_s(graph, task, piece.region, p) for n, p in places.items()}
-            why = _why(graph, task, segment.device, seconds, device_of, beside)
-            why = "pinned" if task.name in pinned else why
-            found.append(Reason(str(piece) if piece.region != graph.output_of(task).whole
-                                else task.name, *segment.place, why,
-                                seconds[segment.device], moved))  # fmt: skip
+            here, others = times.here(segment, piece), times.elsewhere(segment, piece)
+            there = min(others, key=lambda d: d.end_s, default=None)
+            group, why = _reason(here, there, len(system.places))
+            if task.name in pinned:
+                group, why = "pinned", "pinned"
+            name = task.name if piece.region == graph.output_of(task).whole else str(piece)
+            seconds = cost.piece_s(graph, task, piece.region, segment.place)
+            found.append(Reason(name, *segment.place, group, why, seconds, moved, here, there))
     return found
 
 
-def _why(
-    graph: Graph,
-    task: Task,
-    device: str,
-    seconds: Mapping[str, float],
-    device_of: Mapping[str, str],
-    beside: list[str],
-) -> str:
-    others = {name: s for name, s in seconds.items() if name != device}
-    if not others:
-        return "the only device"
-    if all(math.isinf(s) for s in others.values()):
-        return "no other device runs it"
-    nearest = min(others, key=others.__getitem__)
-    factor = others[nearest] / seconds[device] if seconds[device] else 1.0
-    if factor >= _CLEARLY:
-        return f"{factor:.1f}x faster here than on {nearest}"
-    here = [p for p in graph.predecessors[task.name] if device_of.get(p.name) == device]
-    size = sum(graph.tensors[n].size_bytes for p in here for n in p.outputs if n in task.inputs)
-    note = f"its input of {format_bytes(size)} is here" if size else ""
-    if factor <= 1 / _CLEARLY:
-        slower = f"{1 / factor:.1f}x slower than on {nearest}, which is busy"
-        return f"{slower}; {note}" if note else slower
-    if note:
-        return note
-    return f"runs beside {', '.join(beside)}" if beside else "as good as elsewhere"
+def _reason(here: Delivery, there: Delivery | None, places: int) -> tuple[Group, str]:
+    if there is None:
+        return ("only", "the only device") if places == 1 else ("alone", GROUPS["alone"])
+    later_s = there.end_s - here.end_s
+    parts: dict[Group, float] = {
+        "computing": there.computing_s - here.computing_s,
+        "inputs": there.inputs_s - here.inputs_s,
+        "waiting": there.waiting_s - here.waiting_s,
+        "result": there.result_s - here.result_s,
+    }
+    if abs(later_s) <= _EVEN * here.computing_s:
+        return "even", f"as good on {there.device}"
+    told = ", ".join(
+        f"{part} {'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
+        for part, seconds in sorted(parts.items(), key=lambda item: -abs(item[1]))
+        if abs(seconds) > _WORTH_SAYING * abs(later_s)
+    )
+    order = "later" if later_s > 0 else "sooner"
+    why = f"{there.device}: {format_seconds(abs(later_s))} {order} ({told})"
+    return (max(parts, key=parts.__getitem__) if later_s > 0 else "later"), why
+
+
+class _Made(NamedTuple):
+    """A part of a tensor that a segment has computed."""
+
+    segment: int
+    place: Place
+    computed_s: float
+    """When its piece was computed: from then on its own segment has it."""
+    end_s: float
+    """When its segment has ended: from then on others have it."""
+    size_bytes: int
+
+
+class _Times:
+    """When what is where in a simulated plan."""
+
+    def __init__(self, plan: Plan, schedule: Schedule, cost: CostModel, system: System) -> None:
+        self._graph, self._cost, self._system = schedule.graph, cost, system
+        trace = simulate(schedule, cost, system)
+        self._span = {span.segment: span for span in trace.of("compute")}
+        self._busy: dict[str, list[tuple[float, float]]] = {name: [] for name in system.names}
+        for span in trace.of("compute", "transfer"):
+            self._busy[span.device].append((span.start_s, span.end_s))
+        self._places: dict[str, set[Place]] = {}
+        for piece, place in plan.place_of.items():
+            self._places.setdefault(piece.task, set()).add(place)
+        self._end_s: dict[Piece, float] = {}
+        self._makers: dict[str, list[_Made]] = {}
+        for segment in schedule.segments:
+            self._note(segment)
+
+    def start_s(self, segment: Segment) -> float:
+        return self._span[segment.index].start_s
+
+    def _note(self, segment: Segment) -> None:
+        """When the pieces of a segment end, one after the other in one launch."""
+        span, launch_s = self._span[segment.index], self._cost.launch_s(segment.place)
+        seconds: list[float] = []
+        for piece in segment.pieces:
+            task = self._graph.task[piece.task]
+            seconds.append(self._cost.piece_s(self._graph, task, piece.region, segment.place))
+            end_s = self._end_s[piece] = span.start_s + launched_s(seconds, launch_s)
+            for name in task.outputs:
+                made = _Made(segment.index, segment.place, end_s, span.end_s,
+                             self._share(task, piece, name))  # fmt: skip
+                self._makers.setdefault(name, []).append(made)
+
+    def _share(self, task: Task, piece: Piece, tensor: str) -> int:
+        """Bytes of a piece's part of ``tensor``."""
+        size_bytes = self._graph.tensors[tensor].size_bytes
+        whole = self._graph.output_of(task).whole
+        return round(size_bytes * piece.region.size / whole.size) if whole.size else size_bytes
+
+    def here(self, segment: Segment, piece: Piece) -> Delivery:
+        """As the plan has it."""
+        computing_s = self._computing_s(piece, segment.place)
+        start_s = max(0.0, self._end_s[piece] - computing_s)
+        return self._delivery(segment, piece, segment.place, start_s)
+
+    def elsewhere(self, segment: Segment, piece: Piece) -> list[Delivery]:
+        """From the first engine of each other device that runs it."""
+        return [
+            self._delivery(segment, piece, place, None)
+            for place in self._system.places
+            if place.device != segment.device and math.isfinite(self._computing_s(piece, place))
+        ]
+
+    def _computing_s(self, piece: Piece, place: Place) -> float:
+        return self._cost.piece_s(self._graph, self._graph.task[piece.task], piece.region, place)
+
+    def _delivery(
+        self, segment: Segment, piece: Piece, place: Place, start_s: float | None
+    ) -> Delivery:
+        """``start_s``: when the plan starts it there; None: in the first gap that is left."""
+        task, computing_s = self._graph.task[piece.task], self._computing_s(piece, place)
+        made_s = arrived_s = 0.0
+        for made in (made for name in task.inputs for made in self._makers.get(name, ())):
+            there_s = made.computed_s if made.segment == segment.index else made.end_s
+            made_s = max(made_s, there_s)
+            arrived_s = max(arrived_s, there_s + self._moving_s(made.size_bytes, made.place, place))
+        if start_s is None:
+            start_s = _gap(self._busy[place.device], arrived_s, computing_s)
+        start_s = max(start_s, made_s)
+        inputs_s = min(arrived_s, start_s) - made_s
+        result_s = max((self._moving_s(self._share(task, piece, name), place, other)
+                        for name in task.outputs for reader in self._graph.readers.get(name, ())
+                        for other in self._places[reader.name]), default=0.0)  # fmt: skip
+        return Delivery(place.device, made_s, inputs_s, start_s - made_s - inputs_s, computing_s,
+                        result_s)  # fmt: skip
+
+    def _moving_s(self, size_bytes: int, source: Place, target: Place) -> float:
+        if source == target:
+            return 0.0
+        link = self._system.link(source, target)
+        return link.sync_latency_s + self._cost.transfer_s(size_bytes, link)
+
+
+def _gap(busy: Sequence[tuple[float, float]], from_s: float, length_s: float) -> float:
+    """The first moment from ``from_s`` on at which nothing of ``busy``, which is sorted, comes for
+    ``length_s``."""
+    for start_s, end_s in busy:
+        if start_s - from_s >= length_s:
+            break
+        from_s = max(from_s, end_s)
+    return from_s

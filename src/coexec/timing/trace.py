@@ -23,7 +23,7 @@ second 0 until the device has ended its last one.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from coexec.plans.schedule import Segment
@@ -104,6 +104,8 @@ class Detail:
     end_s: float
     result: str = ""
     """The tensor that it works on."""
+    task: str = ""
+    """The task that it is a part of; "" if that is not known."""
 
     @property
     def duration_s(self) -> float:
@@ -149,21 +151,37 @@ class Trace:
         """Share of the makespan that ``device`` was busy, 0 to 1."""
         return self.busy_s(device) / self.makespan_s if self.makespan_s else 0.0
 
-    def to_chrome(self) -> str:
+    def with_tasks(self, maker: Mapping[str, str]) -> Self:
+        """The trace with the tasks that details are a part of.
+
+        Args:
+            maker: by tensor, also one inside of a task, the name of the task that makes it.
+        """
+        details = (replace(detail, task=maker.get(detail.result, "")) for detail in self.details)
+        return replace(self, details=tuple(details))
+
+    def to_chrome(self, process: str = "coexec") -> str:
         """Chrome's trace event format: opens in ui.perfetto.dev, flow arrows for tensors.
 
-        Categories are the kinds of spans. Layout changes have a row of their own, as the device's
-        clock is not that of its thread.
+        Categories are the kinds of spans. Layout changes, kernels and copies have rows of their
+        own, as the clock of the device or engine is not that of its thread.
+
+        Args:
+            process: the name over all rows.
         """
         layouts = (_row(span) for span in self.of("layout"))
-        details = (f"{d.device} {d.kind}s" for d in self.details)
+        details = map(_detail_row, self.details)
         rows = {n: i for i, n in enumerate(dict.fromkeys((*self.devices, *layouts, *details)))}
         events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "coexec"}}
+            {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": process}}
         ]
         events += [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": name}}
             for name, i in rows.items()
+        ]
+        events += [
+            {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": i, "args": {"sort_index": i}}
+            for i in rows.values()
         ]
         events += [_complete_event(span, rows) for span in self.spans]
         events += [_detail_event(detail, rows) for detail in self.details]
@@ -184,6 +202,10 @@ class Trace:
             yield common | {"ph": "s", "tid": rows[source.device], "ts": leave * 1e6}
             enter = target.start_s + 0.001 * target.duration_s
             yield common | {"ph": "f", "bp": "e", "tid": rows[target.device], "ts": enter * 1e6}
+
+
+def _detail_row(detail: Detail) -> str:
+    return f"{detail.device} {detail.kind}s, by the engine's clock"
 
 
 def _row(span: Span) -> str:
@@ -224,11 +246,11 @@ def _detail_event(detail: Detail, rows: Mapping[str, int]) -> dict[str, Any]:
     }
     return {
         "ph": "X",
-        "name": detail.name,
+        "name": detail.task or detail.name,
         "cat": detail.kind,
         "pid": 0,
-        "tid": rows[f"{detail.device} {detail.kind}s"],
+        "tid": rows[_detail_row(detail)],
         "ts": detail.start_s * 1e6,
         "dur": detail.duration_s * 1e6,
-        "args": {"result": detail.result} | waited,
+        "args": {detail.kind: detail.name, "result": detail.result} | waited,
     }

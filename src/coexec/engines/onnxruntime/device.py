@@ -43,10 +43,19 @@ class CpuCluster(OpenEngine):
         return lower(model, borders, folder)
 
     def compile(self, module: Module) -> "OrtProgram":
+        return OrtProgram(module, self.options(), self.device.name)
+
+    def options(self) -> ort.SessionOptions:
+        """Of the session of one module."""
         options = session_options(len(self.device.cores), self.device.cores)
         # The module is cut from a lowered model: everything was optimised there.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return OrtProgram(module, options, self.device.name)
+        return options
+
+    def timed(self) -> OpenEngine:
+        from coexec.engines.onnxruntime.profiled import ProfiledCluster
+
+        return ProfiledCluster(self.device, self.info)
 
     def own_session(self, model: Any) -> "OrtOwnSession":
         options = ort.SessionOptions()
@@ -108,6 +117,10 @@ class OrtProgram:
         for tensor in self._module.outputs:
             bound.set_output(tensor.name, outputs[tensor.name])
         return bound
+
+    def end_profiling(self) -> tuple[str, float]:
+        """The file of the profile, and the moment that it begins with, in seconds since 1970."""
+        return self._session.end_profiling(), 1e-9 * self._session.get_profiling_start_time_ns()
 
 
 class _BoundSession:

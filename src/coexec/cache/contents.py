@@ -1,0 +1,141 @@
+"""What lies in a cache folder, by kind; and how a user makes it smaller.
+
+Entries and weights have the limit of `Cache`. Beside them lie the profiles, verdicts on engines,
+and what engines keep in folders of their own; none of these grows much. Files that are none of ours
+are counted and left alone, as ``--cache`` may name any folder.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from coexec.cache.folder import KINDS, Cache
+from coexec.cache.limit import CacheFile, entries, files, size_of, trim, weights
+from coexec.errors import UsageError
+
+__all__ = ["CLEARABLE", "Content", "clear", "contents", "trimmed"]
+
+_PROFILES = re.compile(r"profiles[-0-9]*\.sqlite(-journal)?")
+_TRIAL = re.compile(r"[0-9a-f]+\.json")
+_ENGINE = re.compile(r"[a-z]+-[0-9a-f]{16}")
+_ANY = re.compile(r".+", re.DOTALL)
+CLEARABLE = (*KINDS, "profiles", "trials", "engines")
+"""What may be cleared by itself; weights go with the last entry that refers to them."""
+_NEW_S = 600.0
+"""A process stores weights before the entry that refers to them. While other processes write,
+weights without an entry are left alone for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All of one kind: "models", "weights", ... or "other" for files that are none of ours."""
+
+    kind: str
+    count: int
+    size_bytes: int
+    used_s: float | None
+    """When one of them was last used or written, in seconds since 1970; None: there is none."""
+
+
+def contents(root: Path) -> list[Content]:
+    """What lies in the cache folder ``root``, by kind; kinds of which there is nothing as well.
+
+    Raises:
+        UsageError: it is no folder, or cannot be read.
+    """
+    try:
+        if root.exists():
+            os.scandir(root).close()
+    except OSError as error:
+        raise UsageError(f"the cache {str(root)!r} cannot be read: {error.strerror or error}; "
+                         f"name its folder with --cache DIR") from None  # fmt: skip
+    found = {kind: _of_kind(root, kind) for kind in (*KINDS, "weights", *CLEARABLE, "drafts")}
+    ours = {file.path for own in found.values() for file in own}
+    found["other"] = [file for file in _below(root) if file.path not in ours]
+    return [_content(kind, own) for kind, own in found.items()]
+
+
+def trimmed(cache: Cache, limit_bytes: int) -> int:
+    """Remove what was not used for the longest time until entries and weights take at most
+    ``limit_bytes``; return what they take then, which is more if files could not be removed.
+
+    What a remaining entry refers to stays.
+    """
+    trim(cache.root, KINDS, limit_bytes, set(), _being_written(cache.root), room=1.0)
+    return size_of(cache.root, KINDS)
+
+
+def clear(cache: Cache, kind: str | None = None) -> list[Path]:
+    """Remove all of one kind, or of all of `CLEARABLE`, and the weights that then belong to
+    nothing. Returns files that could not be removed.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    if kind is not None and kind not in CLEARABLE:
+        why = "weights go with the entries that need them" if kind == "weights" else (
+            f"there is no kind {kind!r}")  # fmt: skip
+        raise UsageError(f"{why}; clear one of {', '.join(CLEARABLE)}, or name none for all")
+    left: list[Path] = []
+    for each in CLEARABLE if kind is None else (kind,):
+        for file in _of_kind(cache.root, each):
+            try:
+                file.path.unlink(missing_ok=True)
+            except OSError:
+                left.append(file.path)
+        for folder in _engine_folders(cache.root) if each == "engines" else ():
+            shutil.rmtree(folder, ignore_errors=True)
+    everything = size_of(cache.root, KINDS)
+    trim(cache.root, KINDS, everything, set(), _being_written(cache.root), room=1.0)
+    return left
+
+
+def _of_kind(root: Path, kind: str) -> list[CacheFile]:
+    if kind in KINDS:
+        return entries(root, (kind,))
+    if kind == "weights":
+        return weights(root)
+    if kind == "profiles":
+        return list(files(root, _PROFILES))
+    if kind == "trials":
+        return list(files(root / "trials", _TRIAL))
+    if kind == "engines":
+        return [file for folder in _engine_folders(root) for file in _below(folder)]
+    return list(_below(root / kind))
+
+
+def _engine_folders(root: Path) -> list[Path]:
+    try:
+        return [Path(item.path) for item in os.scandir(root)
+                if _ENGINE.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]  # fmt: skip
+    except OSError:
+        return []
+
+
+def _below(folder: Path) -> Iterator[CacheFile]:
+    for parent, _, _ in os.walk(folder):
+        yield from files(Path(parent), _ANY)
+
+
+def _content(kind: str, own: list[CacheFile]) -> Content:
+    return Content(kind, len(own), sum(file.size_bytes for file in own),
+                   max((file.used_s for file in own), default=None))  # fmt: skip
+
+
+def _being_written(root: Path) -> set[str]:
+    """Weights that another process may be about to refer to.
+
+    A process that writes has a locked file among the drafts; those of processes that have ended
+    were removed when the cache was opened.
+    """
+    if not any(root.glob("drafts/*.lock")):
+        return set()
+    since_s = time.time() - _NEW_S
+    with suppress(OSError):
+        return {file.path.name for file in weights(root) if file.used_s > since_s}
+    return set()

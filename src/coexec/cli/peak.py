@@ -1,0 +1,101 @@
+"""Peak resident memory of a process that does one thing: load a model and run it twice.
+
+The process is a fresh one, since this one has seen the model, its profile and all the rivals.
+"""
+
+import multiprocessing
+import re
+import resource
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the process of ONNX Runtime is to import nothing else of size
+    from coexec.frontend.module import Array
+    from coexec.plans.plan import Plan
+    from coexec.workbench import Workbench
+
+__all__ = ["of_onnx_runtime", "of_plan"]
+
+_RUNS = 2
+
+
+def of_plan(work: "Workbench", plan: "Plan", feeds: "Mapping[str, Array]") -> int | None:
+    """Bytes for a plan that starts from the cache; None if the process did not survive."""
+    asked = replace(
+        work.settings, devices=list(work.asked), cache=str(work.cache.root), fresh=False,
+        progress=None,
+    )  # fmt: skip
+    return _in_a_process(_run_plan, work.given.source, asked, plan.to_json(), dict(feeds))
+
+
+def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]") -> int | None:
+    """The same for ONNX Runtime alone with the model as it was given, from a file."""
+    from coexec.workbench.given import ZOO
+
+    source = work.given.source
+    if not str(source).startswith(ZOO) and not work.settings.shapes:
+        return _in_a_process(_run_onnx_runtime, str(source), threads, dict(feeds))
+    with tempfile.TemporaryDirectory(prefix="coexec-") as folder:
+        path = Path(folder) / "model.onnx"
+        _write(work, path)
+        return _in_a_process(_run_onnx_runtime, str(path), threads, dict(feeds))
+
+
+def _write(work: "Workbench", path: Path) -> None:
+    """The model as a file, with the shapes that the user has fixed."""
+    import onnx_ir as ir
+
+    from coexec import zoo
+    from coexec.frontend.read import read
+    from coexec.frontend.simplify import fix_shapes
+    from coexec.workbench.given import ZOO
+
+    name = str(work.given.source)
+    model = read(zoo.build(name.removeprefix(ZOO)) if name.startswith(ZOO) else name)
+    fix_shapes(model, work.settings.shapes)
+    ir.save(model, path, external_data="weights.bin")
+
+
+def _in_a_process(function: Callable[..., int], *arguments: Any) -> int | None:
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            return pool.submit(function, *arguments).result()
+    except BrokenProcessPool:
+        return None
+
+
+def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -> int:
+    from coexec.plans.plan import Plan
+    from coexec.workbench import Workbench
+
+    work = Workbench(source, settings)
+    with work.start(work.prepared(Plan.from_json(plan))) as executor:
+        for _ in range(_RUNS):
+            executor.run(feeds)
+    return _own_bytes()
+
+
+def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    for _ in range(_RUNS):
+        session.run(None, dict(feeds))
+    return _own_bytes()
+
+
+def _own_bytes() -> int:
+    try:  # getrusage also counts what the parent held when it started this process
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,36 @@
+"""The trace of a run in which engines tell what they do inside of segments."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from coexec.cli.common import write_file
+from coexec.frontend.module import Array
+from coexec.runtime.executor import Executor
+from coexec.runtime.recorder import RealRecorder
+from coexec.units import format_seconds
+from coexec.workbench import Prepared
+
+__all__ = ["write_trace"]
+
+_WARM_UP = 2
+
+
+def write_trace(
+    path: Path, prepared: Prepared, feeds: Mapping[str, Array], ordinary_s: float
+) -> None:
+    """Run a plan once more, with engines that are slower for what they tell, and write what ran
+    when for ui.perfetto.dev. Its title says how long this run took, and an ordinary one.
+    """
+    work = prepared.work
+    devices = [device.timed() for device in work.devices]
+    with Executor(prepared.compiled, devices, waiting=work.settings.waiting) as executor:
+        for _ in range(_WARM_UP):
+            executor.run(feeds)
+        recorder = RealRecorder(prepared.compiled, work.names)
+        executor.run(feeds, recorder)
+    graph = work.graph
+    maker = {name: task.name for task in graph.tasks for operator in task.operators
+             for name in operator.outputs}  # fmt: skip
+    trace = recorder.trace().with_tasks(maker)
+    took = f"{format_seconds(trace.makespan_s)}, without profilers {format_seconds(ordinary_s)}"
+    write_file(path, trace.to_chrome(f"coexec: {graph.name}, {took}"))

@@ -1,0 +1,96 @@
+"""The rows of `coexec bench`: what runs, how fast, and which rows are one plan."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from coexec.choosing.idle import REAL, Rest
+from coexec.choosing.race import REQUESTS, Outcome, race
+from coexec.plans.schedule import Segment
+from coexec.workbench import Requests
+
+__all__ = ["Row", "Standings", "raced"]
+
+
+@dataclass
+class Row:
+    """One way to run the model, with what was measured of it before the race."""
+
+    name: str
+    predicted_s: float | None
+    run: Callable[[], Any]
+    peak: Callable[[], int | None]
+    """Measures its peak memory in bytes."""
+    segments: tuple[Segment, ...] | None = None
+    """What runs in which order; None where another program runs the model."""
+    is_baseline: bool = True
+    init_s: float = 0.0
+    warm_up_s: float = 0.0
+    peak_bytes: int | None = None
+
+    def is_same(self, other: "Row") -> bool:
+        """Whether both run the same segments: then nothing but noise could differ."""
+        return self.segments is not None and self.segments == other.segments
+
+
+@dataclass(frozen=True)
+class Standings:
+    """The rows with the figures of their race."""
+
+    rows: Sequence[Row]
+    same_as: Mapping[str, str]
+    """By name of a row, the row that ran for it, as it is the same plan."""
+    outcome: Outcome[str]
+
+    @cached_property
+    def best(self) -> Mapping[Requests, str]:
+        """The baseline with the least median, by figure."""
+        names = [row.name for row in self.rows if row.is_baseline and row.name not in self.same_as]
+        return {
+            figure: min(names, key=lambda n: statistics.median(self.outcome.rounds_s(n, figure)))
+            for figure in REQUESTS
+        }
+
+    @property
+    def fastest_s(self) -> float:
+        """The least median of all rows, by either figure."""
+        samples_s = (self.outcome.samples_s(name, figure) for name in self.outcome.laps
+                     for figure in REQUESTS)  # fmt: skip
+        return min(map(statistics.median, samples_s))
+
+    def facts(self, row: Row) -> dict[str, Any]:
+        """A row for programs. Ratios are over the best baseline by the same figure."""
+        ran = self.same_as.get(row.name, row.name)
+        facts: dict[str, Any] = {
+            "name": row.name, "same_as": self.same_as.get(row.name), "init_s": row.init_s,
+            "warm_up_s": row.warm_up_s, "predicted_s": row.predicted_s,
+        }  # fmt: skip
+        for figure in REQUESTS:
+            samples_s = self.outcome.samples_s(ran, figure)
+            median_s, p90_s, p99_s = map(float, np.percentile(samples_s, [50, 90, 99]))
+            ratio = self.outcome.ratio(ran, self.best[figure], figure)
+            facts |= {f"{figure}_s": median_s, f"{figure}_p90_s": p90_s, f"{figure}_p99_s": p99_s,
+                      f"{figure}_ratio": ratio}  # fmt: skip
+        return facts | {"peak_bytes": row.peak_bytes}
+
+
+def raced(rows: Sequence[Row], rounds: int) -> Standings:
+    """Let the rows take turns, each plan once, then measure the memory of each."""
+    ran_for = {row.name: next(r for r in rows if r is row or r.is_same(row)) for row in rows}
+    different = [row for row in rows if ran_for[row.name] is row]
+    for row in different:
+        Rest().until_idle()  # threads of the row before may spin for work still
+        row.warm_up_s = REAL.timed(row.run)
+        row.run()
+    outcome = race({row.name: row.run for row in different}, (rounds, rounds)).complete()
+    for row in different:
+        row.peak_bytes = row.peak()
+    same_as = {row.name: ran_for[row.name].name for row in rows if row not in different}
+    for row in (row for row in rows if row.name in same_as):
+        ran = ran_for[row.name]
+        row.init_s, row.warm_up_s, row.peak_bytes = ran.init_s, ran.warm_up_s, ran.peak_bytes
+    return Standings(rows, same_as, outcome)

@@ -1,0 +1,159 @@
+"""`coexec bench`: equal rows, bounds, memory."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from small_models import branches
+
+from coexec.cli import bench, main, peak, standings
+from coexec.cli.planned import bound_of
+from coexec.cli.standings import Row, raced
+from coexec.engines.detect import usable_cores
+from coexec.frontend.load import load
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan, Provenance
+from coexec.system.hardware import Place
+from coexec.workbench import Candidate, Prepared, Settings, Workbench
+
+CORES = usable_cores()
+TWO = ",".join(f"cpu:{c}" for c in CORES[:2])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    onnx.save(branches(), str(folder / "model.onnx"))
+    return folder
+
+
+def call(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:
+    model = str(folder / "model.onnx")
+    assert main(["bench", model, *words, "--repeats", "2", "--json",
+                 "--cache", str(folder / "cache")]) == 0  # fmt: skip
+    return json.loads(capfd.readouterr().out)
+
+
+def plan_on(device: str, engine: str = "onnxruntime", planner: str = "x") -> Plan:
+    graph = load(branches()).graph
+    pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
+    return Plan.of_places("m", {Place(device, engine): pieces}, Provenance(planner))
+
+
+def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standings, "Rest", lambda: SimpleNamespace(until_idle=lambda: True))
+    ran: list[str] = []
+
+    def row(name: str, plan: Plan | None) -> Row:
+        segments = None if plan is None else derive(plan, load(branches()).graph).segments
+        run = partial(ran.append, name)
+        return Row(name, None, run, lambda: len(ran), segments, init_s=len(name))
+
+    # On one device, who made it and what it calls fused make no difference to what runs.
+    again = replace(plan_on("cpu:0", planner="y"), fused=frozenset(plan_on("cpu:0").device_of))
+    plans = {"one": plan_on("cpu:0"), "other engine": plan_on("cpu:0", "opencl"), "again": again,
+             "ORT": None, "ORT, once more": None}  # fmt: skip
+    rows = [row(name, plan) for name, plan in plans.items()]
+    rows[2].is_baseline = False
+    found = raced(rows, 3)
+    assert found.same_as == {"again": "one"} and "again" not in ran
+    assert {"one", "other engine", "ORT", "ORT, once more"} == set(ran)
+    one, again = found.facts(rows[0]), found.facts(rows[2])
+    assert again["same_as"] == "one" and again["name"] == "again"
+    assert {k: v for k, v in one.items() if k not in ("name", "same_as")} == {
+        k: v for k, v in again.items() if k not in ("name", "same_as")
+    }
+
+
+def test_equal_rows_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--devices", TWO, "--planner", "single"]
+    rows = {row["name"]: row for row in call(capfd, folder, *words)["rows"]}
+    assert rows["single"]["same_as"] in {f"{name} alone" for name in TWO.split(",")}
+    assert rows["single"]["paced_s"] == rows[rows["single"]["same_as"]]["paced_s"]
+    assert all(row["same_as"] is None for name, row in rows.items() if name != "single")
+    model = str(folder / "model.onnx")
+    assert main(["bench", model, *words, "--repeats", "1", "--cache", str(folder / "cache")]) == 0
+    printed = capfd.readouterr().out
+    assert "measured once" in printed and "single =" in printed
+
+
+def test_the_order_of_turns_rotates() -> None:
+    order: list[str] = []
+    rows = [Row(name, None, partial(order.append, name), lambda: 0) for name in "abc"]
+    raced(rows, 3)
+    firsts = [a for a, b in zip(order, ["", *order], strict=False) if a != b]
+    assert "".join(firsts[-9:]) == "abcbcacab"
+
+
+def test_every_row_has_its_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = call(capfd, folder, "--devices", TWO, "--planner", "heft")
+    peaks = {row["name"]: row["peak_bytes"] for row in found["rows"]}
+    (ort,) = (size for name, size in peaks.items() if name.startswith("ORT"))
+    # An interpreter with numpy and ONNX Runtime; ours has the same libraries beside other code.
+    assert 2**24 < ort < min(size for name, size in peaks.items() if not name.startswith("ORT"))
+
+
+def test_memory_of_onnx_runtime_grows_with_the_model(tmp_path: Path) -> None:
+    sizes = []
+    for number, size in enumerate((20, 200)):
+        onnx.save(branches(size=size), str(tmp_path / f"{number}.onnx"))
+        work = Workbench(str(tmp_path / f"{number}.onnx"), Settings([f"cpu:{CORES[0]}"]))
+        graph = load(branches(size=size)).graph
+        feeds = {n: np.zeros(graph.tensors[n].shape, np.float32) for n in graph.inputs}
+        sizes.append(peak.of_onnx_runtime(work, 1, feeds))
+        activation_bytes = max(t.size_bytes for t in graph.tensors.values())
+    assert sizes[0] is not None and sizes[1] is not None
+    assert sizes[1] - sizes[0] > activation_bytes
+
+
+def _dies(feeds: Mapping[str, Any]) -> int:
+    os._exit(9)
+
+
+def test_a_process_that_dies_is_no_error() -> None:
+    assert peak._in_a_process(_dies, {}) is None
+
+
+def bounded(bound_s: float | None, *candidates: Candidate) -> Prepared:
+    plan = replace(plan_on("cpu:0"), provenance=Provenance("x", bound_s=bound_s))
+    places = (Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl"))
+    origin = SimpleNamespace(measured=(None, SimpleNamespace(places=places)))
+    return Prepared(origin, plan, None, candidates)  # type: ignore[arg-type]
+
+
+def test_a_bound_says_for_which_devices() -> None:
+    narrow, wide = ("cpu:0", "cpu:1"), ("cpu:0-1",)
+    chosen = Candidate(narrow, "heft", 1.2, 0.9, 0.9)  # measured below the profile's bound
+    bound = bound_of(bounded(1.0, chosen, Candidate(wide, "single", 1.1, 1.3, 1.4)))
+    assert bound is not None and bound.devices == ("cpu:0/onnxruntime", "cpu:1/opencl")
+    assert str(bound) == ("1.00 s: no plan of whole tasks on cpu:0/onnxruntime, cpu:1/opencl is "
+                          "faster")  # fmt: skip
+    assert bound_of(bounded(None, chosen)) is None
+
+
+@pytest.mark.parametrize("figures", [(0.9, None, None), (2.0, 0.9, None), (2.0, 2.0, 0.9)])
+def test_a_bound_is_not_above_what_other_devices_take(figures: tuple[Any, ...]) -> None:
+    chosen = Candidate(("cpu:0", "cpu:1"), "heft", 1.2)
+    faster = Candidate(("cpu:0-1",), "single", *figures)
+    assert bound_of(bounded(1.0, chosen, faster)) is None
+    assert bound_of(bounded(1.0, chosen, replace(faster, refused="cannot run it"))) is not None
+    assert bound_of(bounded(1.0, chosen), fastest_s=0.99) is None
+
+
+def test_bench_prints_no_bound_above_a_row(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--devices", TWO, "--planner", "heft"]
+    asked: list[float] = []
+    monkeypatch.setattr(bench, "bound_of", lambda plan, fastest_s: asked.append(fastest_s))
+    found = call(capfd, folder, *words)
+    medians = [statistic for row in found["rows"] for statistic in (row["paced_s"], row["loop_s"])]
+    assert asked[0] == pytest.approx(min(medians)) and found["bound_s"] is None

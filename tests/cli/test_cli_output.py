@@ -1,0 +1,154 @@
+"""What reaches the terminal: names as they are, whatever is in them; outputs that are closed."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from unittest import mock
+
+import onnx
+import pytest
+from onnx import helper
+from rich.table import Table
+from small_models import from_nodes, tensor_info
+
+import coexec
+from coexec.choosing.auto import Auto
+from coexec.cli import common, main
+from coexec.cli.app import app
+from coexec.cli.common import progress_bar
+from coexec.cli.console import TextConsole, out, visible
+from coexec.engines.detect import usable_cores
+from coexec.workbench import Settings
+
+ODD = "[gpu] [bold]a[/bold] :key: [/]"
+COMMAND = [sys.executable, "-m", "coexec"]
+VERBS = [command.name or "" for command in app.registered_commands] + ["cache", "cache clear"]
+
+
+def odd_model(folder: Path, name: str) -> str:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name=name)]
+    model = from_nodes(nodes, [tensor_info("x", [1, 4])], [tensor_info("y", [1, 4])])
+    path = folder / "[red]m[bold] :key:.onnx"
+    onnx.save(model, str(path))
+    return str(path)
+
+
+def test_strings_are_printed_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    out.print(ODD)
+    table = Table(ODD, box=None)
+    table.add_row(ODD + "\x1b[31m\x9b")
+    out.print(table)
+    printed = capfd.readouterr().out
+    assert printed.count(ODD) == 3
+    assert "\x1b" not in printed and r"\x1b[31m\x9b" in printed
+    assert visible("a\tb\nc\rd") == "a\tb\nc\\x0dd"
+
+
+def test_no_other_console_is_made() -> None:
+    """One that looks for markup would eat the brackets of 'coexec[gpu]'."""
+    folder = Path(coexec.__file__).parent / "cli"
+    made = {p.name for p in folder.glob("*.py") if "Console(" in p.read_text()}
+    assert made == {"console.py"} and isinstance(out, TextConsole)
+
+
+@pytest.mark.parametrize("words", [["profile"], ["explain", "--all"], ["plan"], ["inspect"]])
+def test_names_with_markup_and_control_characters(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = odd_model(tmp_path, ODD + "\x1b]0;title\x07")
+    devices = [] if words == ["inspect"] else ["--devices", "null:0,null:1", "--planner", "heft"]
+    devices = devices[:2] if words == ["profile"] else devices
+    assert main([*words, path, *devices, "--cache", str(tmp_path / "c")]) == 0
+    printed = capfd.readouterr().out
+    assert "\x1b" not in printed and "\x07" not in printed
+    if words[0] in ("profile", "explain"):
+        assert ODD in printed
+
+
+def test_errors_show_markup_and_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", f"{ODD}\x1b[31m.onnx"]) == 2
+    said = capfd.readouterr().err
+    assert ODD in said and "\x1b" not in said and said.count("\n") == 1
+
+
+def test_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> None:
+    assert coexec.__version__ == version("coexec")
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"coexec {coexec.__version__}\n"
+
+
+def test_the_version_is_found_when_it_is_asked_for() -> None:
+    code = ("import sys, coexec; assert 'importlib.metadata' not in sys.modules; "
+            "print(coexec.__version__)")  # fmt: skip
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(Path(coexec.__file__).parents[1])},
+                          check=True)  # fmt: skip
+    assert done.stdout.strip() == "unknown"  # -S: nothing is installed there
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_short_and_long(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for option in ("-h", "--help"):
+        assert main([*verb.split(), option]) == 0
+        printed.append(capfd.readouterr().out)
+    assert printed[0] == printed[1] and f"coexec {verb}" in printed[0]
+
+
+def run(output: int, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*COMMAND, *words], stdout=output, stderr=subprocess.PIPE, text=True,
+                          env=os.environ | env, check=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["--tasks"], [], ["--json"]])
+def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(writer, "inspect", "zoo:lstm", *words)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["--tasks"], [], ["--json"]])
+def test_a_full_disk_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = run(full.fileno(), "inspect", "zoo:lstm", *words)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr and "make room" in done.stderr
+
+
+def test_characters_that_the_terminal_does_not_have() -> None:
+    done = subprocess.run(
+        [*COMMAND, "simulate", "zoo:lstm", "--platform", "kirin_990"], capture_output=True,
+        text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "simulated" in done.stdout, done.stderr
+
+
+def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    cores = [f"cpu:{core}" for core in usable_cores()[:2]]
+    settings = Settings(cores, cache=tmp_path, progress=lambda *row: told.append(row),
+                        planner_options={"shortlist": 2})  # fmt: skip
+    Auto("zoo:lstm", settings).choose()
+    assert all(0 <= done <= total for _, done, total in told)
+    last = {what: (done, total) for what, done, total in told}
+    assert {done == total for done, total in last.values()} == {True}  # each came to its end
+    assert "configurations of devices" in last
+    assert any(what.startswith("race of ") for what in last)
+    assert any("distinct tasks" in what for what in last)  # what is measured
+    told.clear()
+    Auto("zoo:lstm", settings).choose()
+    assert not told  # it is remembered
+
+
+def test_the_progress_bar_shows_names_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(quiet=False) as tell:
+        assert tell is None  # no terminal: nothing is drawn into a file
+    drawn = TextConsole(stderr=True, force_terminal=True)
+    with mock.patch.object(common, "err", drawn), progress_bar(quiet=False) as tell:
+        tell(ODD, 1, 3)
+    assert ODD in capfd.readouterr().err
