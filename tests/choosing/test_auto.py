@@ -169,7 +169,10 @@ def entry(devices: int, planner: str = "heft") -> Any:
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
     single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
-    order = auto_module._order
+
+    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
+        return auto_module._order(shortlist, times, times)
+
     noise = [1.0, 3.0, 1.0, 9.0, 2.0]
     # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
     assert order([single, pair], [noise[1:], [0.5 * n for n in noise[1:]]]) == [1, 0]
@@ -185,10 +188,20 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
     assert order([pair, single], [[], []]) == [1, 0]
 
 
+def test_what_is_slower_in_a_loop_is_no_better() -> None:
+    single, pair = entry(1, "single"), entry(2)
+    paced = [[1.0] * 5, [0.5] * 5]
+    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.0] * 5]) == [1, 0]
+    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.1] * 5]) == [0, 1]
+
+
 def test_another_engine_has_to_gain_more() -> None:
     plain, other = entry(1, "single"), entry(1, "single")
     other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
-    order = auto_module._order
+
+    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
+        return auto_module._order(shortlist, times, times)
+
     assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
     assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]
     # The first engine is what is compared with, whichever was predicted to be faster.

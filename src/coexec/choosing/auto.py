@@ -58,8 +58,11 @@ _GAIN = 0.99
 _OTHER_GAIN = 0.95
 """The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
 differ in the last digits."""
+_BOTH = "both"
+_NOT_SLOWER = 1.01
+"""What may count as equally fast by the figure that does not decide."""
 _OPTIONS = {
-    "planners": "hope_greedy,heft,anneal", "shortlist": _SHORTLIST, "requests": "paced",
+    "planners": "hope_greedy,heft,anneal", "shortlist": _SHORTLIST, "requests": _BOTH,
 }  # fmt: skip
 
 
@@ -115,7 +118,7 @@ class Auto:
             settings: of the planner's options, "planners", comma-separated, are for configurations
                 of several devices; "shortlist" is how many plans run for real; "requests" is the
                 figure that decides: "paced", 30 a second as a camera sends them, or "loop", one
-                after the other.
+                after the other; by default the first decides, and the second must not suffer.
 
         Raises:
             UsageError: an option that does not exist, or a value that it does not take.
@@ -125,7 +128,8 @@ class Auto:
         chosen = _checked(settings.planner_options)
         self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
         self._shortlist: int = chosen["shortlist"]
-        self._requests: Requests = chosen["requests"]
+        self._both = chosen["requests"] == _BOTH
+        self._requests: Requests = "paced" if self._both else chosen["requests"]
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
@@ -193,7 +197,7 @@ class Auto:
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
         outcome = _outcome(shortlist, self._requests, self._settings.quiet, tell)
-        ranked = _ranked(shortlist, outcome, self._requests)
+        ranked = _ranked(shortlist, outcome, self._requests, self._both)
         others = [entry.candidate for entry in able if entry not in shortlist]
         others.sort(key=_predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
@@ -212,7 +216,7 @@ class Auto:
         """
         of = self._settings
         asked = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
-                 of.waiting, self._shortlist, self._requests)  # fmt: skip
+                 of.waiting, self._shortlist, self._requests, self._both)  # fmt: skip
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
         text = repr((self._first.given.digest, machine, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -300,9 +304,9 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
         raise UsageError(f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
                          f"a number from 1 on")  # fmt: skip
-    if chosen["requests"] not in tuple(REQUESTS):
+    if chosen["requests"] not in (_BOTH, *REQUESTS):
         raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
-                         f"of {', '.join(REQUESTS)}")  # fmt: skip
+                         f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
     return chosen
 
 
@@ -379,20 +383,29 @@ def _start(
 
 
 def _ranked(
-    shortlist: Sequence[_Contender], outcome: Outcome[int], requests: Requests
+    shortlist: Sequence[_Contender], outcome: Outcome[int], requests: Requests, both: bool
 ) -> list[_Contender]:
-    """The shortlist with what was measured, the best first by the figure ``requests``."""
+    """The shortlist with what was measured, the best first by the figure ``requests``.
+
+    ``both``: what is slower by the other figure than the best single device is not better.
+    """
     times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
-    return [shortlist[which].raced(outcome, which, requests) for which in _order(shortlist, times)]
+    other: Requests = "loop" if requests == "paced" else "paced"
+    guard = [outcome.rounds_s(which, other) for which in range(len(shortlist))] if both else times
+    order = _order(shortlist, times, guard)
+    return [shortlist[which].raced(outcome, which, requests) for which in order]
 
 
-def _order(shortlist: Sequence[_Contender], times: Sequence[Sequence[float]]) -> list[int]:
+def _order(
+    shortlist: Sequence[_Contender], times: Sequence[Sequence[float]],
+    guard: Sequence[Sequence[float]],
+) -> list[int]:  # fmt: skip
     """Indices of the shortlist, the best first.
 
     That is the one with the least median ratio to the best single device, with the first engine of
     its cores if that ran, or to any other that ran; and the single device itself unless that ratio
     is clearly below one, and below one in three of four rounds: few rounds of a large network have
-    medians that are off by a percent.
+    medians that are off by a percent. Nor may it be slower by the times ``guard``.
     Where nothing could be run, nothing is clearly faster than the best single device.
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
@@ -410,7 +423,9 @@ def _order(shortlist: Sequence[_Contender], times: Sequence[Sequence[float]]) ->
     if single is not None:
         for which in ran:
             enough = _GAIN if shortlist[which].is_plain else _OTHER_GAIN
-            if ratio[which] >= enough or not mostly(share < 1 for share in by_round[which]):
+            slower = statistics.median(ratios(guard[which], guard[unit])) > _NOT_SLOWER
+            faster = ratio[which] < enough and mostly(share < 1 for share in by_round[which])
+            if slower or not faster:
                 ratio[which] = max(1.0, ratio[which])
         ratio[single] = _GAIN
     return sorted(range(len(shortlist)), key=lambda which: ratio.get(which, float("inf")))
