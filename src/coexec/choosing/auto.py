@@ -232,7 +232,7 @@ class Auto:
         work = self._first if names == self._first_names else self._open(names)
         try:
             if len(names) == 1:
-                return [_Contender(Candidate(names, "single", None), work, work.plan("single"))]
+                return _alone(work, names)
             cost, system = work.measured
             found: dict[Any, _Contender] = {}
             for planner in self._planners:
@@ -308,6 +308,20 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
                          f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
     return chosen
+
+
+def _alone(work: Workbench, names: Configuration) -> list[_Contender]:
+    """The ways in which a device runs the model alone.
+
+    Where its engine has an own session: that, and the model as coexec rewrites it, which some
+    models gain much from (`engines.onnxruntime.alignment`).
+    """
+    plan = work.plan("single")
+    found = [_Contender(Candidate(names, "single", None), work, plan)]
+    if plan.as_given:
+        rewritten = replace(plan, as_given=False)
+        found.append(_Contender(Candidate(names, "single, rewritten", None), work, rewritten))
+    return found
 
 
 def _predicted_s(candidate: Candidate) -> float:
