@@ -1,0 +1,225 @@
+"""A session answers at once, and its plan comes later."""
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from small_models import branches
+
+import coexec
+from coexec.cache import Cache, Entry
+from coexec.choosing import background, serving
+from coexec.choosing.auto import Auto
+from coexec.choosing.serving import Serving
+from coexec.engines.detect import usable_cores
+from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
+from coexec.workbench import Settings
+
+DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
+X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_HEAD_START_S", 0.0)
+
+
+def any_size() -> onnx.ModelProto:
+    """y = relu(x) @ w, for any number of rows."""
+    w = helper.make_tensor("w", TensorProto.FLOAT, [4, 4], np.arange(16, dtype=np.float32))
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])
+    graph = helper.make_graph(nodes, "any_size", [x], [y], [w])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_it_answers_at_once_and_says_what_was_decided(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(branches(), str(model))
+    expected = onnxruntime.InferenceSession(str(model)).run(None, {"x": X})
+    cache = tmp_path / "cache"
+    with caplog.at_level(logging.INFO, "coexec"):
+        with coexec.InferenceSession(model, devices=DEVICES, cache=cache) as session:
+            assert session.degraded == "its plan is still being made"
+            first = session.run(None, {"x": X})
+            assert np.array_equal(first[0], expected[0])  # ONNX Runtime's own answer
+            session.wait()
+            assert session.degraded is None and session.devices
+            later = session.run(None, {"x": X})
+        (told,) = [r.message for r in caplog.records if "decided in" in r.message]
+    assert str(cache) in told and str(model) in told
+    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(later, expected, strict=True))
+    (choice,) = cache.glob("choices/*")
+    with coexec.InferenceSession(model, devices=DEVICES, cache=cache) as session:
+        assert session.degraded is None and not session.ort_is_open
+        assert session.get_inputs()[0].shape == [1, 3, 20, 20]
+        assert not session.ort_is_open
+    assert choice.exists()
+
+
+def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_WORTH_S", 0.0)
+    monkeypatch.setattr(serving, "_KEPT", 2)
+    model = any_size().SerializeToString()
+    own = onnxruntime.InferenceSession(model)
+    with coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path) as session:
+        assert session.get_inputs()[0].shape == ["rows", 4]
+        for rows in (3, 5, 3, 7, 5):
+            x = np.full((rows, 4), rows, np.float32)
+            for _ in range(2):
+                [found] = session.run(None, {"x": x})
+                assert np.array_equal(found, own.run(None, {"x": x})[0])
+                session.wait()
+            assert session.degraded is None and session.devices
+        assert len(session._serving._states) == 2
+    # Each shape was decided once, and is remembered.
+    assert len(list(tmp_path.glob("choices/*"))) == 3
+
+
+def test_shapes_given_before_any_request(tmp_path: Path) -> None:
+    model = any_size().SerializeToString()
+    words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path, "shapes": {"x": (3, 4)}}
+    with coexec.InferenceSession(model, background=False, **words) as session:
+        assert session.degraded is None and session.devices
+        assert session.get_inputs()[0].shape == [3, 4]
+        for rows in (3, 6):  # others are answered all the same
+            [found] = session.run(None, {"x": np.ones((rows, 4), np.float32)})
+            assert found.shape == (rows, 4)
+
+
+def test_a_planner_by_name_is_waited_for(tmp_path: Path) -> None:
+    with coexec.InferenceSession(
+        branches(), devices=DEVICES, planner="heft", cache=tmp_path
+    ) as session:
+        assert session.degraded is None and session.devices
+
+
+def test_a_closed_session_leaves_no_process(tmp_path: Path) -> None:
+    session = coexec.InferenceSession(branches(), devices=DEVICES, cache=tmp_path)
+    while (current := background._jobs._current) is None:
+        assert session.degraded
+    process = current[1]
+    session.close()
+    assert process.wait(20) != 0
+    with pytest.raises(CoexecError, match="closed"):
+        session.run(None, {"x": X})
+
+
+def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(branches(), str(model))
+    program = (
+        "import sys, time, coexec\n"
+        "from coexec.choosing import background, serving\n"
+        "serving._HEAD_START_S = 0.0\n"
+        "s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2])\n"
+        "while background._jobs._current is None: time.sleep(0.01)\n"
+        "print(background._jobs._current[1].pid, background.TRAFFIC.publish())\n"
+    )
+    words = [sys.executable, "-c", program, str(model), str(tmp_path / "cache")]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    pid, traffic = said.stdout.split()
+    assert said.stderr == ""
+    assert not os.path.exists(traffic)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def test_threads_while_the_plan_takes_over(tmp_path: Path) -> None:
+    failed: list[BaseException] = []
+    with coexec.InferenceSession(branches(), devices=DEVICES, cache=tmp_path) as session:
+        expected = session.run(None, {"x": X})
+        stop = threading.Event()
+
+        def ask() -> None:
+            try:
+                while not stop.is_set():
+                    for a, b in zip(session.run(None, {"x": X}), expected, strict=True):
+                        assert np.allclose(a, b, atol=1e-5)
+                    stop.wait(0.01)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        session.wait()
+        session.run(None, {"x": X})
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+def test_a_device_that_fails_is_replaced(tmp_path: Path) -> None:
+    with coexec.InferenceSession(
+        branches(), devices=DEVICES, planner="heft", cache=tmp_path
+    ) as session:
+        running = session._serving.running(())
+
+        def fails(*_: object) -> None:
+            raise ExecutionError("cpu:0 is on fire")
+
+        running.runner.run = fails  # type: ignore[method-assign]
+        with pytest.raises(InputError):  # the request is at fault
+            session.run(None, {"x": X[:, :2]})
+        assert session.degraded is None
+        with pytest.warns(DegradedWarning, match="on fire"):
+            found = session.run(None, {"x": X})
+        assert session.degraded == "cpu:0 is on fire" and not session.devices
+        again = session.run(None, {"x": X})
+    assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
+
+
+def test_what_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    serving_ = Serving(branches().SerializeToString(), Settings(cache=tmp_path))
+    state = serving_._state(())
+    with caplog.at_level(logging.WARNING, "coexec"):
+        serving_._prepared((), state, 0.0, ExecutionError("the process has ended early"))
+        assert serving_.reason(()) == "the process has ended early"
+        serving_._prepared((), state, 0.0, None)
+    assert "could not be kept" in (serving_.reason(()) or "")
+    assert len(caplog.records) == 2
+
+
+def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_AGAIN_S", 0.0)
+    words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path, "background": False}
+    model = branches().SerializeToString()
+    coexec.InferenceSession(model, **words).close()
+    cache = Cache(tmp_path)
+    key = Auto(model, Settings(devices=DEVICES, cache=cache))._key
+
+    def remembered() -> dict[str, Any]:
+        entry = cache.find("choices", key)
+        assert entry is not None
+        found: dict[str, Any] = json.loads(entry.files["choice.json"])
+        return found
+
+    doubted = remembered() | {"doubt": "its times vary by 50 %", "races": 1}
+    cache.add("choices", key, Entry({"choice.json": json.dumps(doubted).encode()}))
+    with coexec.InferenceSession(model, **words) as session:
+        session._serving.start_known((), session._serving.check())
+        state = session._serving._state(())
+        while state.job is not None:
+            threading.Event().wait(0.05)
+    assert remembered()["races"] == 2
+
+
+def test_the_process_is_told_of_everything(tmp_path: Path) -> None:
+    settings = Settings(devices=DEVICES, cache=tmp_path, mode="throughput")
+    assert pickle.loads(pickle.dumps(settings)) == settings
