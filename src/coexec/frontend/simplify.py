@@ -78,6 +78,7 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
             _until_stable(model, _optimize)
             if rewrites:
                 rewrite(model)
+                passes.CommonSubexpressionEliminationPass()(model)
             passes.NameFixPass()(model)
             model.graph.sort()
             wrong += infer(model)
