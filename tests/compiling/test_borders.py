@@ -59,6 +59,11 @@ def operators(plan: CompiledPlan) -> Counter[str]:
     return Counter(kind for module in plan.modules for kind in module.operators)
 
 
+def without_reshapes(found: Counter[str]) -> Counter[str]:
+    """A Reshape goes where another one is beside it, which is no fusion."""
+    return Counter({kind: count for kind, count in found.items() if kind != "Reshape"})
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_segment_is_what_the_engine_makes_of_the_model(
     name: str, cache: Cache, tmp_path: Path
