@@ -112,7 +112,7 @@ def module_of(model: Model) -> Module:
     pieces = tuple(graph.whole_piece(t) for t in graph.tasks)
     plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("test"))
     (segment,) = derive(plan, graph).segments
-    made_in = {name: 0 for name, _ in segment.makes(graph)}
+    made_in = {name: 0 for name, _ in segment.writes}
     lowered = as_it_is(model.source, made_in)
     return cut({place: lowered}, [place], made_in, graph.outputs)[0]
 

@@ -15,7 +15,6 @@ from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
 from coexec.frontend.model import Model
 from coexec.frontend.stored import import_lowered, is_kept, stored_weights
-from coexec.ir.graph import Piece
 from coexec.plans.schedule import Part, Schedule
 from coexec.system.hardware import Place
 
@@ -43,7 +42,7 @@ class Compiler:
         made_in: dict[str, int] = {}
         parts: dict[str, list[Part]] = {}
         for segment in schedule.segments:
-            for name, region in segment.makes(graph):
+            for name, region in segment.writes:
                 part = tensor_part(name, region, graph)
                 made_in[part] = segment.index
                 if part != name:
@@ -78,33 +77,32 @@ class Compiler:
             alike.setdefault(key, []).append(place)
         found: dict[Place, Lowered] = {}
         for key, places in alike.items():
-            pieces = [p for s in schedule.segments if s.place in places for p in s.pieces]
-            lowered = self._lower_for(opened[places[0]], key, pieces, schedule, places)
+            lowered = self._lower_for(opened[places[0]], key, schedule, places)
             found |= dict.fromkeys(places, lowered)
         return found
 
     def _lower_for(
-        self,
-        engine: OpenEngine,
-        engine_key: str,
-        pieces: Sequence[Piece],
-        schedule: Schedule,
-        places: Sequence[Place],
+        self, engine: OpenEngine, engine_key: str, schedule: Schedule, places: Sequence[Place]
     ) -> Lowered:
-        graph, source = schedule.graph, self.model.source
-        everything = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
-        text = (
-            engine_key
-            if everything
-            else engine_key + repr([(p.task, str(p.region)) for p in pieces])
-        )
+        """What these places run of the plan, with a border wherever segments exchange something.
+
+        Everything else is inside of one segment, where the engine may fuse as it likes.
+        """
+        graph = schedule.graph
+        own = [s for s in schedule.segments if s.place in places]
+        pieces = [piece for segment in own for piece in segment.pieces]
+        whole = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
+        read = {name for segment in schedule.segments for name, _ in segment.reads}
+        written = [part for segment in own for part in segment.writes]
+        borders = [tensor_part(*part, graph) for part in written if part[0] in read]
+        named = [] if whole else [(p.task, str(p.region)) for p in pieces]
+        text = f"{engine_key}{sorted(borders)}{named}"
         key = f"{self.model.digest}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if key in self._lowered:
             return self._lowered[key]
-        own = [part for s in schedule.segments if s.place in places for part in s.makes(graph)]
-        borders = [tensor_part(name, region, graph) for name, region in own]
-        if not everything:
-            source = extract(self.model, pieces, own, self._foreign(schedule, places))
+        source = self.model.source
+        if not whole:
+            source = extract(self.model, pieces, written, _foreign(schedule, places))
         lowered = self._restored(key, borders, engine)
         if lowered is None:
             lowered = self._made(key, source, borders, engine)
@@ -152,21 +150,22 @@ class Compiler:
             lowered = None
         return as_it_is(source, borders) if lowered is None else lowered
 
-    def _foreign(self, schedule: Schedule, places: Sequence[Place]) -> list[Part]:
-        """The parts that these places read and do not make, as they are made elsewhere."""
-        graph = schedule.graph
-        made: dict[str, list[tuple[Part, Place]]] = {}
-        for segment in schedule.segments:
-            for part in segment.makes(graph):
-                made.setdefault(part[0], []).append((part, segment.place))
-        found: dict[Part, None] = {}
-        for segment in schedule.segments:
-            if segment.place not in places:
-                continue
-            for name, region in segment.reads:
-                if name in graph.inputs:
-                    found[name, graph.tensors[name].whole] = None
-                for part, place in made.get(name, []):
-                    if place not in places and part[1].overlap(region).size:
-                        found[part] = None
-        return list(found)
+
+def _foreign(schedule: Schedule, places: Sequence[Place]) -> list[Part]:
+    """The parts that these places read and do not make, as they are made elsewhere."""
+    graph = schedule.graph
+    made: dict[str, list[tuple[Part, Place]]] = {}
+    for segment in schedule.segments:
+        for part in segment.writes:
+            made.setdefault(part[0], []).append((part, segment.place))
+    found: dict[Part, None] = {}
+    for segment in schedule.segments:
+        if segment.place not in places:
+            continue
+        for name, region in segment.reads:
+            if name in graph.inputs:
+                found[name, graph.tensors[name].whole] = None
+            for part, place in made.get(name, []):
+                if place not in places and part[1].overlap(region).size:
+                    found[part] = None
+    return list(found)

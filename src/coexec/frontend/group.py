@@ -1,4 +1,7 @@
-"""The graph of tasks of a simplified model: operators that every engine fuses become one task.
+"""The graph of tasks of a simplified model: operators that are always fused become one task.
+
+What ONNX Runtime fuses is marked (`frontend.fused`) and stays together. The rules here hold for
+every engine, and for what ONNX Runtime fuses in its blocked layout alone.
 
 A group starts at an operator with weights (convolution, matrix product) and takes the chain of
 element-wise operators behind it, as long as each is the only reader of the one before: activation
@@ -14,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError
+from coexec.frontend.fused import marked_groups
 from coexec.frontend.tensors import label, tensors_of
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
@@ -56,13 +60,16 @@ def build_graph(model: ir.Model, name: str) -> Graph:
 def _groups(nodes: list[ir.Node], model: ir.Model) -> list[list[ir.Node]]:
     """Runs of nodes that become one task each."""
     position = {node: i for i, node in enumerate(nodes)}
-    group_of: dict[ir.Node, list[ir.Node]] = {}
+    group_of = marked_groups(nodes)
     for node in nodes:
         before = _joins(node, position, group_of)
-        group = group_of[before] if before is not None else []
-        group.append(node)
-        group_of[node] = group
-    distinct = {id(g): g for g in group_of.values()}
+        group = group_of.setdefault(node, [] if before is None else group_of[before])
+        if node not in group:
+            group.append(node)
+        elif before is not None and node.op_type in _PADDED and group_of[before] == [before]:
+            group.insert(0, before)
+            group_of[before] = group
+    distinct = {id(group_of[node]): group_of[node] for node in nodes}
     return list(distinct.values())
 
 

@@ -11,6 +11,7 @@ from coexec.cache import Cache, Entry
 from coexec.errors import CoexecError, ModelError, ModelWarning, StoreError, first_line
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import digest_of
+from coexec.frontend.fused import mark_fused
 from coexec.frontend.group import build_graph
 from coexec.frontend.infer import complete
 from coexec.frontend.inputs import candidates, random_inputs
@@ -56,6 +57,7 @@ def load(
     try:
         wrong = simplify(model, rewrites)
         complete(model)
+        mark_fused(model)
         graph = _grouped(model, name or model.graph.name or "model")
         unchecked = None if given is None else check_same(given, model, candidates(graph))
     except MemoryError as error:

@@ -90,24 +90,34 @@ def read_lowered(
     maker = _makers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos if _is_static(info)}
-    stands_for: dict[str, str] = {}
+    stands_for = {name: name for name in borders if name in maker}
     for name in borders:
-        value = BORDER + name
-        if value not in maker:
-            raise ValueError(f"it lacks {value!r}")
-        while _is_layout(nodes[maker[value]], layout_ops):
-            source = nodes[maker[value]].input[0]
-            if source not in maker:  # an input of the model is nobody's result, even unchanged
+        if BORDER + name not in maker:
+            raise ValueError(f"it lacks {BORDER + name!r}")
+        for value in _carrying(BORDER + name, nodes, maker, layout_ops):
+            if stands_for.setdefault(value, name) != name:
                 break
-            value = source
-        stands_for.setdefault(value, name)
-        # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
-        tensors.setdefault(value, replace(tensors[BORDER + name], name=value))
+            # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
+            tensors.setdefault(value, replace(tensors[BORDER + name], name=value))
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, layout_ops) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
     header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     return Lowered(header, nodes, weights, tensors, stands_for, maker)
+
+
+def _carrying(
+    value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], layout_ops: LayoutOps
+) -> Iterable[str]:
+    """The values that ``value`` is made of by changes of layout alone, from the last to the first.
+
+    Engines also use Transpose for that: ONNX Runtime's quantised convolutions compute in NHWC.
+    """
+    while (node := nodes[maker[value]]).op_type == "Transpose" or _is_layout(node, layout_ops):
+        value = node.input[0]
+        if value not in maker:  # an input of the model is nobody's result, even unchanged
+            return
+        yield value
 
 
 def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
@@ -219,7 +229,9 @@ def _module(
     if low.annotated:
         made = (name for i in indices for name in low.nodes[i].output if name in low.tensors)
         model.graph.value_info.extend(_info(low.tensors[name]) for name in made)
-    used = {n: None for i in indices for n in _reads(low.nodes[i]) if n in low.weights}
+    read = [name for i in indices for name in _reads(low.nodes[i])]
+    # An output that the engine has folded to a constant is a weight.
+    used = {name: None for name in (*read, *outputs) if name in low.weights}
     external: dict[str, Array] = {}
     stored: dict[str, str] = {}
     for name in used:

@@ -13,19 +13,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnxscript.rewriter.rules.common import fuse_hardswish_rules
 
 from coexec.frontend.group import only_read
 
-__all__ = ["rewrite"]
+__all__ = ["rewrite", "separate_dequantised"]
 
 _MOVING = frozenset({"Relu"})
 """Activations that give the same before and behind a Concat, and that engines fuse."""
+_HARD_SWISH_SINCE = 14
+"""The opset that brought HardSwish."""
 _MOST_SHIFTED = 3
 """Pixels; the convolution that samples has so many rows and columns more."""
 
 
 def rewrite(model: ir.Model) -> None:
     """Rewrite ``model`` in place; every value that stays keeps its meaning."""
+    if model.opset_imports.get("", 0) >= _HARD_SWISH_SINCE:
+        # ONNX Runtime fuses it with a convolution only after values have lost their names.
+        fuse_hardswish_rules().apply_to_model(model)
     for node in list(model.graph):
         if node.domain or node.graph is None:
             continue
@@ -33,6 +39,29 @@ def rewrite(model: ir.Model) -> None:
             _pad_into_pool(node)
         elif node.op_type == "Concat":
             _activate_before(node)
+
+
+def separate_dequantised(model: ir.Model) -> None:
+    """Give every reader of a dequantised value a DequantizeLinear of its own, in place.
+
+    Engines fuse it with what reads it, and the quantised value is a quarter of the size to move.
+    """
+    for node in list(model.graph):
+        if node.op_type != "DequantizeLinear" or node.domain:
+            continue
+        value = node.outputs[0]
+        readers = [n for n in value.consumers() if n.graph is model.graph]
+        kept = value.is_graph_output() or len(readers) < len(list(value.consumers()))
+        for number, reader in enumerate(readers if kept else readers[1:]):
+            own = ir.Node("", node.op_type, node.inputs, node.attributes.values(),
+                          name=f"{node.name}.{number}", version=node.version)  # fmt: skip
+            copy = own.outputs[0]
+            copy.name = f"{value.name}.{number}"
+            copy.shape, copy.type = value.shape, value.type
+            model.graph.insert_after(node, own)
+            for position, read in enumerate(reader.inputs):
+                if read is value:
+                    reader.replace_input_with(position, copy)
 
 
 class _Margins(NamedTuple):

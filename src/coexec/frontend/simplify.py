@@ -14,7 +14,7 @@ import onnxscript.optimizer
 from coexec.errors import ModelError, UsageError, first_line
 from coexec.frontend.infer import infer
 from coexec.frontend.quiet import quiet
-from coexec.frontend.rewrites import rewrite
+from coexec.frontend.rewrites import rewrite, separate_dequantised
 
 __all__ = ["fix_shapes", "simplify"]
 
@@ -78,6 +78,8 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
             _until_stable(model, _optimize)
             if rewrites:
                 rewrite(model)
+                passes.CommonSubexpressionEliminationPass()(model)
+                separate_dequantised(model)
             passes.NameFixPass()(model)
             model.graph.sort()
             wrong += infer(model)

@@ -41,14 +41,6 @@ class Segment:
     def place(self) -> Place:
         return Place(self.device, self.engine)
 
-    def makes(self, graph: Graph) -> list[Part]:
-        """Everything that its pieces compute, whether somebody else needs it or not."""
-        return [
-            (name, piece.region if position == 0 else graph.tensors[name].whole)
-            for piece in self.pieces
-            for position, name in enumerate(graph.task[piece.task].outputs)
-        ]
-
     @property
     def name(self) -> str:
         """The first and last task, as it appears in a trace."""

@@ -10,7 +10,7 @@ from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["OnnxRuntime"]
 
-_LOWERING = "lowered in form 3"
+_LOWERING = "lowered in form 4"
 """Raised when ONNX Runtime is given something else: lowered models and profiles are made anew."""
 
 

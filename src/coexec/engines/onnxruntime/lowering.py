@@ -23,13 +23,17 @@ __all__ = ["lower"]
 
 _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
+_MERGING = ["CommonSubexpressionElimination"]
+"""Would make one of two equal operators: the segment of one would wait for that of the other, which
+its plan does not know."""
 
 
 def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     """Write the optimised ``model`` into ``folder`` and return its path.
 
     Every value in ``borders`` gets an output of its own behind an Identity. That keeps ONNX
-    Runtime from fusing across it, but lets it choose the layout freely.
+    Runtime from fusing across it, but lets it choose the layout freely. Elsewhere it fuses as in
+    the whole model.
 
     Raises:
         ModelError: ONNX Runtime does not accept the model.
@@ -51,7 +55,12 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     options.add_session_config_entry(f"{prefix}_file_name", "lowered.bin")
     options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_WEIGHT_BYTES))
     try:
-        OrtSession(str(marked), options, providers=["CPUExecutionProvider"])
+        OrtSession(
+            str(marked),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=_MERGING if borders else None,
+        )
     except Exception as error:
         raise ModelError(
             f"ONNX Runtime does not accept the model: {first_line(error)}; check it with "

@@ -1,0 +1,104 @@
+"""A compiled plan has borders only where its segments exchange something."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from fused_blocks import IMAGES, WORDS, network, quantised_network
+from graphs import hand_made
+
+from coexec.cache import Cache
+from coexec.compiling.compiled import CompiledPlan
+from coexec.compiling.compiler import Compiler
+from coexec.engines.detect import usable_cores
+from coexec.engines.registry import open_devices
+from coexec.frontend.check import plain_session, worst_difference
+from coexec.frontend.load import load, random_inputs
+from coexec.frontend.model import Model
+from coexec.ir.graph import Task
+from coexec.plans.derive import derive, stepwise
+from coexec.runtime.executor import Executor
+
+NETWORKS = {
+    "images": network(["silu", "hard_swish", "residual", "excited", "silu"], IMAGES),
+    "words": network(["layer_norm", "gelu", "attention", "skip", "silu"], WORDS),
+    "quantised": quantised_network(["conv", "added", "joined", "pooled", "conv"]),
+}
+
+
+def optimised(proto: onnx.ModelProto, folder: Path) -> Counter[str]:
+    """The operators that ONNX Runtime makes of the whole model."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    nodes = onnx.load(str(folder / "optimised.onnx")).graph.node
+    return Counter(f"{n.domain.rpartition('.')[2]}.{n.op_type}".lstrip(".") for n in nodes)
+
+
+def compiled(
+    model: Model, cache: Cache, device_of: Callable[[Task], int]
+) -> tuple[CompiledPlan, dict[str, np.ndarray]]:
+    """The plan that runs each task on the device of this number, and its outputs."""
+    devices = open_devices([f"cpu:{core}" for core in usable_cores()[:2]])
+    graph = model.graph
+    pieces = {d.spec.name: [] for d in devices}
+    for task in graph.tasks:
+        pieces[devices[device_of(task)].spec.name].append(graph.whole_piece(task))
+    plan = hand_made(graph, pieces, "onnxruntime")
+    made = Compiler(model, cache).compile(derive(plan, graph), devices)
+    with Executor(made, devices) as executor:
+        return made, executor.run(random_inputs(graph))
+
+
+def operators(plan: CompiledPlan) -> Counter[str]:
+    return Counter(kind for module in plan.modules for kind in module.operators)
+
+
+def without_reshapes(found: Counter[str]) -> Counter[str]:
+    """A Reshape goes where another one is beside it, which is no fusion."""
+    return Counter({kind: count for kind, count in found.items() if kind != "Reshape"})
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_segment_is_what_the_engine_makes_of_the_model(
+    name: str, cache: Cache, tmp_path: Path
+) -> None:
+    proto = NETWORKS[name]
+    model = load(proto)
+    plan, found = compiled(model, cache, lambda task: 0)
+    assert len(plan.modules) == 1 and operators(plan) == optimised(proto, tmp_path)
+    (expected,) = plain_session(proto).run(None, random_inputs(model.graph))
+    assert np.array_equal(found["y"], expected)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_borders_between_blocks_stop_nothing(name: str, cache: Cache, tmp_path: Path) -> None:
+    """Nothing is computed twice either: blocked and NHWC tensors pass from segment to segment."""
+    proto = NETWORKS[name]
+    model = load(proto)
+    plan, found = compiled(model, cache, lambda task: block_of(task) % 2)
+    assert len(plan.modules) > 4 and operators(plan) == optimised(proto, tmp_path)
+    (expected,) = plain_session(proto).run(None, random_inputs(model.graph))
+    assert worst_difference(found["y"], expected) < 1e-6
+
+
+def block_of(task: Task) -> int:
+    """The number of the block that a task belongs to."""
+    block = task.operators[-1].outputs[0].partition(".")[0]
+    return int(block) if block.isdigit() else 0
+
+
+def test_the_profiler_cuts_every_task_apart(cache: Cache) -> None:
+    model = load(NETWORKS["words"])
+    devices = open_devices([f"cpu:{usable_cores()[0]}"])
+    place = devices[0].first.place
+    steps = stepwise(model.graph, {task.name: place for task in model.graph.tasks})
+    plan = Compiler(model, cache).compile(steps, devices)
+    assert all(module.operators for module in plan.modules)
+    plan, _ = compiled(model, cache, lambda task: 0)
+    assert len(plan.modules) == 1, "what is lowered for the profiler is not taken for a plan"
