@@ -112,6 +112,13 @@ class _Jobs:
         finally:
             self.end()
 
+    def stop(self) -> None:
+        """End what is under way, and tell nobody."""
+        current = self._current
+        if current is not None:
+            self.cancel(current[0])
+        self.end()
+
     def end(self) -> None:
         """End the process that is under way. What it keeps in the cache is whole at any time."""
         current, self._current = self._current, None
@@ -140,7 +147,7 @@ def cancel(job: Job) -> None:
 
 
 def _end() -> None:
-    _jobs.end()
+    _jobs.stop()
     TRAFFIC.withdraw()
 
 

@@ -19,7 +19,7 @@ from coexec.choosing import background
 from coexec.choosing.background import Job
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
-from coexec.errors import CoexecError, DegradedWarning
+from coexec.errors import CoexecError, DegradedWarning, DeviceError, ExecutionError
 from coexec.runtime.runner import Runner
 from coexec.units import format_seconds
 from coexec.workbench import Prepared, Settings, opened_cache
@@ -120,10 +120,16 @@ class Serving:
     def start_now(self, shapes: Shapes) -> None:
         """Plan for these shapes, and return when it is done.
 
+        A device that fails meanwhile is warned of, as one that fails later.
+
         Raises:
             CoexecError: no plan can be had.
         """
-        self._take(self._state(shapes), Asked(self.source, self._of(shapes)).prepare())
+        asked, state = Asked(self.source, self._of(shapes)), self._state(shapes)
+        try:
+            self._take(state, asked.prepare())
+        except (DeviceError, ExecutionError) as error:
+            self._give_up(state, error)
 
     def start_later(self, shapes: Shapes) -> None:
         """Plan for these shapes in the background."""
@@ -151,12 +157,14 @@ class Serving:
         state = self._states.get(shapes)
         if state is None or state.running is not running:
             return
-        state.running, state.reason = None, str(error)
+        state.running = None
         running.runner.close()
-        warnings.warn(
-            f"{error}. The session carries on with ONNX Runtime on the CPU",
-            DegradedWarning, stacklevel=4,
-        )  # fmt: skip
+        self._give_up(state, error)
+
+    def _give_up(self, state: _State, error: CoexecError) -> None:
+        state.reason, state.decided = str(error), True
+        text = f"{error}. The session carries on with ONNX Runtime on the CPU"
+        warnings.warn(text, DegradedWarning, stacklevel=5)
 
     def replace(self, old: Running, prepared: Prepared) -> None:
         """Run another plan on the same devices from now on, in place of ``old``."""
