@@ -19,6 +19,7 @@ from coexec.cli.common import (
     PlannerOpt,
     PlanOpt,
     ShapeOpt,
+    ValueOpt,
     format_candidate,
     given_plan,
     out,
@@ -43,6 +44,7 @@ def command(
     pin: PinOpt = None,
     top: int = 30,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     cache: CacheOpt = None,
@@ -55,7 +57,8 @@ def command(
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
+            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
         found = prepare(model, asked, given)

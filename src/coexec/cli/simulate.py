@@ -11,6 +11,7 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    ValueOpt,
     given_plan,
     out,
     print_json,
@@ -37,6 +38,7 @@ def command(
     requests: int = 1,
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -47,13 +49,16 @@ def command(
     given, devices = given_plan(plan, devices)
     cost: CostModel
     if platform is not None:
-        asked = settings(devices=devices, planner=planner, option=option, shape=shape, cache=cache)
+        asked = settings(
+            devices=devices, planner=planner, option=option, shape=shape, value=value, cache=cache
+        )
         there = on_platform(model, platform, asked, given)
         cost, system, schedule = there.cost, there.system, there.schedule
     else:
         with progress_bar(json) as tell:
             asked = settings(
-                devices=devices, planner=planner, option=option, shape=shape, cache=cache,
+                devices=devices, planner=planner, option=option, shape=shape, value=value,
+                cache=cache,
                 progress=tell,
             )  # fmt: skip
             work = Workbench(model, asked)

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array
+from coexec.frontend.unfit import UnfitError
 
 __all__ = ["is_plain", "plain_session", "value_info"]
 
@@ -44,8 +44,7 @@ def plain_session(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}; check it with "
-                         f"onnx.checker.check_model(path, full_check=True)") from None  # fmt: skip
+        raise UnfitError("ONNX Runtime does not run the model", error) from None
     session.borrowed_weights = values  # the session uses their memory
     return session
 

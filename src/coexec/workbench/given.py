@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Cache
 from coexec.errors import ModelError, StoreError
 from coexec.frontend import FORM
+from coexec.frontend.digest import Shapes, digest_of
 from coexec.frontend.module import Array
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
@@ -25,27 +26,28 @@ _TRIES = 3
 
 
 class GivenModel:
-    """A model with the shapes that the user fixes. It is read when something of it is asked for."""
+    """A model with what the user fixes of it. It is read when something of it is asked for."""
 
-    def __init__(self, source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache) -> None:
+    def __init__(
+        self, source: Any, shapes: Shapes, cache: Cache, values: Mapping[str, Any] | None = None
+    ) -> None:
         """
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            shapes: by input, for those that the model leaves dynamic.
+            shapes: by input, or sizes by name of a dimension, for what the model leaves dynamic.
             cache: where the simplified model is kept.
+            values: by input, for those that become constants.
         """
         self.source = source
-        self._shapes, self._cache = shapes, cache
+        self._shapes, self._values, self._cache = shapes, values or {}, cache
 
     @cached_property
     def digest(self) -> str:
-        """Tells this model with these shapes from all others. The cache adds coexec's version."""
+        """Tells this model with what is fixed from all others. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {sorted(self._shapes.items())}"
+            text = f"{self.source} {sorted(self._shapes.items())} {sorted(self._values.items())}"
         else:
-            from coexec.frontend.digest import digest_of
-
-            text = digest_of(self.source, self._shapes, self._cache)
+            text = digest_of(self.source, self._shapes, self._values, self._cache)
         return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
 
     @cached_property
@@ -78,7 +80,9 @@ class GivenModel:
     def _load(self, **how: Any) -> "Model":
         from coexec.frontend.load import load
 
-        return load(self._resolved(), shapes=self._shapes, name=self._name(), **how)
+        return load(
+            self._resolved(), shapes=self._shapes, values=self._values, name=self._name(), **how
+        )
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
@@ -96,11 +100,11 @@ class GivenModel:
     def onnx_runtime(self, threads: int) -> Any:
         """ONNX Runtime's own session of the model as it was given, to compare with."""
         from coexec.frontend.check import plain_session
+        from coexec.frontend.fixed import fix
         from coexec.frontend.read import read
-        from coexec.frontend.simplify import fix_shapes
 
         model = read(self._resolved())
-        fix_shapes(model, self._shapes)
+        fix(model, self._shapes, self._values)
         return plain_session(model, threads)
 
     def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
