@@ -157,6 +157,7 @@ def _link(target: str) -> Callable[[Path], None]:
         ("w.bin", Path.mkdir, "not a regular file"),
         ("w.bin", None, "which is missing"),
         (".", None, "outside of the model's folder"),
+        ("*/_ORT_MEM_ADDR_/*", None, "outside of the model's folder"),
     ],
 )
 def test_files_that_a_model_may_not_name(

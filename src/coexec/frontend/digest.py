@@ -19,9 +19,9 @@ from typing import Any
 import xxhash
 
 from coexec.cache import Cache, Entry
-from coexec.errors import ModelError
+from coexec.frontend.folders import unreadable
 
-__all__ = ["Shapes", "digest_of", "unreadable"]
+__all__ = ["Shapes", "digest_of"]
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""
@@ -189,10 +189,3 @@ def _serialized(source: Any) -> bytes:
         source = ir.to_proto(source)
     content: bytes = source.SerializeToString(deterministic=True)
     return content
-
-
-def unreadable(path: Path, error: OSError) -> ModelError:
-    """The error for a model file that cannot be opened."""
-    reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
-    return ModelError(f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
-                      f"file, or zoo:NAME for a built-in model")  # fmt: skip

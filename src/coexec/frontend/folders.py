@@ -14,7 +14,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from coexec.errors import ModelError
 
-__all__ = ["ModelFolders"]
+__all__ = ["ModelFolders", "unreadable"]
+
+_ADDRESS = "*/_ORT_MEM_ADDR_/*"
+"""ONNX Runtime reads a weight of this location from its own memory, wherever the offset says."""
 
 
 class ModelFolders:
@@ -54,7 +57,7 @@ class ModelFolders:
 
     def file(self, weight: str, location: str) -> Path:
         """The regular file that ``location`` names, with its links resolved."""
-        if not _is_below(location):
+        if not _is_below(location) or location == _ADDRESS:
             raise self._outside(weight, location, location)
         folder = next((f for f in self._folders if os.path.lexists(f / location)), None)
         if folder is None:
@@ -103,3 +106,10 @@ def _hub_of(folder: Path) -> Path | None:
         if inside[0] == "snapshots" and (above / "blobs").is_dir():
             return above
     return None
+
+
+def unreadable(path: Path, error: OSError) -> ModelError:
+    """The error for a model file that cannot be opened."""
+    reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
+    return ModelError(f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
+                      f"file, or zoo:NAME for a built-in model")  # fmt: skip

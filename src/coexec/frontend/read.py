@@ -123,10 +123,9 @@ def _drop_default_inputs(model: ir.Model) -> None:
 
 
 def _make_dynamic(value: ir.Value) -> None:
-    """Sizes that no tensor has are unknown ones. An input of size 0 can be, and stays."""
-    least = 0 if value.is_graph_input() else 1
-    if value.shape is not None and any(isinstance(d, int) and d < least for d in value.shape):
-        dims = [None if isinstance(d, int) and d < least else d for d in value.shape]
+    """Sizes below zero are unknown ones. Tensors of size 0 exist."""
+    if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+        dims = [None if isinstance(d, int) and d < 0 else d for d in value.shape]
         value.shape = ir.Shape(dims)
 
 

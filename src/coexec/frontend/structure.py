@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from coexec.errors import ModelError
-from coexec.frontend.digest import unreadable
-from coexec.frontend.folders import ModelFolders
+from coexec.frontend.folders import ModelFolders, unreadable
 from coexec.frontend.weights import require_values
 from coexec.frontend.wire import Hollow, hollow
 
@@ -115,8 +114,8 @@ def check_proto(
         small: what ``proto`` was decoded from, if weights were left out.
     """
     if not proto.HasField("graph"):
-        raise ModelError(f"{what} is not an ONNX model: it has no graph, so it has 0 nodes; "
-                         f"export or download it again")  # fmt: skip
+        raise ModelError(f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
+                         f"graph; export or download it again")  # fmt: skip
     broken = next(_broken_texts(proto, 0, what), None)
     if broken is not None:
         raise ModelError(f"{what} is damaged: {broken!r} is no text in UTF-8; export or download "
