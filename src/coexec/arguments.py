@@ -31,6 +31,7 @@ __all__ = [
     "check_replan",
     "check_shapes",
     "check_texts",
+    "check_values",
     "check_waiting",
 ]
 
@@ -105,15 +106,33 @@ def check_planner(planner: Any, options: Any) -> dict[str, Any]:
     return _mapping("planner_options", options, "{'seed': 1}")
 
 
-def check_shapes(shapes: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes by input name, in plain integers."""
-    found: dict[str, tuple[int, ...]] = {}
+def check_shapes(shapes: Any) -> dict[str, tuple[int, ...] | int]:
+    """Shapes by input name and sizes by the name of a dimension, in plain integers."""
+    found: dict[str, tuple[int, ...] | int] = {}
     for name, shape in _mapping("shapes", shapes, "{'x': (1, 3, 224, 224)}").items():
+        if _is_integer(shape):
+            found[name] = int(shape)
+            continue
         dims: list[Any] = list(shape) if isinstance(shape, Sequence | np.ndarray) else [None]
         if isinstance(shape, str) or any(not _is_integer(d) for d in dims):
             raise UsageError(f"shapes[{name!r}] is {shape!r}; give a tuple of integers, such as "
-                             f"(1, 3, 224, 224)")  # fmt: skip
+                             f"(1, 3, 224, 224), or one for a dimension of that name")  # fmt: skip
         found[name] = tuple(int(d) for d in dims)
+    return found
+
+
+def check_values(values: Any) -> dict[str, Any]:
+    """Values by input name, as scalars or nested lists of Python: their text tells them apart."""
+    found: dict[str, Any] = {}
+    for name, value in _mapping("values", values, "{'sr': 16000}").items():
+        try:
+            array = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            array = np.asarray(None)
+        if array.dtype.kind not in "biufUV":
+            raise UsageError(f"values[{name!r}] is {' '.join(repr(value).split())[:80]}; give a "
+                             f"number, a text, or an array of them")  # fmt: skip
+        found[name] = array.tolist()
     return found
 
 

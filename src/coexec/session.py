@@ -457,7 +457,7 @@ def _is_dynamic(arg: Any, shapes: Mapping[str, Any]) -> bool:
     )
 
 
-def _fixed(arg: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+def _fixed(arg: Any, shapes: Mapping[str, Any]) -> Any:
     """An input as ONNX Runtime describes it, with the shape that was given for it."""
     return NodeArg(arg.name, list(shapes[arg.name]), arg.type) if arg.name in shapes else arg
 

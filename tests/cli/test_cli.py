@@ -152,6 +152,35 @@ def test_models_that_cannot_be_planned(folder: Path, capfd: pytest.CaptureFixtur
     refuse(capfd, call(folder, "inspect", dynamic, "--shape", "z=2,4"), "'z'", "'x'")
     refuse(capfd, call(folder, "inspect", dynamic, "--shape", "x=2,5"), "contradicts")
     refuse(capfd, call(folder, "inspect", dynamic, "--shape", "nonsense"), "INPUT=1,3,224,224")
+    for shape in ("n=2", "x=2,4"):
+        assert call(folder, "inspect", dynamic, "--shape", shape, "--json") == 0
+        assert json.loads(capfd.readouterr().out)["activation_bytes"] == 2 * 4 * 4
+    refuse(capfd, call(folder, "inspect", dynamic, "--shape", "n=2,4"), "has one size")
+    refuse(capfd, call(folder, "inspect", dynamic, "--shape", "n=1000000000000"), "machine has")
+
+
+def test_values_of_inputs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    proto = from_nodes(
+        [helper.make_node("Pad", ["x", "p"], ["y"])],
+        [tensor_info("x", [1, 4]), tensor_info("p", [4], onnx.TensorProto.INT64)],
+        [tensor_info("y", [1, "n"])],
+    )
+    onnx.save(proto, str(folder / "pad.onnx"))
+    model = [str(folder / "pad.onnx"), "--devices", TWO.split(",")[0], "--planner", "single"]
+    result = str(folder / "padded.npz")
+    fixed = ["--value", "p=0,0,0,3", "--check", "--output", result]
+    assert call(folder, "run", *model, *fixed) == 0
+    capfd.readouterr()
+    assert np.load(result)["y"].shape == (1, 7)
+    for value, part in [
+        ("p", "INPUT=16000"),
+        ("p=", "INPUT=16000"),
+        ("q=1", "'p'"),
+        ("p=0.5", "int64 has no such number"),
+        ("p=1,2", "--value p=[1, 2] is no value of the input 'p'"),
+        ("p=many", "it is no number"),
+    ]:
+        refuse(capfd, call(folder, "run", *model, "--value", value), part)
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link"])

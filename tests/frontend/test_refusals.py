@@ -145,7 +145,7 @@ def test_tensors_larger_than_any_memory() -> None:
 def test_bodies_that_contradict_themselves() -> None:
     for reads, makes, message in (
         ("lost", "b", "'Neg' node '' reads 'lost', which is no input"),
-        ("x", "other", "a body of the 'If' node 'if' has the output 'b', which nothing"),
+        ("x", "other", "the graph 'body' has the output 'b', which nothing"),
     ):
         body = helper.make_graph(
             [node("Neg", [reads], [makes])], "body", [], [tensor_info("b", [3])]

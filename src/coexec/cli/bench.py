@@ -27,6 +27,7 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     TraceOpt,
+    ValueOpt,
     WaitingOpt,
     differences,
     print_json,
@@ -63,6 +64,7 @@ def command(
     gantt: bool = False,
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     waiting: WaitingOpt = DEFAULTS.waiting,
@@ -81,7 +83,8 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
+            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
         plan = prepare(model, asked)

@@ -35,7 +35,15 @@ OptionOpt = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE for the planner; may be repeated.")
 ]
 ShapeOpt = Annotated[
-    list[str] | None, typer.Option("--shape", help="INPUT=1,3,224,224 fixes a dynamic shape.")
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        help="INPUT=1,3,224,224 fixes a dynamic shape, NAME=1 a symbolic dimension; repeatable.",
+    ),
+]
+ValueOpt = Annotated[
+    list[str] | None,
+    typer.Option("--value", help="INPUT=16000 or INPUT=1,2,3 makes an input constant; repeatable."),
 ]
 EngineOpt = Annotated[
     list[str] | None,
@@ -66,6 +74,7 @@ def settings(
     planner: str = DEFAULTS.planner,
     option: Sequence[str] | None = None,
     shape: Sequence[str] | None = None,
+    value: Sequence[str] | None = None,
     cache: Path | None = None,
     fresh: bool = False,
     progress: Any = None,
@@ -79,6 +88,7 @@ def settings(
         planner=planner,
         planner_options=_planner_options(option),
         shapes=dict(_shape(text) for text in shape or ()),
+        values=dict(_value(text) for text in value or ()),
         cache=cache,
         engine_options=_engine_options(engine),
         pins=_pairs(pin, "--pin"),
@@ -117,14 +127,40 @@ def _engine_options(texts: Sequence[str] | None) -> dict[str, dict[str, str]]:
     return found
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+def _shape(text: str) -> tuple[str, tuple[int, ...] | int]:
     name, equals, dims = text.rpartition("=")
     try:
         if not equals or not name:
             raise ValueError
-        return name, tuple(int(d) for d in dims.replace("x", ",").split(",") if d.strip())
+        sizes = dims.replace("x", ",").split(",")
+        if len(sizes) == 1 and dims.strip():
+            return name, int(dims)
+        return name, tuple(int(d) for d in sizes if d.strip())
     except ValueError:
-        raise UsageError(f"--shape {text!r} is not of the form INPUT=1,3,224,224") from None
+        raise UsageError(f"--shape {text!r} is not of the form INPUT=1,3,224,224, or NAME=1 for a "
+                         f"dimension of that name") from None  # fmt: skip
+
+
+def _value(text: str) -> tuple[str, Any]:
+    """``"sr=16000"`` as ``("sr", 16000)``, ``"k=1,2"`` as ``("k", [1, 2])``."""
+    name, equals, content = text.rpartition("=")
+    if not equals or not name or not content.strip():
+        raise UsageError(f"--value {text!r} is not of the form INPUT=16000 or INPUT=1,2,3")
+    items = [_number(item.strip()) for item in content.split(",") if item.strip()]
+    return name, items if "," in content else items[0]
+
+
+def _number(text: str) -> Any:
+    """A whole number, a float, a truth value, or the text itself."""
+    truths = {"true": True, "false": False}
+    if text.lower() in truths:
+        return truths[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _planner_options(texts: Sequence[str] | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from coexec.cli.common import (
     PlannerOpt,
     PlanOpt,
     ShapeOpt,
+    ValueOpt,
     format_candidate,
     given_plan,
     print_json,
@@ -48,6 +49,7 @@ def command(
     top: int = 10,
     every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     cache: CacheOpt = None,
@@ -63,7 +65,8 @@ def command(
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
+            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
         found = prepare(model, asked, given)

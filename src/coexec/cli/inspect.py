@@ -12,6 +12,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     ShapeOpt,
+    ValueOpt,
     print_json,
     settings,
 )
@@ -29,6 +30,7 @@ from coexec.workbench import Workbench
 def command(
     model: ModelArg,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     tasks: bool = False,
     memory: bool = False,
     device: str | None = None,
@@ -39,7 +41,7 @@ def command(
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
     intermediate tensors take on one device, by strategy, --device what a device runs and what not.
     """
-    work = Workbench(model, settings(devices=device, shape=shape, cache=cache))
+    work = Workbench(model, settings(devices=device, shape=shape, value=value, cache=cache))
     graph = work.model.graph
     facts = _facts(graph)
     if device is not None and len(work.devices) != 1:

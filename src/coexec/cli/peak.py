@@ -38,7 +38,7 @@ def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]
     from coexec.workbench.given import ZOO
 
     source = work.given.source
-    if not str(source).startswith(ZOO) and not work.settings.shapes:
+    if not str(source).startswith(ZOO) and not (work.settings.shapes or work.settings.values):
         return _in_a_process(_run_onnx_runtime, str(source), threads, dict(feeds))
     with tempfile.TemporaryDirectory(prefix="coexec-") as folder:
         path = Path(folder) / "model.onnx"
@@ -50,15 +50,7 @@ def _write(work: "Workbench", path: Path) -> None:
     """The model as a file, with the shapes that the user has fixed."""
     import onnx_ir as ir
 
-    from coexec import zoo
-    from coexec.frontend.read import read
-    from coexec.frontend.simplify import fix_shapes
-    from coexec.workbench.given import ZOO
-
-    name = str(work.given.source)
-    model = read(zoo.build(name.removeprefix(ZOO)) if name.startswith(ZOO) else name)
-    fix_shapes(model, work.settings.shapes)
-    ir.save(model, path, external_data="weights.bin")
+    ir.save(work.given.fixed(), path, external_data="weights.bin")
 
 
 def _in_a_process(function: Callable[..., int], *arguments: Any) -> int | None:

@@ -17,6 +17,7 @@ from coexec.cli.common import (
     PinOpt,
     PlannerOpt,
     ShapeOpt,
+    ValueOpt,
     format_candidate,
     print_json,
     progress_bar,
@@ -39,6 +40,7 @@ def command(
     pin: PinOpt = None,
     output: Path | None = None,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     cache: CacheOpt = None,
@@ -49,13 +51,16 @@ def command(
     if platform is not None:
         if fresh or engine or pin:
             raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-        asked = settings(devices=devices, planner=planner, option=option, shape=shape, cache=cache)
+        asked = settings(
+            devices=devices, planner=planner, option=option, shape=shape, value=value, cache=cache
+        )
         found = on_platform(model, platform, asked)
         trace = simulate(found.schedule, found.cost, found.system)
     else:
         with progress_bar(json) as tell:
             asked = settings(
-                devices=devices, planner=planner, option=option, shape=shape, cache=cache,
+                devices=devices, planner=planner, option=option, shape=shape, value=value,
+                cache=cache,
                 fresh=fresh, progress=tell, engine=engine, pin=pin,
             )  # fmt: skip
             found = prepare(model, asked)

@@ -80,7 +80,7 @@ def on_platform(
     # A plan names its devices with their engine, of which these have one.
     listed = settings.devices
     phone = load(platform, listed and [name.removesuffix(f"/{ENGINE}") for name in listed])
-    here = Settings(shapes=settings.shapes, cache=settings.cache)
+    here = Settings(shapes=settings.shapes, values=settings.values, cache=settings.cache)
     origin = Simulated(Workbench(model, here).given.published_graph, (phone.cost, phone.system))
     if given is not None:
         origin.schedule(given)

@@ -11,6 +11,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     ShapeOpt,
+    ValueOpt,
     print_json,
     progress_bar,
     settings,
@@ -25,6 +26,7 @@ def command(
     model: ModelArg,
     devices: DevicesOpt = None,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     top: int = 20,
@@ -37,7 +39,13 @@ def command(
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, shape=shape, cache=cache, fresh=fresh, progress=tell, engine=engine
+            devices=devices,
+            shape=shape,
+            value=value,
+            cache=cache,
+            fresh=fresh,
+            progress=tell,
+            engine=engine,
         )
         work = Workbench(model, asked)
         cost, system = work.measured

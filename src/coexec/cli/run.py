@@ -23,6 +23,7 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    ValueOpt,
     WaitingOpt,
     differences,
     given_plan,
@@ -55,6 +56,7 @@ def command(
     check: bool = False,
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     waiting: WaitingOpt = DEFAULTS.waiting,
@@ -71,7 +73,8 @@ def command(
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, cache=cache, fresh=fresh,
+            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
         found = prepare(model, asked, given)

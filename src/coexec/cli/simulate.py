@@ -13,6 +13,7 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     TraceOpt,
+    ValueOpt,
     given_plan,
     print_json,
     progress_bar,
@@ -37,6 +38,7 @@ def command(
     requests: int = 1,
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
+    value: ValueOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -51,8 +53,9 @@ def command(
     given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, cache=cache, progress=tell
-        )
+            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            cache=cache, progress=tell,
+        )  # fmt: skip
         if platform is None:
             there = prepare(model, asked, given)
         else:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from coexec.engines import detect
+from coexec.frontend.memory import main_memory_bytes
 from coexec.frontend.module import Array, LayoutOps, Module
 from coexec.ir.graph import Operator, Task, Tensor
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
@@ -256,7 +257,7 @@ class Engine(ABC):
         Raises:
             DeviceError: it cannot drive this device.
         """
-        return EngineInfo(self.name, self.version, memory_bytes=detect.memory_bytes())
+        return EngineInfo(self.name, self.version, memory_bytes=main_memory_bytes())
 
     @abstractmethod
     def open(

@@ -9,8 +9,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["Cluster", "clusters", "features", "memory_bytes", "processor_features",
-           "processor_name", "usable_cores"]  # fmt: skip
+__all__ = ["Cluster", "clusters", "features", "processor_features", "processor_name",
+           "usable_cores"]  # fmt: skip
 
 Cluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz where the machine tells."""
@@ -100,11 +100,3 @@ def processor_features() -> str:
         found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
         text = " ".join(sorted(found.group(1).split())) if found else ""
     return hashlib.sha256(f"{platform.machine()} {text}".encode()).hexdigest()[:8]
-
-
-def memory_bytes() -> int | None:
-    """Main memory in bytes, where the machine tells."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None

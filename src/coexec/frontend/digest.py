@@ -19,13 +19,16 @@ from typing import Any
 import xxhash
 
 from coexec.cache import Cache, Entry
-from coexec.errors import ModelError
+from coexec.frontend.folders import unreadable
 
-__all__ = ["digest_of", "is_remembered", "serialized", "unreadable"]
+__all__ = ["Shapes", "digest_of", "is_remembered", "serialized"]
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""
 _CHUNK_BYTES = 1 << 24
+
+Shapes = Mapping[str, Sequence[int] | int]
+"""By input its shape, or by name of a symbolic dimension its size."""
 
 _Stat = tuple[int, int, int, int, int]
 """Size, time of modification and of change in ns, inode and device of a file."""
@@ -40,15 +43,19 @@ class _Known:
     digest: str | None
 
 
-def digest_of(source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache | None = None) -> str:
-    """A digest of the model's content, weights in other files included, and of its fixed shapes.
+def digest_of(
+    source: Any, shapes: Shapes, values: Mapping[str, Any], cache: Cache | None = None
+) -> str:
+    """A digest of the model's content, weights in other files included, and of what is fixed.
 
-    ``cache``: remembers files that have not changed; without it all are read.
+    Args:
+        shapes, values: as `coexec.arguments` returns them.
+        cache: remembers files that have not changed; without it all are read.
 
     Raises:
         ModelError: the file does not exist or cannot be read.
     """
-    digest = hashlib.sha256(repr(sorted((k, tuple(v)) for k, v in shapes.items())).encode())
+    digest = hashlib.sha256(repr((sorted(shapes.items()), sorted(values.items()))).encode())
     if isinstance(source, str | os.PathLike):
         path = Path(os.path.abspath(source))
         try:
@@ -194,10 +201,3 @@ def serialized(source: Any) -> bytes:
         source = ir.to_proto(source)
     content: bytes = source.SerializeToString(deterministic=True)
     return content
-
-
-def unreadable(path: Path, error: OSError) -> ModelError:
-    """The error for a model file that cannot be opened."""
-    reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
-    return ModelError(f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
-                      f"file, or zoo:NAME for a built-in model")  # fmt: skip

@@ -22,7 +22,9 @@ def infer(model: ir.Model) -> tuple[str, ...]:
     declared = {value: value.shape for value in values}
     for value in values:
         value.shape = None
-    passes.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    # Without the values of small tensors: ONNX propagates them without a limit, and a Range or a
+    # chain of Concats can have 2**36. Folding finds the same, and looks at sizes first.
+    passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
     wrong = []
     for value, given in declared.items():
         found = value.shape

@@ -1,24 +1,28 @@
 """Load a model: read, fix shapes, simplify, check, group into tasks."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from coexec.arguments import check_model, check_shapes
+from coexec.arguments import check_model, check_shapes, check_values
 from coexec.cache import Cache, Entry
 from coexec.errors import CoexecError, ModelError, ModelWarning, StoreError, first_line
 from coexec.frontend.check import check_same
-from coexec.frontend.digest import digest_of
+from coexec.frontend.digest import Shapes, digest_of
+from coexec.frontend.fixed import fix
 from coexec.frontend.fused import mark_fused
 from coexec.frontend.group import build_graph
 from coexec.frontend.infer import complete
 from coexec.frontend.inputs import candidates, random_inputs
+from coexec.frontend.memory import least_bytes, require_memory
 from coexec.frontend.model import Model
 from coexec.frontend.read import ModelSource, read
-from coexec.frontend.simplify import fix_shapes, simplify
+from coexec.frontend.simplify import simplify
 from coexec.frontend.stored import Stored, share, stored_tensor, written
+from coexec.frontend.unfit import UnfitError
 from coexec.ir.graph import Graph
 
 __all__ = ["load", "random_inputs", "restore", "save"]
@@ -27,7 +31,8 @@ __all__ = ["load", "random_inputs", "restore", "save"]
 def load(
     source: ModelSource,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
+    values: Mapping[str, Any] | None = None,
     name: str = "",
     check: bool = False,
     rewrites: bool = True,
@@ -37,34 +42,64 @@ def load(
 
     Args:
         source: path, serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        shapes: fixed shapes of inputs that the model leaves dynamic.
+        shapes: of inputs that the model leaves dynamic; or sizes of symbolic dimensions by their
+            name, which hold for all inputs. A name that both have is the input's.
+        values: of inputs that become constants: they are no inputs of the loaded model. Cast to
+            the input's type and broadcast to its shape.
         name: how the graph is called; by default the model's own name.
         check: compare the simplified model's outputs with the given one's on made-up inputs.
         rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
-        digest: of ``source`` with these shapes, where it is known.
+        digest: of ``source`` with these shapes and values, where it is known.
 
     Raises:
-        ModelError: unreadable, unknown operators, shapes that are not known, or a failed check.
-        UsageError: ``shapes`` does not fit the model, or ``source`` is none.
+        ModelError: unreadable, unsound, unknown operators, shapes that are not known, that the
+            model does not work with or that need more memory than there is; or a failed check.
+        UsageError: ``shapes`` or ``values`` do not fit the model, or ``source`` is none.
 
     Warns:
         ModelWarning: a declared shape is wrong, or no made-up inputs suit the check.
     """
-    shapes = check_shapes(shapes)
+    shapes, values = check_shapes(shapes), check_values(values)
     model = read(check_model(source))
-    fix_shapes(model, shapes)
+    fix(model, shapes, values)
     given = _copy(model) if check else None
     try:
         wrong = simplify(model, rewrites)
         complete(model)
         mark_fused(model)
         graph = _grouped(model, name or model.graph.name or "model")
+        require_memory(f"the model {graph.name!r}", least_bytes(graph))
         unchecked = None if given is None else check_same(given, model, candidates(graph))
+        if unchecked is not None and _vanishes(graph):
+            raise UnfitError("ONNX Runtime does not run the model", unchecked)
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
+    except UnfitError as error:
+        raise _explained(error, shapes, values) from error
     _report(graph.name, wrong, unchecked)
-    return Model(model, graph, digest_of(source, shapes) if digest is None else digest)
+    return Model(model, graph, digest_of(source, shapes, values) if digest is None else digest)
+
+
+def _vanishes(graph: Graph) -> bool:
+    """Whether a task makes an empty tensor of tensors that are not: most often, an image was too
+    small for a convolution or pool."""
+
+    def empty(names: Iterable[str]) -> bool:
+        return any(not graph.tensors[name].size_bytes for name in names)
+
+    return any(empty(task.outputs) and not empty(task.inputs) for task in graph.tasks)
+
+
+def _explained(error: UnfitError, shapes: Shapes, values: Mapping[str, Any]) -> ModelError:
+    """``error``, or one that names what the user has fixed: the model may work with others."""
+    if not shapes and not values:
+        return error
+    sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
+    given = [f"--shape {name}={size}" for name, size in sizes.items()]
+    given += [f"--value {name}={str(value)[:40]}" for name, value in values.items()]
+    return ModelError(f"the model does not work with {' '.join(given)}: {error.reason}; give it "
+                      f"another --shape or --value")  # fmt: skip
 
 
 def _grouped(model: ir.Model, name: str) -> Graph:
@@ -73,9 +108,8 @@ def _grouped(model: ir.Model, name: str) -> Graph:
     except (CoexecError, MemoryError):
         raise
     except Exception as error:  # a rule met a tensor of another rank than its operator has
-        raise ModelError(f"the operators of the model {name!r} do not fit their tensors: "
-                         f"{first_line(error)}; check it with onnx.checker.check_model(path, "
-                         f"full_check=True)") from error  # fmt: skip
+        what = f"the operators of the model {name!r} do not fit their tensors"
+        raise UnfitError(what, error) from error
 
 
 def _copy(model: ir.Model) -> ir.Model:

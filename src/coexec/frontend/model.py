@@ -1,5 +1,6 @@
 """A loaded model: the ONNX operators and weights, and the graph of tasks made from them."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,10 @@ import onnx_ir as ir
 
 from coexec.ir.graph import Graph
 
-__all__ = ["Model", "require_whole"]
+__all__ = ["Model", "note_overridable", "require_whole"]
+
+_OVERRIDABLE = "coexec.overridable"
+"""Key of a model's metadata."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,12 @@ class Model:
     """Of the file or object it was loaded from, shapes included: the key of everything cached."""
 
     @cached_property
+    def overridable(self) -> frozenset[str]:
+        """Names of the weights that a feed could replace in ONNX Runtime. Here they are constant,
+        with the value in the model: the input's default."""
+        return frozenset(json.loads(self.source.metadata_props.get(_OVERRIDABLE, "[]")))
+
+    @cached_property
     def values(self) -> Mapping[str, ir.Value]:
         """Every value of the model by name: inputs, constants and results."""
         found = {v.name: v for v in self.source.graph.inputs if v.name}
@@ -36,6 +46,11 @@ class Model:
     def nodes(self) -> Mapping[str, ir.Node]:
         """The node that computes a value, by the value's name."""
         return {v.name: node for node in self.source.graph for v in node.outputs if v.name}
+
+
+def note_overridable(model: ir.Model, names: Iterable[str]) -> None:
+    """Write into ``model`` what `Model.overridable` reads; it is kept wherever the model is."""
+    model.metadata_props[_OVERRIDABLE] = json.dumps(sorted(names))
 
 
 def require_whole(weights: Iterable[ir.TensorProtocol | None]) -> None:

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array
+from coexec.frontend.unfit import UnfitError
 from coexec.ort import OrtSession
 
 __all__ = ["is_plain", "own_session", "plain_session", "value_info"]
@@ -53,8 +53,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
             options.add_external_initializers(list(values), list(values.values()))
         session = OrtSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}; check it with "
-                         f"onnx.checker.check_model(path, full_check=True)") from None  # fmt: skip
+        raise UnfitError("ONNX Runtime does not run the model", error) from None
     session.borrowed_weights = values  # the session uses their memory
     return session
 

@@ -1,20 +1,19 @@
 """Read an ONNX model from a path, bytes or a ModelProto, and refuse what cannot be run."""
 
 import os
-import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from coexec.errors import ModelError, first_line
-from coexec.frontend.digest import unreadable
 from coexec.frontend.external import attach
+from coexec.frontend.model import note_overridable
 from coexec.frontend.quiet import quiet
 from coexec.frontend.sparse import with_dense_weights
+from coexec.frontend.structure import check_proto, decoded, opened
 from coexec.frontend.tensors import require_tensor
+from coexec.frontend.wire import hollow
 
 __all__ = ["ModelSource", "read"]
 
@@ -23,101 +22,75 @@ ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 _ANY_VERSION = 2**31
 """Versions of operator sets are below."""
+_DEFAULTS_SINCE = 4
+"""IR version from which a weight that is also an input is only that input's default."""
 
 
 def read(source: ModelSource) -> ir.Model:
-    """The model as it stands in ``source``, checked but not changed.
+    """The model as it stands in ``source``, checked; weights that nothing reads are left out.
+
+    Nodes are sorted. Weights that are also listed as inputs, which a feed may replace, are weights;
+    `coexec.frontend.model.Model.overridable` names them.
 
     Raises:
-        ModelError: not an ONNX model, unknown operators, or external data outside its folder.
+        ModelError: what `coexec.frontend.structure` refuses, or unknown operators.
     """
-    if isinstance(source, ir.Model):
-        model = source.clone()
-    elif isinstance(source, (bytes, onnx.ModelProto)):
-        model = _parse(source)
-    else:
-        model = _open(Path(source))
-    _check_operators(model)
-    _check_weights(model)
+    model = source.clone() if isinstance(source, ir.Model) else _parse(source)
     _drop_default_inputs(model)
+    _check_operators(model)
     for value in (*model.graph.inputs, *model.graph.outputs):
         require_tensor(value)
+    for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
         _make_dynamic(value)
+    model.graph.sort()
     return model
 
 
-def _open(path: Path) -> ir.Model:
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
-            raise OSError(0, "it is no file but a pipe or device")
-        content = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from None
-    try:
-        proto = onnx.load_model_from_string(content)
-    except Exception:
-        raise ModelError(_damaged(repr(str(path)), len(content))) from None
-    model = _deserialize(proto, repr(str(path)), len(content))
-    attach(model, path)
-    return model
-
-
-def _parse(source: bytes | onnx.ModelProto) -> ir.Model:
+def _parse(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model:
+    path, small = None, None
     if isinstance(source, onnx.ModelProto):
-        model = _deserialize(source, "the ModelProto", source.ByteSize())
+        what, proto = "the ModelProto", source
     else:
-        try:
-            proto = onnx.load_model_from_string(source)
-        except Exception:
-            raise ModelError(_damaged("the model given as bytes", len(source))) from None
-        model = _deserialize(proto, "the model given as bytes", len(source))
-    attach(model, None)
+        if isinstance(source, bytes):
+            what, content = "the model given as bytes", source
+        else:
+            path = Path(source)
+            what, content = repr(str(path)), _content(path)
+        proto, small = decoded(content, what), hollow(memoryview(content))
+    check_proto(proto, what, path, small)
+    model = _deserialize(proto, what)
+    _drop_unused_weights(model)
+    if path is not None:
+        attach(model, path)
     return model
 
 
-def _damaged(what: str, size: int) -> str:
-    return (
-        f"{what} ({size} bytes) is not an ONNX model or is cut off: its protobuf cannot be "
-        f"decoded; export or download it again"
-    )
+def _content(path: Path) -> bytes:
+    with open(opened(path), "rb") as file:
+        return file.read()
 
 
-def _deserialize(proto: onnx.ModelProto, what: str, size: int) -> ir.Model:
-    if not proto.graph.node or not proto.graph.output or not proto.opset_import:
+def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
+    if not proto.graph.output or not proto.opset_import:
         raise ModelError(
-            f"{what} ({size} bytes) is not a runnable ONNX model: it has {len(proto.graph.node)} "
-            f"nodes, {len(proto.graph.output)} outputs and {len(proto.opset_import)} opset "
-            f"imports, and needs at least one of each; export or download it again"
+            f"{what} is not a runnable ONNX model: it has {len(proto.graph.output)} outputs and "
+            f"{len(proto.opset_import)} opset imports, and needs at least one of each; export or "
+            f"download it again"
         )
-    broken = next(_broken_texts(proto), None)
-    if broken is not None:
-        raise ModelError(f"{what} ({size} bytes) is damaged: {broken!r} is no text in UTF-8; "
-                         f"export or download it again")  # fmt: skip
-    _check_names(proto.graph, what)
+    if any(not v.name for v in proto.graph.input):
+        raise ModelError(f"{what} has an input without a name; export it again")
     try:
         with quiet():
-            return ir.from_proto(with_dense_weights(proto))
+            model = ir.from_proto(with_dense_weights(proto))
+            for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
+                # An output of that name, which may have no type, has taken the place of this.
+                ir.serde.deserialize_value_info_proto(info, value)
+            return model
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{what} ({size} bytes) is not a valid ONNX model: {_reason(error)}; "
-                         f"export or download it again") from None  # fmt: skip
-
-
-def _broken_texts(message: Any) -> Iterator[bytes]:
-    """Texts that are not UTF-8, at any depth: protobuf hands these out as bytes."""
-    if isinstance(message, onnx.TensorProto):  # to list its fields would copy its values
-        fields: list[Any] = [message.name, message.external_data]
-    else:
-        fields = [v for f, v in message.ListFields() if f.type in (f.TYPE_STRING, f.TYPE_MESSAGE)]
-    for field in fields:
-        single = isinstance(field, str | bytes) or hasattr(field, "ListFields")
-        for value in [field] if single else field:
-            if isinstance(value, bytes):
-                yield value
-            elif not isinstance(value, str):
-                yield from _broken_texts(value)
+        raise ModelError(f"{what} is not a valid ONNX model: {_reason(error)}; export or download "
+                         f"it again") from None  # fmt: skip
 
 
 def _reason(error: BaseException) -> str:
@@ -127,60 +100,30 @@ def _reason(error: BaseException) -> str:
     return first_line(error)
 
 
-def _check_names(graph: onnx.GraphProto, what: str) -> None:
-    """Every value is made once and before it is read; outputs are named once."""
-    if "" in _given(graph):
-        raise ModelError(f"{what} has an input or weight without a name; export it again")
-    known = _check_order(graph, set(), what)
-    listed = [v.name for v in graph.output]
-    for name in listed:
-        if name not in known or not name:
-            raise ModelError(f"{what} has the output {name!r}, which nothing computes; export it "
-                             f"again")  # fmt: skip
-        if listed.count(name) > 1:
-            raise ModelError(f"{what} lists the output {name!r} twice; export it with each once")
-
-
-def _given(graph: onnx.GraphProto) -> set[str]:
-    """Names of inputs and weights."""
-    weights = {t.name for t in graph.initializer} | {
-        t.values.name for t in graph.sparse_initializer
-    }
-    return weights | {v.name for v in graph.input}
-
-
-def _check_order(graph: onnx.GraphProto, outer: set[str], what: str) -> set[str]:
-    """The names that are known at the end of ``graph``, after a look into its bodies."""
-    known = outer | _given(graph)
-    for node in graph.node:
-        for name in node.input:
-            if name and name not in known:
-                raise ModelError(
-                    f"{what}: the {node.op_type!r} node {node.name!r} reads {name!r}, which is no "
-                    f"input or weight and which no earlier node computes; export the model again"
-                )
-        for attribute in node.attribute:
-            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                inside = _check_order(body, known, what)
-                lost = next((v.name for v in body.output if v.name not in inside), None)
-                if lost is not None:
-                    raise ModelError(
-                        f"{what}: a body of the {node.op_type!r} node {node.name!r} has the output "
-                        f"{lost!r}, which nothing computes; export the model again"
-                    )
-        known.update(node.output)
-    return known
+def _drop_unused_weights(model: ir.Model) -> None:
+    """They may be damaged, as ONNX Runtime does not look at them either."""
+    weights = model.graph.initializers
+    kept = {v.name for v in (*model.graph.inputs, *model.graph.outputs)}
+    for name, value in list(weights.items()):
+        if name not in kept and not value.uses():
+            del weights[name]
 
 
 def _drop_default_inputs(model: ir.Model) -> None:
-    # Before IR version 4 every weight was also listed as an input that a caller could override.
-    inputs = model.graph.inputs
-    for value in [v for v in inputs if v.name in model.graph.initializers]:
+    """Weights that are also listed as inputs stay weights; those that a feed may replace are noted.
+
+    Before IR version 4 every weight was listed, and none could be replaced.
+    """
+    inputs, weights = model.graph.inputs, model.graph.initializers
+    defaults = [value for value in inputs if value.name in weights]
+    for value in defaults:
         inputs.remove(value)
+    replaceable = (model.ir_version or 0) >= _DEFAULTS_SINCE
+    note_overridable(model, [v.name or "" for v in defaults] if replaceable else [])
 
 
 def _make_dynamic(value: ir.Value) -> None:
-    """Some exporters write an unknown dimension as -1."""
+    """Sizes below zero are unknown ones. Tensors of size 0 exist."""
     if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
         dims = [None if isinstance(d, int) and d < 0 else d for d in value.shape]
         value.shape = ir.Shape(dims)
@@ -209,21 +152,6 @@ def _check_operators(model: ir.Model) -> None:
                 f"standard ONNX operators up to opset {onnx.defs.onnx_opset_version()}: export "
                 f"the model without custom operators"
             )
-
-
-def _check_weights(model: ir.Model) -> None:
-    """Every weight in the model itself has as many values as its shape says."""
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or isinstance(tensor, ir.ExternalTensor):
-            continue  # `attach` has looked at the files
-        try:
-            tensor.numpy()
-        except Exception as error:
-            raise ModelError(
-                f"weight {value.name!r} of shape {tensor.shape} does not hold what it should: "
-                f"{first_line(error)}; export the model or download it again"
-            ) from None
 
 
 def _first_output(node: ir.Node) -> str:

@@ -2,59 +2,33 @@
 
 onnxscript's optimizer does the work. It leaves ConstantOfShape alone to keep files small, which
 stops whole chains of shape arithmetic from folding in exports of NASNet and its kind; here they
-fold, as long as the result stays below its size limit.
+fold. What would become large is not computed at all.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import onnxscript.optimizer
 
-from coexec.errors import ModelError, UsageError, first_line
+from coexec.errors import ModelError
 from coexec.frontend.infer import infer
 from coexec.frontend.quiet import quiet
 from coexec.frontend.rewrites import rewrite, separate_dequantised
+from coexec.frontend.unfit import UnfitError
 
-__all__ = ["fix_shapes", "simplify"]
+__all__ = ["simplify"]
 
 _ROUNDS = 8
-
-
-def fix_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give the model's inputs the fixed ``shapes``, by input name.
-
-    Raises:
-        UsageError: no such input, or a shape that contradicts the model's own.
-        ModelError: an input keeps a dynamic dimension.
-    """
-    weights = set(model.graph.initializers)
-    inputs = {v.name: v for v in model.graph.inputs if v.name and v.name not in weights}
-    for name, shape in shapes.items():
-        if name not in inputs:
-            raise UsageError(f"--shape names the input {name!r}, but the model's inputs are "
-                             f"{', '.join(map(repr, inputs))}")  # fmt: skip
-        own = inputs[name].shape
-        fits = own is None or (
-            len(own) == len(shape)
-            and all(not isinstance(a, int) or a == b for a, b in zip(own, shape, strict=True))
-        )
-        if not fits or any(d < 1 for d in shape):
-            raise UsageError(f"--shape {name}={','.join(map(str, shape))} contradicts the "
-                             f"model, whose input {name!r} has the shape {own}")  # fmt: skip
-        inputs[name].shape = ir.Shape(tuple(shape))
-    for name, value in inputs.items():
-        if value.shape is None or not value.shape.is_static():
-            label = name if name.isprintable() else repr(name)
-            raise ModelError(
-                f"input {name!r} has the dynamic shape {value.shape}; coexec plans for fixed "
-                f"shapes: add --shape {label}={_example(value.shape)} (or shapes={{{name!r}: ...}})"
-            )
-
-
-def _example(shape: ir.Shape | None) -> str:
-    dims = shape if shape is not None else ir.Shape([1, 3, 224, 224])
-    return ",".join(str(d) if isinstance(d, int) else "1" for d in dims)
+_MOST_FOLDED = 512 * 512
+"""Elements of a constant that is larger than what it is computed from; onnxscript's own limit."""
+_GROWING = frozenset(
+    {"AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "DFT", "Expand",
+     "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "Range",
+     "Resize", "STFT", "Tile", "Upsample"}
+)  # fmt: skip
+"""Operators for which the values of an input say how large the result is."""
 
 
 def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
@@ -66,10 +40,13 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
     Raises:
         ModelError: the optimizer or shape inference refuses the model.
     """
-    _separate_outputs(model)
-    names = _interface(model)
+    names, listed = _interface(model), [(v.name or "", v) for v in model.graph.outputs]
+    # The optimizer would insert an Identity, and rename, where an output is computed by no node or
+    # listed twice. An engine computes such an output once or never.
+    made = dict.fromkeys(v for _, v in listed if v.producer() is not None)
     try:
         with quiet():
+            model.graph.outputs[:] = list(made)
             passes.InlinePass()(model)
             wrong = infer(model)
             # Folding first: the optimizer tries every rewrite at every node, and what folds away
@@ -83,9 +60,9 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
             passes.NameFixPass()(model)
             model.graph.sort()
             wrong += infer(model)
+            _restore_outputs(model, listed)
     except Exception as error:
-        raise ModelError(f"the model cannot be simplified: {first_line(error)}; check it with "
-                         f"onnx.checker.check_model(path, full_check=True)") from error  # fmt: skip
+        raise UnfitError("the model cannot be simplified", error) from error
     if _interface(model) != names:
         raise ModelError(
             f"simplification renamed inputs or outputs, {names} to {_interface(model)}; this is a "
@@ -98,12 +75,17 @@ def _interface(model: ir.Model) -> list[list[str | None]]:
     return [[v.name for v in values] for values in (model.graph.inputs, model.graph.outputs)]
 
 
-def _separate_outputs(model: ir.Model) -> None:
-    """An input that is also an output would be renamed; it is refused, as nobody exports that."""
-    for value in model.graph.outputs:
-        if value.is_graph_input():
-            raise ModelError(f"the input {value.name!r} is also an output of the model; take it "
-                             f"out of the outputs, or put an Identity in between")  # fmt: skip
+def _restore_outputs(model: ir.Model, listed: Sequence[tuple[str, ir.Value]]) -> None:
+    """List all outputs again, by their first names: results, inputs, and weights."""
+    graph = model.graph
+    found = {v.name: v for v in (*graph.inputs, *graph.outputs)} | dict(graph.initializers)
+    for name, value in listed:
+        if name not in found and value.const_value is not None:  # a weight that nothing reads
+            found[name] = ir.Value(
+                name=name, shape=value.shape, type=value.type, const_value=value.const_value
+            )
+            graph.register_initializer(found[name])
+    graph.outputs[:] = [found.get(name, value) for name, value in listed]
 
 
 def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:
@@ -128,4 +110,13 @@ def _optimize(model: ir.Model) -> None:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
+    """None: as the optimizer thinks best. It looks at a result's size when it has computed it."""
+    inputs = (v.const_value for v in node.inputs if v is not None)
+    given = sum(tensor.size for tensor in inputs if tensor is not None)
+    for value in node.outputs:
+        if value.shape is None or not value.shape.is_static():
+            if node.op_type in _GROWING:
+                return False
+        elif math.prod(value.shape.numpy()) > max(_MOST_FOLDED, given):
+            return False
     return True if node.op_type == "ConstantOfShape" else None

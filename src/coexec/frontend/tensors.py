@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from coexec.errors import ModelError
 from coexec.frontend.plain import is_plain
+from coexec.frontend.unfit import UnfitError
 from coexec.ir.graph import Tensor
 
 __all__ = ["label", "require_tensor", "tensors_of"]
@@ -48,6 +49,8 @@ def _tensor(value: ir.Value) -> Tensor:
             f"with fixed shapes: export the model without operators whose result's shape depends "
             f"on values"
         )
+    if min(shape.numpy(), default=0) < 0:
+        raise UnfitError("the model has an impossible shape", f"{_at(value)} would be {shape}")
     if not is_plain(dtype):
         raise ModelError(
             f"{_at(value)} has the type {dtype.name}, which tensors between devices cannot have; "

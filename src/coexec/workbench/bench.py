@@ -54,7 +54,7 @@ class Workbench:
         """
         self.settings = settings = settings or Settings()
         self.cache = opened_cache(settings.cache)
-        self.given = GivenModel(source, settings.shapes, self.cache)
+        self.given = GivenModel(source, settings.shapes, self.cache, settings.values)
         check_options(settings.engine_options)
         self.devices: tuple[OpenDevice, ...] = open_devices(
             settings.devices or default_names(), settings.engine_options, self.cache.root
@@ -225,7 +225,7 @@ class Workbench:
 
 
 def _own_session(engine: OpenEngine, given: GivenModel) -> OwnSession:
-    session = engine.own_session(given.resolved())
+    session = engine.own_session(given.for_own_session())
     assert session is not None  # the plan says so
     return session
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Cache
 from coexec.errors import ModelError, StoreError
 from coexec.frontend import FORM
+from coexec.frontend.digest import Shapes, digest_of
 from coexec.frontend.module import Array
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    import onnx_ir as ir
+
     from coexec.frontend.model import Model
     from coexec.ir.graph import Graph
 
@@ -25,27 +28,28 @@ _TRIES = 3
 
 
 class GivenModel:
-    """A model with the shapes that the user fixes. It is read when something of it is asked for."""
+    """A model with what the user fixes of it. It is read when something of it is asked for."""
 
-    def __init__(self, source: Any, shapes: Mapping[str, Sequence[int]], cache: Cache) -> None:
+    def __init__(
+        self, source: Any, shapes: Shapes, cache: Cache, values: Mapping[str, Any] | None = None
+    ) -> None:
         """
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            shapes: by input, for those that the model leaves dynamic.
+            shapes: by input, or sizes by name of a dimension, for what the model leaves dynamic.
             cache: where the simplified model is kept.
+            values: by input, for those that become constants.
         """
         self.source = source
-        self._shapes, self._cache = shapes, cache
+        self._shapes, self._values, self._cache = shapes, values or {}, cache
 
     @cached_property
     def digest(self) -> str:
-        """Tells this model with these shapes from all others. The cache adds coexec's version."""
+        """Tells this model with what is fixed from all others. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {sorted(self._shapes.items())}"
+            text = f"{self.source} {sorted(self._shapes.items())} {sorted(self._values.items())}"
         else:
-            from coexec.frontend.digest import digest_of
-
-            text = digest_of(self.source, self._shapes, self._cache)
+            text = digest_of(self.source, self._shapes, self._values, self._cache)
         return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
 
     @property
@@ -88,7 +92,9 @@ class GivenModel:
     def _load(self, **how: Any) -> "Model":
         from coexec.frontend.load import load
 
-        return load(self.resolved(), shapes=self._shapes, name=self._name(), **how)
+        return load(
+            self.resolved(), shapes=self._shapes, values=self._values, name=self._name(), **how
+        )
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
@@ -104,15 +110,25 @@ class GivenModel:
             return build(self.source.removeprefix(ZOO))
         return self.source
 
+    def fixed(self) -> "ir.Model":
+        """The same with the shapes and values that the user fixes."""
+        from coexec.frontend.fixed import fix
+        from coexec.frontend.read import read
+
+        model = read(self.resolved())
+        fix(model, self._shapes, self._values)
+        return model
+
+    def for_own_session(self) -> Any:
+        """What an engine's own session opens: the model as it was given. Inputs whose values are
+        fixed are none any more; of shapes it takes any."""
+        return self.fixed() if self._values else self.resolved()
+
     def onnx_runtime(self, threads: int) -> Any:
         """ONNX Runtime's own session of the model as it was given, to compare with."""
         from coexec.frontend.check import plain_session
-        from coexec.frontend.read import read
-        from coexec.frontend.simplify import fix_shapes
 
-        model = read(self.resolved())
-        fix_shapes(model, self._shapes)
-        return plain_session(model, threads)
+        return plain_session(self.fixed(), threads)
 
     def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """What ONNX Runtime computes for the model as it was given."""

@@ -35,8 +35,11 @@ class Settings:
     planner: str = AUTO
     """A name in `coexec.PLANNERS`, or "auto"."""
     planner_options: Mapping[str, Any] = field(default_factory=dict)
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Fixed shapes of inputs that the model leaves dynamic."""
+    shapes: Mapping[str, Sequence[int] | int] = field(default_factory=dict)
+    """Fixed shapes of inputs that the model leaves dynamic: ``{"x": (1, 3, 224, 224)}``; or sizes
+    by name of a dimension, in all inputs that have it: ``{"N": 1}``. Inputs' names come first."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Fixed values of inputs: ``{"sr": 16000}``. They are no inputs any more, and fold."""
     cache: Cache | Path | str | None = None
     """Where to keep what takes long; None: the user's cache folder."""
     engine_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -67,6 +70,7 @@ class Settings:
             "devices": arguments.check_devices(self.devices),
             "planner_options": arguments.check_planner(self.planner, self.planner_options),
             "shapes": arguments.check_shapes(self.shapes),
+            "values": arguments.check_values(self.values),
             "cache": arguments.check_cache(self.cache),
             "engine_options": arguments.check_engine_options(self.engine_options),
             "pins": arguments.check_texts("pins", self.pins, "{'conv*': 'cpu:0'}"),

@@ -9,6 +9,7 @@ from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.openvino.library import core, installed_version, load_tbb
 from coexec.errors import DeviceError
+from coexec.frontend.memory import main_memory_bytes
 from coexec.system.hardware import Device, EngineInfo
 from coexec.units import format_bytes
 
@@ -59,7 +60,7 @@ class OpenVino(Engine):
     def describe(self, device: Device, options: OpenVinoOptions) -> EngineInfo:
         if installed_version() is None:
             raise DeviceError(f"device {device.name!r} cannot be used through OpenVINO: {_MISSING}")
-        driver, memory_bytes = "", detect.memory_bytes()
+        driver, memory_bytes = "", main_memory_bytes()
         if device.kind != "cpu":
             found = _found(device)
             driver, memory_bytes = f", {found.driver}", found.memory_bytes

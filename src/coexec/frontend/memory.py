@@ -1,0 +1,49 @@
+"""Main memory: how much there is, and how much a model needs at least."""
+
+import os
+from pathlib import Path
+
+from coexec.errors import ModelError
+from coexec.ir.graph import Graph
+from coexec.units import format_bytes
+
+__all__ = ["least_bytes", "main_memory_bytes", "require_memory"]
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""What the container of this process may use, by versions 2 and 1 of Linux' control groups."""
+
+
+def main_memory_bytes() -> int | None:
+    """Main memory in bytes that this process may use at most, where the machine tells."""
+    try:
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    except (ValueError, OSError, AttributeError):
+        return None
+    for file in _LIMITS:
+        try:
+            found.append(int(Path(file).read_text()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    return min(found)
+
+
+def least_bytes(graph: Graph) -> int:
+    """Bytes that are in use at the same time at least, however the graph is planned.
+
+    All weights, and the largest of: what one task reads and makes, all inputs, all outputs.
+    """
+
+    def size(names: tuple[str, ...]) -> int:
+        tensors = (graph.tensors[name] for name in dict.fromkeys(names))
+        return sum(tensor.size_bytes for tensor in tensors if not tensor.constant)
+
+    groups = [(*task.inputs, *task.outputs) for task in graph.tasks]
+    return graph.weight_bytes + max(map(size, (graph.inputs, graph.outputs, *groups)))
+
+
+def require_memory(what: str, needed_bytes: int) -> None:
+    """Raise ModelError unless that much memory exists, whether it is free now or not."""
+    have = main_memory_bytes()
+    if have is not None and needed_bytes > have:
+        raise ModelError(f"{what} needs at least {format_bytes(needed_bytes)} of memory, and this "
+                         f"machine has {format_bytes(have)}; give it smaller shapes")  # fmt: skip

@@ -1,0 +1,304 @@
+"""Is a model sound enough to be handed to an engine? Imports nothing heavier than ``onnx``.
+
+Engines are written in C++ and trust what they are given more than one may trust a download. This
+looks at what a model says, not at the values of its weights, which stay where they are. What ONNX
+Runtime runs passes: nodes in any order, an output listed twice, weights that a feed may replace,
+custom domains, functions, sequences, weights that are damaged and not used.
+"""
+
+import mmap
+import os
+import stat
+from collections.abc import Container, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+
+from coexec.errors import ModelError
+from coexec.frontend.folders import ModelFolders, unreadable
+from coexec.frontend.weights import require_values
+from coexec.frontend.wire import Hollow, hollow
+
+__all__ = ["check_proto", "check_structure", "decoded", "opened"]
+
+_MOST_NESTED = 100
+"""Messages inside of each other: protobuf decodes no more."""
+_MOST_NODES = 2_000_000
+"""With functions in the place of their calls: each node takes an engine about a KiB."""
+
+_Function = tuple[str, str, str]
+"""Domain, name and overload."""
+
+
+def check_structure(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> None:
+    """Raise ModelError unless ``source`` is a sound model. It is not changed.
+
+    Sound is: it can be decoded, its texts are UTF-8, it has a graph; weights that are used have as
+    many bytes as their shape and type say, external ones in files that the model may name (see
+    `coexec.frontend.folders`); every value that is read exists and is computed once; no node waits
+    for itself; no function calls itself, nor do their calls multiply beyond measure. A file or
+    bytes take a hundredth of the time in which they would be decoded, a ModelProto a copy of each
+    weight.
+
+    Raises:
+        ModelError: in one line, with the remedy.
+    """
+    if isinstance(source, onnx.ModelProto):
+        check_proto(source, "the ModelProto", None)
+    elif isinstance(source, bytes):
+        what = "the model given as bytes"
+        small = hollow(memoryview(source))
+        check_proto(decoded(small.content, what), what, None, small)
+    else:
+        path = Path(source)
+        what = repr(str(path))
+        small = _hollow_file(path)
+        check_proto(decoded(small.content, what), what, path, small)
+
+
+def opened(path: Path) -> int:
+    """A descriptor of a file of bytes; the caller closes it.
+
+    Raises:
+        ModelError: it cannot be read, or is a pipe or device, which may never end.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
+            raise OSError(0, "it is no file but a pipe or device")
+        if stat.S_ISDIR(mode):
+            raise OSError(0, "Is a directory")
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _hollow_file(path: Path) -> Hollow:
+    file = opened(path)
+    try:
+        with (
+            mmap.mmap(file, 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as content,
+        ):
+            return hollow(content)
+    except (OSError, ValueError):  # empty, or on a disk that cannot be mapped
+        return hollow(memoryview(path.read_bytes()))
+    finally:
+        os.close(file)
+
+
+def decoded(content: bytes, what: str) -> onnx.ModelProto:
+    """
+    Raises:
+        ModelError: it is cut off, something else, or nested too deeply.
+    """
+    try:
+        return onnx.load_model_from_string(content)
+    except Exception:
+        raise ModelError(
+            f"{what} ({len(content)} bytes) is not an ONNX model or is cut off: its protobuf "
+            f"cannot be decoded; export or download it again"
+        ) from None
+
+
+def check_proto(
+    proto: onnx.ModelProto, what: str, path: Path | None, small: Hollow | None = None
+) -> None:
+    """`check_structure` of a decoded model.
+
+    Args:
+        what: how messages call it.
+        path: where it comes from, with external weights beside it; None: it can have none.
+        small: what ``proto`` was decoded from, if weights were left out.
+    """
+    if not proto.HasField("graph"):
+        raise ModelError(f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
+                         f"graph; export or download it again")  # fmt: skip
+    broken = next(_broken_texts(proto, 0, what), None)
+    if broken is not None:
+        raise ModelError(f"{what} is damaged: {broken!r} is no text in UTF-8; export or download "
+                         f"it again")  # fmt: skip
+    _check_functions(proto, what)
+    raw_bytes = () if small is None or small.raw_bytes is None else small.raw_bytes
+    _Check(what, None if path is None else ModelFolders(path)).model(proto, raw_bytes)
+
+
+def _broken_texts(message: Any, depth: int, what: str) -> Iterator[bytes]:
+    """Texts that are not UTF-8, at any depth: protobuf hands these out as bytes.
+
+    Raises:
+        ModelError: messages are nested too deeply.
+    """
+    if depth > _MOST_NESTED:
+        raise ModelError(f"{what} has bodies of nodes in bodies of nodes, {depth} messages deep, "
+                         f"{_MOST_NESTED} are possible; export it again")  # fmt: skip
+    if isinstance(message, onnx.TensorProto):  # to list its fields would copy its values
+        fields: list[Any] = [message.name, message.external_data]
+    else:
+        fields = [v for f, v in message.ListFields() if f.type in (f.TYPE_STRING, f.TYPE_MESSAGE)]
+    for field in fields:
+        single = isinstance(field, str | bytes) or hasattr(field, "ListFields")
+        for value in [field] if single else field:
+            if isinstance(value, bytes):
+                yield value
+            elif not isinstance(value, str):
+                yield from _broken_texts(value, depth + 1, what)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _inner(nodes: Any) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of their bodies, at any depth."""
+    for node in nodes:
+        yield node
+        for body in _bodies(node):
+            yield from _inner(body.node)
+
+
+def _check_functions(proto: onnx.ModelProto, what: str) -> None:
+    """Refuse functions that call themselves, or whose calls double at each of many levels."""
+    if not proto.functions:
+        return
+    nodes = {(f.domain, f.name, f.overload): list(_inner(f.node)) for f in proto.functions}
+    calls = {
+        function: [k for n in inside if (k := (n.domain, n.op_type, n.overload)) in nodes]
+        for function, inside in nodes.items()
+    }
+    try:
+        order = tuple(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        names = " calls ".join(repr(name) for _, name, _ in error.args[1][::-1])
+        raise ModelError(f"{what} has functions that call themselves: {names}; export it "
+                         f"again") from None  # fmt: skip
+    sizes: dict[_Function, int] = {}
+    for function in order:
+        sizes[function] = len(nodes[function]) + sum(sizes[called] for called in calls[function])
+    count = sum(sizes.get((n.domain, n.op_type, n.overload), 1) for n in _inner(proto.graph.node))
+    if count > _MOST_NODES:
+        raise ModelError(f"{what} has {count:.2g} nodes with functions in the place of their "
+                         f"calls, {_MOST_NODES} are possible; export it without functions that "
+                         f"call each other")  # fmt: skip
+
+
+class _Scope(NamedTuple):
+    """A graph or body that is checked, with the weights that are left out of its messages."""
+
+    graph: onnx.GraphProto
+    outer: tuple[Container[str], ...] = ()
+    """Names of the values around it, level by level: to join them would be slow for many bodies."""
+    raw_bytes: tuple[int | None, ...] = ()
+
+
+class _Check:
+    """One model under check."""
+
+    def __init__(self, what: str, folders: ModelFolders | None) -> None:
+        self._what = what
+        self._folders = folders
+
+    def model(self, proto: onnx.ModelProto, raw_bytes: tuple[int | None, ...]) -> None:
+        """Raise ModelError unless the graph, its bodies and the functions are sound."""
+        self._graph(_Scope(proto.graph, raw_bytes=raw_bytes))
+        for function in proto.functions:  # their values are known where they are called
+            for node in _inner(function.node):
+                self._attributes(node)
+                for body in _bodies(node):
+                    for tensor in body.initializer:
+                        self._tensor(tensor)
+
+    def _graph(self, scope: _Scope) -> set[str]:
+        """Check a graph; the names of outer values that it reads."""
+        graph, given = scope.graph, _named(scope.graph)
+        made = self._made(graph, given)
+        levels = (*scope.outer, given, made)
+        needs: list[set[str]] = []
+        for node in graph.node:
+            self._attributes(node)
+            lost = next((n for n in node.input if n and not _is_known(n, levels)), None)
+            if lost is not None:
+                raise ModelError(
+                    f"{self._what}: the {node.op_type!r} node {node.name!r} reads {lost!r}, which "
+                    f"is no input or weight and which no node computes; export the model again"
+                )
+            inside = (self._graph(_Scope(body, levels)) for body in _bodies(node))
+            needs.append(set(node.input).union(*inside))
+        self._require_outputs(graph, levels)
+        self._require_order(graph, needs, made)
+        read = {v.name for v in graph.output}.union(*needs)
+        self._weights(scope, read)
+        return read - given - made.keys()
+
+    def _made(self, graph: onnx.GraphProto, given: Container[str]) -> Mapping[str, int]:
+        """By value, the node that computes it."""
+        found: dict[str, int] = {}
+        for index, node in enumerate(graph.node):
+            for name in node.output:
+                if name and (name in found or name in given):
+                    raise ModelError(f"{self._what} computes {name!r} twice, or computes an input "
+                                     f"or weight; export it again")  # fmt: skip
+                found[name] = index
+        found.pop("", None)
+        return found
+
+    def _require_outputs(self, graph: onnx.GraphProto, levels: tuple[Container[str], ...]) -> None:
+        names = (v.name for v in graph.output)
+        lost = next((n for n in names if not n or not _is_known(n, levels)), None)
+        if lost is not None:
+            raise ModelError(f"{self._what}: the graph {graph.name!r} has the output {lost!r}, "
+                             f"which nothing computes; export it again")  # fmt: skip
+
+    def _require_order(
+        self, graph: onnx.GraphProto, needs: list[set[str]], made: Mapping[str, int]
+    ) -> None:
+        """Raise ModelError if a node waits for itself. The order in the file does not matter."""
+        if all(made.get(n, -1) < i for i, names in enumerate(needs) for n in names):
+            return
+        before = {i: {made[n] for n in names if n in made} for i, names in enumerate(needs)}
+        try:
+            TopologicalSorter(before).prepare()
+        except CycleError as error:
+            nodes = [graph.node[i] for i in error.args[1]]
+            names = " before ".join(f"{n.op_type} {n.name!r}" for n in nodes[:6])
+            raise ModelError(f"{self._what} has nodes that wait for each other in a circle: "
+                             f"{names}; export the model again") from None  # fmt: skip
+
+    def _weights(self, scope: _Scope, read: set[str]) -> None:
+        """Check those that are read. Others are left out before an engine computes anything."""
+        graph, sizes = scope.graph, scope.raw_bytes
+        for index, tensor in enumerate(graph.initializer):
+            if tensor.name in read:
+                self._tensor(tensor, sizes[index] if sizes else None)
+        for sparse in graph.sparse_initializer:
+            if sparse.values.name in read:
+                self._tensor(sparse.values)
+                self._tensor(sparse.indices)
+
+    def _attributes(self, node: onnx.NodeProto) -> None:
+        for attribute in node.attribute:
+            tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
+            sparse = attribute.sparse_tensor if attribute.HasField("sparse_tensor") else None
+            if sparse is not None:
+                tensors += [sparse.values, sparse.indices]
+            for tensor in tensors:
+                self._tensor(tensor)
+
+    def _tensor(self, tensor: onnx.TensorProto, raw_bytes: int | None = None) -> None:
+        require_values(tensor, raw_bytes, self._folders)
+
+
+def _is_known(name: str, levels: tuple[Container[str], ...]) -> bool:
+    return any(name in names for names in levels)
+
+
+def _named(graph: onnx.GraphProto) -> set[str]:
+    """Names of inputs and weights."""
+    weights = {t.name for t in graph.initializer}
+    weights |= {t.values.name for t in graph.sparse_initializer}
+    return weights | {v.name for v in graph.input}

@@ -1,0 +1,19 @@
+"""The error for a model whose operators do not fit their tensors."""
+
+from coexec.errors import ModelError, first_line
+
+__all__ = ["UnfitError"]
+
+
+class UnfitError(ModelError):
+    """Shape inference or ONNX Runtime refuses a model: by its own fault or that of given shapes."""
+
+    def __init__(self, what: str, error: BaseException | str) -> None:
+        """
+        Args:
+            what: failed, as in "ONNX Runtime does not run the model".
+            error: whose first line is the reason.
+        """
+        self.reason = error if isinstance(error, str) else first_line(error)
+        super().__init__(f"{what}: {self.reason}; check it with onnx.checker.check_model(path, "
+                         f"full_check=True)")  # fmt: skip

@@ -1,0 +1,118 @@
+"""A serialized model without the bytes of its weights: what it says is a thousandth of its size.
+
+Decoding copies every weight. To look at names, shapes and nodes, the weights are left out first, by
+the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding): a message is a
+row of fields, each a key, which is its number and wire type, and its content.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["Hollow", "hollow"]
+
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+"""Numbers of fields: in a ModelProto, a GraphProto and a TensorProto."""
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+_MOST_KEY_BITS = 32
+
+
+class Hollow(NamedTuple):
+    """A serialized ModelProto without the raw data of its graph's initializers."""
+
+    content: bytes
+    raw_bytes: tuple[int | None, ...] | None
+    """By initializer, the length of its raw data, None if it has none. None: nothing is left out,
+    as the content is not encoded as expected; decoding it tells what is wrong."""
+
+
+class _Field(NamedTuple):
+    number: int
+    wire: int
+    begin: int
+    """Of the key."""
+    start: int
+    """Of the content, behind its length."""
+    stop: int
+
+
+def hollow(content: memoryview) -> Hollow:
+    """``content``, a serialized ModelProto, without its large part. It is mapped or in memory."""
+    parts: list[bytes] = []
+    sizes: list[int | None] = []
+    try:
+        for field in _fields(content, 0, len(content)):
+            if (field.number, field.wire) == (_GRAPH, _BYTES):
+                parts += _message(_GRAPH, _without_weights(content, field, sizes))
+            else:
+                parts.append(bytes(content[field.begin : field.stop]))
+    except ValueError:
+        return Hollow(bytes(content), None)
+    return Hollow(b"".join(parts), tuple(sizes))
+
+
+def _without_weights(content: memoryview, graph: _Field, sizes: list[int | None]) -> bytes:
+    """A GraphProto without the raw data of its initializers, whose lengths go to ``sizes``."""
+    parts: list[bytes] = []
+    for field in _fields(content, graph.start, graph.stop):
+        if (field.number, field.wire) != (_INITIALIZER, _BYTES):
+            parts.append(bytes(content[field.begin : field.stop]))
+            continue
+        kept, size = [], None
+        for entry in _fields(content, field.start, field.stop):
+            if (entry.number, entry.wire) == (_RAW_DATA, _BYTES):
+                size = entry.stop - entry.start  # the last one counts
+            else:
+                kept.append(bytes(content[entry.begin : entry.stop]))
+        sizes.append(size)
+        parts += _message(_INITIALIZER, b"".join(kept))
+    return b"".join(parts)
+
+
+def _fields(content: memoryview, start: int, stop: int) -> Iterator[_Field]:
+    """The fields of the message between ``start`` and ``stop``.
+
+    Raises:
+        ValueError: a field that ends behind the message, or a group, which ONNX has none of.
+    """
+    at = start
+    while at < stop:
+        key, content_at = _varint(content, at, stop)
+        number, wire = key >> 3, key & 7
+        if wire == _VARINT:
+            end = _varint(content, content_at, stop)[1]
+        elif wire == _BYTES:
+            length, content_at = _varint(content, content_at, stop)
+            end = content_at + length
+        elif wire in (_FIXED64, _FIXED32):
+            end = content_at + (8 if wire == _FIXED64 else 4)
+        else:
+            raise ValueError("a group")
+        if end > stop or key.bit_length() > _MOST_KEY_BITS:
+            raise ValueError("a field that ends behind its message")
+        yield _Field(number, wire, at, content_at, end)
+        at = end
+
+
+def _varint(content: memoryview, at: int, stop: int) -> tuple[int, int]:
+    """The number at ``at``, seven bits a byte, the lowest first; and where it ends."""
+    value = shift = 0
+    while at < stop and shift < 64:
+        byte = content[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a number without an end")
+
+
+def _message(number: int, content: bytes) -> list[bytes]:
+    """The key, the length and the content of a message as a field of another."""
+    key, length = number << 3 | _BYTES, len(content)
+    encoded = bytearray([key])
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    encoded.append(length)
+    return [bytes(encoded), content]
