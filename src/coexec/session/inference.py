@@ -1,61 +1,52 @@
 """`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
 
+import logging
 import os
-import re
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from onnxruntime import GraphOptimizationLevel, SessionOptions, get_available_providers
+from onnxruntime import OrtValue
 
 from coexec import arguments
-from coexec.arguments import check_feeds, check_names
 from coexec.cache import Cache
-from coexec.choosing.background import TRAFFIC
-from coexec.choosing.replan import Replanner
-from coexec.choosing.serving import Running, Serving, Shapes
+from coexec.choosing.serving import Serving
 from coexec.engines.detect import usable_cores
-from coexec.engines.names import cores_of, parse, split_names, whole_cpu
-from coexec.errors import ClosedError, DeviceError, ExecutionError, InputError
-from coexec.frontend.digest import serialized
-from coexec.frontend.module import Array
-from coexec.ir.graph import Tensor
-from coexec.ort import LazyOrtSession, OrtSession, as_ours
+from coexec.engines.names import split_names, whole_cpu
+from coexec.errors import ClosedError, CoexecError, InputError, ModelError
+from coexec.ort import OrtSession, both
 from coexec.runtime.executor import Waiting
-from coexec.runtime.recorder import RealRecorder
+from coexec.session.answering import AnsweringSession, Unanswered
+from coexec.session.asking import asked_of, is_dynamic
+from coexec.session.binding import IOBinding
+from coexec.session.described import fixed, providers_of_ort
+from coexec.session.feeds import as_ortvalue, for_ort
+from coexec.session.options import options_for, restore, told, warn_of, why_unplanned
+from coexec.session.runs import RecordedRuns
+from coexec.session.sources import for_ort_constructor, open_inputs, portable
 from coexec.timing.trace import Span, Trace
 from coexec.workbench import AUTO, Mode, Settings
 from coexec.workbench.given import ZOO
 
-__all__ = ["InferenceSession", "NodeArg"]
+__all__ = ["InferenceSession"]
 
-_TYPES = {"float32": "float", "float64": "double"}
-_NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output of a model, as ONNX Runtime describes it."""
-
-    name: str
-    shape: list[int | str | None]
-    """A text names a dimension that the model leaves dynamic."""
-    type: str
-    """For example "tensor(float)"."""
+_log = logging.getLogger("coexec")
 
 
-class InferenceSession(LazyOrtSession):
+class InferenceSession(AnsweringSession):
     """Runs one model on several devices in parallel.
 
     Takes the place of ``onnxruntime.InferenceSession`` and is one: whatever no plan answers, ONNX
     Runtime's own session does. With planner "auto", that is every request until a plan has been
     found, in the background, that is clearly faster than it.
 
-    May be used by several threads.
+    May be used by several threads, and may be copied and pickled: a copy opens the model again.
     """
 
     def __init__(
@@ -115,42 +106,63 @@ class InferenceSession(LazyOrtSession):
             CoexecError: the subclass says whose fault it is, the message what to do. What ONNX
                 Runtime refuses is also of ONNX Runtime's own class.
         """
+        before = set(vars(self))
+        self._given = path_or_bytes, sess_options, providers, provider_options
+        self._words: dict[str, Any] = {
+            "devices": devices, "planner": planner, "planner_options": planner_options,
+            "shapes": shapes, "cache": cache, "engine_options": engine_options,
+            "background": background, "pins": pins, "replan": replan, "mode": mode,
+            "waiting": waiting, **ort_keywords,
+        }  # fmt: skip
         source = arguments.check_model(path_or_bytes)
         arguments.check_providers(providers)
-        given: dict[str, Any] = {
-            "devices": split_names(devices) if isinstance(devices, str) else devices,
-            "planner": planner, "planner_options": planner_options, "shapes": shapes,
-            "cache": cache, "engine_options": engine_options, "pins": pins, "waiting": waiting,
-            "background": background, "replan": replan, "mode": mode,
-        }  # fmt: skip
-        self._settings = settings = Settings(**{k: v for k, v in given.items() if v is not None})
-        self._latest: Shapes = ()
-        self._dynamic: tuple[str, ...] | None = None
-        self._bound = False
-        self._replanner: tuple[Running, Replanner] | None = None
-        self._closed = False
-        unplanned = why_unplanned(sess_options, providers, settings.devices)
-        self._serving = None if unplanned else Serving(_portable(source), settings)
-        self._unplanned = unplanned
-        if sess_options is None and settings.devices is not None:
-            sess_options = _own_options(settings.devices)
-        super().__init__(
-            partial(_for_ort, source), sess_options, providers, provider_options, **ort_keywords
+        providers = providers_of_ort(providers)
+        words = {k: v for k, v in self._words.items() if v is not None and k not in ort_keywords}
+        if isinstance(devices, str):
+            words["devices"] = split_names(devices)
+        self._settings = settings = Settings(**words)
+        self._unplanned = why_unplanned(
+            sess_options, providers, settings.devices, ort_keywords.get("disabled_optimizers")
         )
-        self._begin(_writes_a_model(sess_options))
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        if self._unplanned is None:
+            self._serving = Serving(portable(source), settings)
+            warn_of(sess_options)
+        if sess_options is None and settings.devices is not None:
+            sess_options = options_for(settings.devices)
+        if sess_options is not None and sess_options.enable_profiling:
+            self._recorded = RecordedRuns()
+        super().__init__(
+            partial(for_ort_constructor, source), sess_options, providers, provider_options,
+            **ort_keywords,
+        )  # fmt: skip
+        self._begin(sess_options)
+        later = {"_closed", "_dynamic", "_latest", "_ours", "_pinned", "_recorded", "_replanner",
+                 "_serving", "_signature", "_unplanned"}  # fmt: skip
+        self._ours = (set(vars(self)) | later) - before
+        """Names of what is not a subclass' own."""
 
-    def _begin(self, own_is_wanted: bool) -> None:
+    def _begin(self, options: Any) -> None:
         """Start what was planned before, or the own session and the planning."""
         serving = self._serving
         if serving is None:
             self.open_ort()
             return
         serving.changed = partial(_give_back, weakref.ref(self))
-        asked = serving.check()
-        if asked.is_told_quickly and serving.start_known((), asked) and not own_is_wanted:
+        writes_a_model = options is not None and bool(options.optimized_model_filepath)
+        try:
+            asked = serving.check()
+            if asked.is_told_quickly and serving.start_known((), asked) and not writes_a_model:
+                return
+        except ModelError as error:
+            self._refuse(error)
             return
         self.open_ort()
-        if any(_is_dynamic(arg, self._settings.shapes) for arg in self._inputs_meta):
+        if options is not None and (sizes := self._overridden()):
+            self._settings = replace(self._settings, shapes={**sizes, **self._settings.shapes})
+            self._serving = serving = Serving(serving.source, self._settings)
+            serving.changed = partial(_give_back, weakref.ref(self))
+        if any(is_dynamic(arg, self._settings.shapes) for arg in self._signature.inputs):
             return  # planned for as shapes come
         later = self._settings.background
         if later is None:
@@ -160,6 +172,27 @@ class InferenceSession(LazyOrtSession):
         else:
             serving.start_now(())
 
+    def _refuse(self, error: ModelError) -> None:
+        """Raise ``error`` in ONNX Runtime's own class too, if it does not take the model either."""
+        try:
+            self.open_ort()
+        except ModelError as theirs:
+            cause = theirs.__cause__
+            if not isinstance(cause, Exception):
+                raise
+            raise both(ModelError, type(cause))(str(error)) from cause
+        self._unplanned = str(error)
+
+    def _overridden(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of inputs that the model leaves open, and the options do not."""
+        assert self._serving is not None
+        left_open = open_inputs(self._serving.source)
+        known = [arg for arg in self._signature.inputs if not is_dynamic(arg, {})]
+        return {
+            arg.name: tuple(d for d in arg.shape if isinstance(d, int))
+            for arg in known if arg.name in left_open
+        }  # fmt: skip
+
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
         run_options: Any = None,
@@ -168,94 +201,103 @@ class InferenceSession(LazyOrtSession):
 
         Args:
             output_names: None or no name: all.
-            input_feed: for each input an array, or what ONNX Runtime takes in its place.
-            run_options: ``onnxruntime.RunOptions``; any that change what is computed, or let
-                another thread end it, are the own session's matter.
+            input_feed: for each input an array, what NumPy makes one of without a copy (DLPack,
+                ``__array__``), an ``OrtValue``, or lists and numbers.
+            run_options: ``onnxruntime.RunOptions``. ``terminate``, set by another thread, ends the
+                run before its next segment.
 
         Raises:
             InputError: a name, shape or dtype that the model does not have.
             ExecutionError: a device failed, and ONNX Runtime's own session too.
+            TerminatedError: ``run_options.terminate`` was set.
         """
-        shapes, running = self._plan_for(input_feed)
-        if running is None or run_options is not None:
-            return self._run_own(shapes, output_names, input_feed, run_options)
-        try:
-            wanted, feeds = _asked(running, output_names, input_feed)
-        except InputError as error:  # ONNX Runtime takes lists and scalars, say
-            return self._run_own(shapes, output_names, input_feed, None, error)
-        TRAFFIC.begin()
-        try:
-            outputs = self._run_plan(running, feeds)
-        except ClosedError:
-            if self._closed or running is self._plan_for(input_feed)[1]:
-                raise
-            return self.run(output_names, input_feed)  # the plan was replaced meanwhile
-        except (DeviceError, ExecutionError) as error:
-            answer = self._run_own(shapes, output_names, input_feed, None)
-            assert self._serving is not None
-            self._serving.failed(shapes, running, error)
-            return answer
-        finally:
-            TRAFFIC.end()
-        return [outputs[name] for name in wanted]
+        found = self._by_plan(output_names, input_feed, run_options)
+        if isinstance(found, list):
+            return found
+        feeds = for_ort(input_feed, self._signature.inputs)
+        call = partial(OrtSession.run, self, output_names, feeds, run_options)
+        return self._by_ort(found, call, (output_names, feeds))
 
-    def _plan_for(self, feeds: Any) -> tuple[Shapes, Running | None]:
-        """The dynamic shapes of a request, and the plan that answers it; None: the own session."""
-        serving = self._serving
-        if serving is None:
-            return (), None
-        running = serving.running(())
-        if running is not None and _fit(running, feeds):
-            return (), running
-        self._latest = shapes = self._shapes_of(feeds)
-        return shapes, serving.running(shapes) if shapes else None
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:  # fmt: skip
+        """As `run`, from values to values: neither feeds nor outputs in main memory are copied."""
+        feeds = input_dict_ort_values
+        found = self._by_plan(output_names, feeds, run_options)
+        if isinstance(found, list):
+            values = [value for array in found if (value := as_ortvalue(array)) is not None]
+            if len(values) == len(found):
+                return values
+            found = Unanswered(())
+        call = partial(OrtSession.run_with_ort_values, self, output_names, feeds, run_options)
+        return self._by_ort(found, call, (output_names, feeds))
 
-    def _shapes_of(self, feeds: Any) -> Shapes:
-        """Of the inputs that the model leaves dynamic; empty if there are none, or no arrays."""
-        if self._dynamic is None:
-            names = [a.name for a in self._inputs_meta if _is_dynamic(a, {})]
-            self._dynamic = tuple(sorted(names))
-        try:
-            return tuple((name, tuple(feeds[name].shape)) for name in self._dynamic)
-        except (KeyError, AttributeError, TypeError):
-            return ()
+    def io_binding(self) -> IOBinding:
+        """Binds inputs and outputs to memory of the caller, for `run_with_iobinding`."""
+        return IOBinding(self)
 
-    def _run_own(
-        self, shapes: Shapes, output_names: Any, feeds: Any, run_options: Any,
-        because: InputError | None = None,
-    ) -> list[Any]:  # fmt: skip
-        """The answer of ONNX Runtime's own session.
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+        """As `run`, with what was bound.
 
-        ``because``: why no plan takes these feeds, for the case that ONNX Runtime does not either.
+        Raises:
+            InputError: the binding is another session's. It is a ValueError, as in ONNX Runtime.
         """
+        if not isinstance(iobinding, IOBinding):
+            self._run_bound(iobinding, run_options)
+            return
+        if iobinding.owner is not self:
+            raise InputError("the IOBinding belongs to another session; make one with this "
+                             "session's io_binding()")  # fmt: skip
+        feeds = iobinding.feeds()
+        why: list[Any] | Unanswered = Unanswered(())
+        if feeds is not None:
+            why = self._by_plan(iobinding.output_names, feeds, run_options)
+            if isinstance(why, list) and iobinding.take(why):
+                return
+        if not isinstance(why, Unanswered):
+            why = Unanswered(())  # the outputs do not fit what was bound
+        call = partial(self._run_bound, iobinding, run_options)
+        self._by_ort(why, call)
+        iobinding.answered_by_theirs()
+
+    def _run_bound(self, iobinding: Any, run_options: Any) -> None:
+        """Run ONNX Runtime's own session, also one that was given back since it was bound."""
+        theirs = iobinding.theirs() if isinstance(iobinding, IOBinding) else iobinding
+        session: Any = self
+        if self._serving is not None and theirs._session in self._ort_handles:
+            session = SimpleNamespace(_sess=theirs._session, _captured_graph_bindings={})
+        OrtSession.run_with_iobinding(session, theirs, run_options)
+
+    def run_async(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None], user_data: Any, run_options: Any = None,
+    ) -> None:  # fmt: skip
+        """As `run`, by another thread, which calls ``callback(outputs, user_data, error)`` then.
+
+        Args:
+            callback: if the run fails, it gets no outputs, and the error's text.
+
+        Raises:
+            InputError: an input is missing.
+        """
+        if not isinstance(input_feed, Mapping):
+            raise InputError(f"the feeds are a {type(input_feed).__name__}; give a dict from input "
+                             f"names to arrays")  # fmt: skip
+        required = [a.name for a in self._signature.inputs if not a.type.startswith("optional")]
+        if missing := [name for name in required if name not in input_feed]:
+            raise InputError(f"input {missing[0]!r} is missing; the model takes "
+                             f"{', '.join(map(repr, required))}")  # fmt: skip
+        run = partial(self.run, output_names, input_feed, run_options)
+        self._threads().submit(_call_back, run, callback, user_data)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """The threads of `run_async`; new ones in a forked child."""
         if self._closed:
             raise ClosedError("the session is closed; make a new one")
-        start_s = time.perf_counter()
-        TRAFFIC.begin()
-        try:
-            with as_ours(because=lambda: because or self._why_not(output_names, feeds)):
-                outputs: list[Any] = OrtSession.run(self, output_names, feeds, run_options)
-        finally:
-            TRAFFIC.end()
-        if shapes and self._serving is not None:
-            self._serving.answered(shapes, time.perf_counter() - start_s)
-        return outputs
-
-    def _why_not(self, output_names: Any, feeds: Any) -> InputError | None:
-        """What is wrong with a request that ONNX Runtime has refused, in our words."""
-        tensors = [_tensor(arg) for arg in self._inputs_meta]
-        outputs = [arg.name for arg in self._outputs_meta]
-        try:
-            check_names(outputs, output_names)
-            check_feeds({t.name: t for t in tensors if t is not None}, feeds)
-        except InputError as error:
-            return error
-        return None
-
-    def _run_plan(self, running: Running, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        if self._settings.replan is None:
-            return running.runner.run(feeds)
-        return self._run_recorded(running, feeds)[0]
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")
+        return self._pool[1]
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
@@ -264,77 +306,56 @@ class InferenceSession(LazyOrtSession):
         shapes, running = self._plan_for(input_feed)
         if running is None:
             start_s = time.perf_counter()
-            found = self._run_own(shapes, output_names, input_feed, None)
+            feeds = for_ort(input_feed, self._signature.inputs)
+            call = partial(OrtSession.run, self, output_names, feeds)
+            found = self._by_ort(Unanswered(shapes), call, (output_names, feeds))
             took_s = time.perf_counter() - start_s
             whole = Span("the whole model", whole_cpu(), 0.0, took_s, engine="onnxruntime")
             return found, Trace((whole.device,), (whole,))
-        wanted, feeds = _asked(running, output_names, input_feed)
-        outputs, trace = self._run_recorded(running, feeds)
+        wanted, arrays = asked_of(running, output_names, input_feed)
+        outputs, trace = self._run_recorded(running, arrays)
         return [outputs[name] for name in wanted], trace
 
-    def _run_recorded(
-        self, running: Running, feeds: Mapping[str, Array]
-    ) -> tuple[Mapping[str, Array], Trace]:
-        """A run with what ran when, of which the replanner is told."""
-        plan = running.prepared
-        recorder = RealRecorder(plan.compiled, plan.work.names)
-        outputs = running.runner.run(feeds, recorder)
-        trace = recorder.trace()
-        if self._settings.replan is not None:
-            better = self._watching(running).observe(trace, plan)
-            if better is not None and self._serving is not None:
-                self._serving.replace(running, better)
-        return outputs, trace
+    def end_profiling(self) -> str:
+        """End what ``SessionOptions.enable_profiling`` began, and return the name of its file.
 
-    def _watching(self, running: Running) -> Replanner:
-        """Watches the plan in use. Devices that "auto" has chosen stay; heft plans for them."""
-        known = self._replanner
-        if known is None or known[0].prepared.work is not running.prepared.work:
-            planner, options = self._settings.planner, self._settings.planner_options
-            if planner == AUTO:
-                planner, options = "heft", {}
-            watcher = Replanner(running.prepared, planner, options, self._settings.replan or 0.0)
-            self._replanner = known = running, watcher
-        return known[1]
+        Chrome's trace of the runs that plans have answered, or ONNX Runtime's profile if there
+        are none; "" if nothing was profiled.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        recorded, self._recorded = self._recorded, None
+        if recorded:
+            return recorded.write(self._ort_call[1][0].profile_file_prefix)
+        profiled = self.ort_is_open or recorded is not None
+        return str(OrtSession.end_profiling(self)) if profiled else ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by ``time.monotonic_ns``; 0 if nothing is profiled."""
+        if self._recorded is not None and not self.ort_is_open:
+            return self._recorded.start_ns
+        return int(OrtSession.get_profiling_start_time_ns(self))
 
     def get_inputs(self) -> Sequence[Any]:
         """The model's inputs, in order; those that ``shapes`` fixes have these shapes."""
-        if not self.ort_is_open and (running := self._running) is not None:
-            return [_node_arg(t) for t in running.prepared.compiled.inputs]
-        fixed = self._settings.shapes
-        return [_fixed(arg, fixed) for arg in super().get_inputs()]
-
-    def get_outputs(self) -> Sequence[Any]:
-        """The model's outputs, in order."""
-        if (running := self._running) is not None:
-            return [_node_arg(t) for t in running.prepared.compiled.outputs]
-        found: Sequence[Any] = super().get_outputs()
-        return found
-
-    @property
-    def _running(self) -> Running | None:
-        """The plan of the shapes that are known without a request."""
-        return None if self._serving is None else self._serving.running(())
+        return [fixed(arg, self._settings.shapes) for arg in super().get_inputs()]
 
     def get_providers(self) -> list[str]:
         """ONNX Runtime's execution providers, and the devices that the plan in use has."""
-        own = super().get_providers() if self.ort_is_open else ["CPUExecutionProvider"]
-        return [*own, *(name for name in self.devices if name not in own)]
+        return list(dict.fromkeys((*self._ort_providers(), *self.devices)))
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that the plan of the latest request uses; none: ONNX Runtime's session."""
         serving = self._serving
-        running = None if serving is None else serving.running(self._latest) or self._running
+        if serving is None or self._unplanned is not None:
+            return ()
+        running = serving.running(self._latest) or self._running
         if running is None:
             return ()
         plans = running.prepared, *running.prepared.beside
         return tuple(name for plan in plans for name in plan.plan.used)
-
-    def io_binding(self) -> Any:
-        """ONNX Runtime's own, for its own session."""
-        self._bound = True
-        return super().io_binding()
 
     def wait(self) -> None:
         """Until nothing is planned in the background."""
@@ -345,7 +366,7 @@ class InferenceSession(LazyOrtSession):
     def degraded(self) -> str | None:
         """Why ONNX Runtime's own session answers in place of a plan: none is made for these
         settings, it is still being made, or a device failed. None if all is as it was asked for."""
-        if self._serving is None:
+        if self._serving is None or self._unplanned is not None:
             return self._unplanned
         return self._serving.reason(self._latest)
 
@@ -356,6 +377,8 @@ class InferenceSession(LazyOrtSession):
         own thread runs stops that run: it raises `coexec.errors.ClosedError`.
         """
         self._closed = True
+        if self._pool is not None:
+            self._pool[1].shutdown(wait=False)
         if self._serving is not None:
             self._serving.close()
         self.give_back_ort()
@@ -367,110 +390,49 @@ class InferenceSession(LazyOrtSession):
         self.close()
 
     def __del__(self) -> None:
-        if "_serving" in vars(self) and self._serving is not None:
+        if self._serving is not None:
             self._serving.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was given, in a form that another process can be told, and what a subclass has
+        added. A subclass may define this and `__setstate__` itself."""
+        source, options, *providers = self._given
+        source = portable(source)
+        if isinstance(source, str) and not source.startswith(ZOO):
+            source = os.path.abspath(source)
+        words = dict(self._words)
+        if isinstance(words["cache"], Cache):
+            words["cache"] = words["cache"].root
+        hidden = self._ours | self._ort_names
+        added = {name: value for name, value in vars(self).items() if name not in hidden}
+        return {"given": (source, told(options), *providers), "words": words, "added": added}
 
-def why_unplanned(
-    options: Any, providers: Sequence[Any] | None, devices: Sequence[str] | None
-) -> str | None:
-    """Why ONNX Runtime's own session answers alone; None if a plan may be faster."""
-    names = [p[0] if isinstance(p, tuple) and p else p for p in providers or ()]
-    others = [name for name in names if name != "CPUExecutionProvider"]
-    others = [name for name in others if name in get_available_providers()]
-    if others and devices is None:
-        return f"ONNX Runtime runs it with {others[0]}; name devices=[...] to have it planned"
-    if options is None:
-        return None
-    if options.graph_optimization_level != GraphOptimizationLevel.ORT_ENABLE_ALL:
-        return "less than all optimisations are asked for, and plans need them"
-    threads = options.intra_op_num_threads
-    if devices is None and 0 < threads < len(usable_cores()):
-        return (f"intra_op_num_threads={threads} leaves cores to others; name devices=[...] to "
-                f"have it planned for cores of its own")  # fmt: skip
-    return None
-
-
-def _own_options(devices: Sequence[str]) -> SessionOptions:
-    """As many threads as the CPU devices have cores."""
-    options = SessionOptions()
-    asked = [parse(name) for name in devices]
-    options.intra_op_num_threads = sum(len(cores_of(r)) for r in asked if r.kind == "cpu")
-    return options
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["added"])
+        source, options, *providers = state["given"]
+        InferenceSession.__init__(self, source, restore(options), *providers, **state["words"])
 
 
-def _writes_a_model(options: Any) -> bool:
-    return options is not None and bool(options.optimized_model_filepath)
-
-
-def _for_ort(source: Any) -> str | bytes:
-    """The model as ONNX Runtime's constructor takes it, its structure checked."""
-    if isinstance(source, str) and source.startswith(ZOO):
-        from coexec.zoo import build
-
-        source = build(source.removeprefix(ZOO))
-    if isinstance(source, bytes):
-        return source
-    if isinstance(source, str | os.PathLike):
-        return os.fspath(source)
-    return serialized(source)
-
-
-def _portable(source: Any) -> Any:
-    """The model as another process can be told of it."""
-    if isinstance(source, bytes | str):
-        return source
-    return os.fspath(source) if isinstance(source, os.PathLike) else serialized(source)
+def _call_back(
+    run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
+) -> None:
+    """A request of `InferenceSession.run_async`."""
+    try:
+        outputs, error = run(), ""
+    except CoexecError as failed:
+        outputs, error = [], str(failed)
+    try:
+        callback(outputs, user_data, error)
+    except Exception:
+        _log.exception("the callback of run_async has failed")
 
 
 def _give_back(session: "weakref.ref[InferenceSession]") -> None:
     """A plan answers from now on: free what ONNX Runtime holds, if nobody needs it."""
     alive = session()
-    if alive is not None and not alive._bound and alive._running is not None:
+    if alive is None or (running := alive._running) is None or alive._serving is None:
+        return
+    if alive.ort_is_open:
+        alive._signature.keep(alive._serving.cache, running.prepared.work.given.digest)
+    if not alive._pinned:
         alive.give_back_ort()
-
-
-def _asked(
-    running: Running, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
-) -> tuple[list[str], dict[str, Array]]:
-    """The outputs that are wanted, and the feeds, both checked."""
-    compiled = running.prepared.compiled
-    wanted = check_names([t.name for t in compiled.outputs], output_names)
-    return wanted, check_feeds({t.name: t for t in compiled.inputs}, feeds)
-
-
-def _fit(running: Running, feeds: Any) -> bool:
-    """Whether a plan's shapes are those of the feeds, as far as these are arrays."""
-    try:
-        return all(
-            getattr(feeds[t.name], "shape", t.shape) == t.shape
-            for t in running.prepared.compiled.inputs
-        )
-    except (KeyError, TypeError):
-        return True  # the check says what is missing
-
-
-def _is_dynamic(arg: Any, shapes: Mapping[str, Any]) -> bool:
-    """Whether an input's shape is not known before a request comes."""
-    return arg.name not in shapes and any(
-        not isinstance(d, int) and d not in shapes for d in arg.shape
-    )
-
-
-def _fixed(arg: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """An input as ONNX Runtime describes it, with the shape that was given for it."""
-    return NodeArg(arg.name, list(shapes[arg.name]), arg.type) if arg.name in shapes else arg
-
-
-def _tensor(arg: Any) -> Tensor | None:
-    """An input as ONNX Runtime describes it; None unless it is a tensor that numpy has."""
-    found = re.fullmatch(r"tensor\((\w+)\)", arg.type)
-    if found is None or found[1] in ("string", "bfloat16"):
-        return None
-    shape = tuple(d if isinstance(d, int) else -1 for d in arg.shape)
-    return Tensor(arg.name, shape, _NUMPY.get(found[1], found[1]))
-
-
-def _node_arg(tensor: Tensor) -> NodeArg:
-    kind = _TYPES.get(tensor.dtype, tensor.dtype)
-    return NodeArg(tensor.name, list(tensor.shape), f"tensor({kind})")
