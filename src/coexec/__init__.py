@@ -1,6 +1,7 @@
 """Run one neural network on all the processors of a machine at once."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from coexec.ir.region import Region
     from coexec.planners import PLANNERS
     from coexec.plans.plan import Plan, verify_plan
-    from coexec.session import InferenceSession
+    from coexec.session import InferenceSession, IOBinding, SessionOptions
     from coexec.system.hardware import Device, Link, System
     from coexec.timing.trace import Trace
 
@@ -21,12 +22,14 @@ _HOME = {
     "CoexecError": "errors",
     "Device": "system.hardware",
     "Graph": "ir.graph",
+    "IOBinding": "session",
     "InferenceSession": "session",
     "Link": "system.hardware",
     "PLANNERS": "planners",
     "Piece": "ir.graph",
     "Plan": "plans.plan",
     "Region": "ir.region",
+    "SessionOptions": "session",
     "System": "system.hardware",
     "Task": "ir.graph",
     "Tensor": "ir.graph",
@@ -41,11 +44,13 @@ __all__ = [
     "CoexecError",
     "Device",
     "Graph",
+    "IOBinding",
     "InferenceSession",
     "Link",
     "Piece",
     "Plan",
     "Region",
+    "SessionOptions",
     "System",
     "Task",
     "Tensor",
@@ -59,9 +64,14 @@ def __getattr__(name: str) -> Any:
     # Names are imported when first used: planning alone needs no engine, and starts at once.
     if name == "__version__":
         return _version()
-    if name not in _HOME:
-        raise AttributeError(f"module 'coexec' has no attribute {name!r}")
-    return getattr(import_module(f"coexec.{_HOME[name]}"), name)
+    if name in _HOME:
+        return getattr(import_module(f"coexec.{_HOME[name]}"), name)
+    if not name.startswith("_") and find_spec(f"coexec.{name}") is None:
+        # What programs take from onnxruntime beside its session, so that one import is enough.
+        theirs = import_module("onnxruntime")
+        if hasattr(theirs, name):
+            return getattr(theirs, name)
+    raise AttributeError(f"module 'coexec' has no attribute {name!r}")
 
 
 def _version() -> str:

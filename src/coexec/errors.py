@@ -9,7 +9,8 @@
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      what was asked for is not stored, or is damaged
     └── ExecutionError  a device failed while it ran a segment
-        └── ClosedError     the session was closed, or cannot go on
+        ├── ClosedError     the session was closed, or cannot go on
+        └── TerminatedError the caller has ended the run before it was ready
 
 A message says what is wrong, where, with the numbers, and what to do about it. The command
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
@@ -33,6 +34,7 @@ __all__ = [
     "ModelWarning",
     "PlanError",
     "StoreError",
+    "TerminatedError",
     "UsageError",
     "first_line",
 ]
@@ -76,6 +78,10 @@ class ExecutionError(CoexecError, RuntimeError):
 
 class ClosedError(ExecutionError):
     """The session was closed, or cannot go on: another one has to be made."""
+
+
+class TerminatedError(ExecutionError):
+    """The caller has ended the run, by its ``RunOptions``, before it was ready."""
 
 
 class DegradedWarning(RuntimeWarning):

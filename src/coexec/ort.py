@@ -7,6 +7,7 @@ coexec.InferenceSession``. Whoever needs ONNX Runtime's own takes it from here.
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,7 @@ from onnxruntime import InferenceSession as OrtSession
 
 from coexec.errors import CoexecError, ExecutionError, InputError, ModelError, first_line
 
-__all__ = ["LazyOrtSession", "OrtSession", "as_ours", "raised_by_ort",
-           "reason_of"]  # fmt: skip
+__all__ = ["LazyOrtSession", "OrtSession", "as_ours", "both", "raised_by_ort", "reason_of"]
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (/\S+:\d+ .*?\) )?")
 _FOLDER = os.path.dirname(onnxruntime.__file__) + os.sep
@@ -41,6 +41,8 @@ class LazyOrtSession(OrtSession):  # type: ignore[misc]
         self._ort_call = model, arguments, keywords
         self._ort_lock = threading.RLock()
         self._ort_names: frozenset[str] = frozenset()
+        self._ort_handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The sessions that were opened and are still in use somewhere."""
 
     @property
     def ort_is_open(self) -> bool:
@@ -60,7 +62,15 @@ class LazyOrtSession(OrtSession):  # type: ignore[misc]
             model, arguments, keywords = self._ort_call
             with as_ours(ModelError, ModelError):
                 OrtSession.__init__(self, model(), *arguments, **keywords)
+            self._ort_handles.add(self._sess)
             self._ort_names = frozenset(set(vars(self)) - before)
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """The session open, and not given back by another thread meanwhile."""
+        with self._ort_lock:
+            self.open_ort()
+            yield
 
     def give_back_ort(self) -> None:
         """Free the session's memory, once no thread runs in it. It is opened again when needed."""
@@ -99,7 +109,7 @@ def as_ours(
             raise  # by a signal handler of the program
         ours = callers if type(error).__name__ in _CALLERS_FAULT else engines
         told = because() if ours is callers else None
-        raise _both(ours, type(error))(str(told or reason_of(error))) from error
+        raise both(ours, type(error))(str(told or reason_of(error))) from error
 
 
 def reason_of(error: BaseException) -> str:
@@ -122,7 +132,7 @@ def raised_by_ort(error: Exception) -> bool:
 _classes: dict[tuple[type[CoexecError], type[Exception]], type[CoexecError]] = {}
 
 
-def _both(ours: type[CoexecError], theirs: type[Exception]) -> type[CoexecError]:
+def both(ours: type[CoexecError], theirs: type[Exception]) -> type[CoexecError]:
     """A class that ``except`` finds under either name."""
     if issubclass(ours, theirs):
         return ours

@@ -23,6 +23,7 @@ _HOLDS = {
     "plans": "compiled plans",
     "choices": "what auto has chosen",
     "sources": "digests of model files",
+    "signatures": "inputs, outputs and metadata of models",
     "kernels": "compiled kernels",
     "tuning": "launch sizes that were measured",
     "weights": "of the entries above, each content once",

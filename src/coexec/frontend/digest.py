@@ -21,7 +21,7 @@ import xxhash
 from coexec.cache import Cache, Entry
 from coexec.frontend.folders import unreadable
 
-__all__ = ["Shapes", "digest_of", "is_remembered", "serialized"]
+__all__ = ["Shapes", "digest_of", "is_remembered", "serialized", "unreadable"]
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""

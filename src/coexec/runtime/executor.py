@@ -32,6 +32,7 @@ from coexec.runtime.buffers import Buffers
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.run import Run
+from coexec.runtime.runner import Cancelled
 from coexec.runtime.turn import Turn
 from coexec.runtime.workers import LOOK_S, Workers, bind_thread, next_of
 
@@ -94,7 +95,12 @@ class Executor:
         self._workers.complete()
         forks.watch(self)
 
-    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        recorder: Recorder | None = None,
+        cancelled: Cancelled | None = None,
+    ) -> dict[str, Array]:
         """One inference.
 
         An exception that a signal handler raises meanwhile is the caller's own and passes through.
@@ -102,6 +108,7 @@ class Executor:
         Args:
             feeds: a C-contiguous array of the right shape and dtype for every model input.
             recorder: notes what ran when. None: nothing is noted.
+            cancelled: asked before each segment; the run ends when it says so. None: never.
 
         Returns:
             The model's outputs by name, in memory that belongs to the caller.
@@ -110,6 +117,7 @@ class Executor:
             ExecutionError: a device failed; the message names the tasks.
             ClosedError: the executor was closed.
             DeviceError: a device of the plan does not work in a forked child.
+            TerminatedError: ``cancelled`` said so.
         """
         self._refuse()
         turn = self._turn
@@ -117,13 +125,15 @@ class Executor:
         try:
             try:
                 turn.take()
-                return self._run(feeds, recorder or _NOTHING)
+                return self._run(feeds, recorder or _NOTHING, cancelled)
             finally:
                 turn.give_back()
         finally:
             turn.give_back()  # an exception may have interrupted the first one
 
-    def _run(self, feeds: Mapping[str, Array], recorder: Recorder) -> dict[str, Array]:
+    def _run(
+        self, feeds: Mapping[str, Array], recorder: Recorder, cancelled: Cancelled | None
+    ) -> dict[str, Array]:
         self._refuse()
         installed = self._installed = self._installed or self._install()
         workers = self._workers.complete()
@@ -136,7 +146,7 @@ class Executor:
             engine.start_timing()
         recorder.start(self._callers)
         run = self._latest = Run(
-            installed, buffers, self._progress.again(), feeds, recorder, workers
+            installed, buffers, self._progress.again(), feeds, recorder, workers, cancelled
         )
         self._serve(run)
         outputs = run.output()

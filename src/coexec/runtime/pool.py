@@ -8,7 +8,7 @@ from coexec.errors import ClosedError
 from coexec.frontend.module import Array
 from coexec.runtime import forks
 from coexec.runtime.recorder import Recorder
-from coexec.runtime.runner import Runner
+from coexec.runtime.runner import Cancelled, Runner
 
 __all__ = ["Pool"]
 
@@ -34,14 +34,19 @@ class Pool:
         for runner in self._runners:
             self._idle.put(runner)
 
-    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        recorder: Recorder | None = None,
+        cancelled: Cancelled | None = None,
+    ) -> dict[str, Array]:
         """As `Runner.run`. What is recorded runs on the first runner, whose plan it is of."""
         if recorder is not None:
-            return self._runners[0].run(feeds, recorder)
+            return self._runners[0].run(feeds, recorder, cancelled)
         runner = self._take()
         idle = self._idle
         try:
-            return runner.run(feeds)
+            return runner.run(feeds, cancelled=cancelled)
         finally:
             idle.put(runner)
 

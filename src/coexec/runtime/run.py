@@ -5,13 +5,14 @@ import time
 from collections.abc import Mapping
 from queue import SimpleQueue
 
-from coexec.errors import CoexecError, ExecutionError
+from coexec.errors import CoexecError, ExecutionError, TerminatedError
 from coexec.frontend.module import Array
 from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.forks import COMPUTING
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
+from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import LOOK_S, Worker
 
 __all__ = ["Job", "Run"]
@@ -40,8 +41,13 @@ class Run:
         feeds: Mapping[str, Array],
         recorder: Recorder,
         workers: Mapping[str, Worker],
+        cancelled: Cancelled | None = None,
     ) -> None:
-        """``workers``: of all devices except the one that the caller's thread serves."""
+        """
+        Args:
+            workers: of all devices except the one that the caller's thread serves.
+            cancelled: asked before each segment.
+        """
         self.installed = installed
         self.buffers = buffers
         self.transfers = buffers.transfers(feeds, recorder)
@@ -52,6 +58,7 @@ class Run:
         self.stopped = False
         self.error: BaseException | None = None
         self._progress = progress
+        self._cancelled = cancelled
         self._under_way = 0
         self._lock = threading.Lock()
 
@@ -105,6 +112,9 @@ class Run:
             The next segment of the same device, if it is ready.
         """
         if self.stopped:
+            return None
+        if self._cancelled is not None and self._cancelled():
+            self.fail(TerminatedError("the run was ended by its RunOptions; no result is returned"))
             return None
         segment = self.installed.compiled.segments[node]
         self.recorder.begin(node)

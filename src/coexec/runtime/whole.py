@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.detect import usable_cores
-from coexec.errors import ClosedError
+from coexec.errors import ClosedError, TerminatedError
 from coexec.frontend.module import Array
 from coexec.runtime import forks
 from coexec.runtime.recorder import Recorder
+from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import bind_thread
 
 __all__ = ["WholeModel"]
@@ -43,15 +44,22 @@ class WholeModel:
         self._closed = False
         forks.watch(self)
 
-    def run(self, feeds: Mapping[str, Array], recorder: Recorder | None = None) -> dict[str, Array]:
-        """As `Runner.run`."""
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        recorder: Recorder | None = None,
+        cancelled: Cancelled | None = None,
+    ) -> dict[str, Array]:
+        """As `Runner.run`. Its only segment is not interrupted: that is noticed when it ends."""
         recorder = recorder or _NOTHING
         session = self._opened()
         recorder.start(self._engine.device.name)
         with _bound(self._cores), forks.COMPUTING:
+            _refuse(cancelled)
             recorder.begin(0)
             outputs = session.run(feeds)
             recorder.end(0)
+            _refuse(cancelled)
         return outputs
 
     def _opened(self) -> OwnSession:
@@ -79,6 +87,11 @@ class WholeModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _refuse(cancelled: Cancelled | None) -> None:
+    if cancelled is not None and cancelled():
+        raise TerminatedError("the run was ended by its RunOptions; no result is returned")
 
 
 @contextmanager

@@ -1,0 +1,206 @@
+"""Who answers a request: the plan in use, or ONNX Runtime's own session."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from onnxruntime import RunOptions
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from coexec.choosing.background import TRAFFIC
+from coexec.choosing.replan import Replanner
+from coexec.choosing.serving import Running, Serving, Shapes
+from coexec.errors import (
+    ClosedError,
+    CoexecError,
+    DeviceError,
+    ExecutionError,
+    InputError,
+    TerminatedError,
+)
+from coexec.frontend.module import Array
+from coexec.ort import as_ours, both
+from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.runner import Cancelled
+from coexec.session.asking import asked_of, fit, is_dynamic, why_not
+from coexec.session.described import DescribedSession
+from coexec.session.feeds import shape_of
+from coexec.session.runs import RecordedRuns
+from coexec.session.signature import Signature
+from coexec.timing.trace import Trace
+from coexec.workbench import AUTO, Settings
+
+__all__ = ["AnsweringSession", "Unanswered"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """No plan has answered a request: ONNX Runtime's own session has to."""
+
+    shapes: Shapes
+    """Of the inputs that the model leaves dynamic."""
+    because: InputError | None = None
+    """What the plan does not take. ONNX Runtime may."""
+    failed: tuple[Running, CoexecError] | None = None
+    """The plan that has failed, and how."""
+
+
+class AnsweringSession(DescribedSession):
+    """A session with plans. What it is given, `InferenceSession` checks."""
+
+    _settings: Settings
+    _serving: Serving | None = None
+    _latest: Shapes = ()
+    """Of the latest request that no plan for fixed shapes has answered."""
+    _dynamic: tuple[str, ...] | None = None
+    _replanner: tuple[Running, Replanner] | None = None
+    _recorded: RecordedRuns | None = None
+    """The runs of plans, while they are profiled."""
+    _closed = False
+
+    @property
+    def _running(self) -> Running | None:
+        """The plan of the shapes that are known without a request."""
+        if self._serving is None or self._unplanned is not None:
+            return None
+        return self._serving.running(())
+
+    def _named_devices(self) -> Sequence[str] | None:
+        return self._settings.devices
+
+    def _signature_kept(self) -> Signature | None:
+        running, serving = self._running, self._serving
+        if running is None or serving is None:
+            return None
+        return Signature.find(serving.cache, running.prepared.work.given.digest)
+
+    def _by_plan(
+        self, output_names: Sequence[str] | None, feeds: Any, run_options: Any = None
+    ) -> list[Array] | Unanswered:
+        """The answer of a plan, if there is one for this request.
+
+        Raises:
+            ClosedError: the session is closed.
+            TerminatedError: ``run_options`` said so. It is also of ONNX Runtime's own class.
+        """
+        shapes, running = self._plan_for(feeds)
+        if running is None or not self._follows(run_options):
+            return Unanswered(shapes)
+        try:
+            wanted, arrays = asked_of(running, output_names, feeds)
+        except InputError as error:
+            return Unanswered(shapes, because=error)
+        TRAFFIC.begin()
+        try:
+            outputs = self._run_plan(running, arrays, _cancelled(run_options))
+        except TerminatedError as error:
+            raise both(TerminatedError, Fail)(str(error)) from None
+        except ClosedError:
+            if self._closed or running is self._plan_for(feeds)[1]:
+                raise
+            return self._by_plan(output_names, feeds, run_options)  # it was replaced meanwhile
+        except (DeviceError, ExecutionError) as error:
+            return Unanswered(shapes, failed=(running, error))
+        finally:
+            TRAFFIC.end()
+        return [outputs[name] for name in wanted]
+
+    def _by_ort(
+        self, why: Unanswered, call: Callable[[], _T], asked: tuple[Any, Any] | None = None
+    ) -> _T:
+        """The answer of ONNX Runtime's own session, which ``call`` asks.
+
+        ``asked``: output names and feeds, from which it is told in our words what is wrong.
+
+        Raises:
+            CoexecError: it refuses the request. It is also of ONNX Runtime's own class.
+        """
+        if self._closed:
+            raise ClosedError("the session is closed; make a new one")
+        start_s = time.perf_counter()
+        TRAFFIC.begin()
+        try:
+            with as_ours(because=lambda: why.because or self._why_not(asked)):
+                answer = call()
+        finally:
+            TRAFFIC.end()
+        if self._serving is not None and why.shapes:
+            self._serving.answered(why.shapes, time.perf_counter() - start_s)
+        if self._serving is not None and why.failed is not None:
+            self._serving.failed(why.shapes, *why.failed)
+        return answer
+
+    def _why_not(self, asked: tuple[Any, Any] | None) -> InputError | None:
+        return None if asked is None else why_not(self._signature, *asked)
+
+    def _plan_for(self, feeds: Any) -> tuple[Shapes, Running | None]:
+        """The dynamic shapes of a request, and the plan that answers it; None: the own session."""
+        serving = self._serving
+        if serving is None or self._unplanned is not None:
+            return (), None
+        running = serving.running(())
+        if running is not None and fit(running, feeds):
+            return (), running
+        self._latest = shapes = self._shapes_of(feeds)
+        return shapes, serving.running(shapes) if shapes else None
+
+    def _shapes_of(self, feeds: Any) -> Shapes:
+        """Of the inputs that the model leaves dynamic; empty if there are none, or no arrays."""
+        if self._dynamic is None:
+            names = [arg.name for arg in self._signature.inputs if is_dynamic(arg, {})]
+            self._dynamic = tuple(sorted(names))
+        try:
+            return tuple((name, shape_of(feeds[name])) for name in self._dynamic)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+            return ()
+
+    def _follows(self, run_options: Any) -> bool:
+        """Whether a plan does what these options ask for.
+
+        They do not tell of adapters, which replace weights: those that the model lets replace.
+        """
+        if run_options is None:
+            return True
+        return isinstance(run_options, RunOptions) and not self._signature.overridable
+
+    def _run_plan(
+        self, running: Running, feeds: Mapping[str, Array], cancelled: Cancelled | None
+    ) -> Mapping[str, Array]:
+        if self._settings.replan is None and self._recorded is None:
+            return running.runner.run(feeds, cancelled=cancelled)
+        return self._run_recorded(running, feeds, cancelled)[0]
+
+    def _run_recorded(
+        self, running: Running, feeds: Mapping[str, Array], cancelled: Cancelled | None = None
+    ) -> tuple[Mapping[str, Array], Trace]:
+        """A run with what ran when, of which the replanner and the profile are told."""
+        plan = running.prepared
+        recorder = RealRecorder(plan.compiled, plan.work.names)
+        outputs = running.runner.run(feeds, recorder, cancelled)
+        trace = recorder.trace()
+        if self._recorded is not None:
+            self._recorded.add(trace)
+        if self._settings.replan is not None:
+            better = self._watching(running).observe(trace, plan)
+            if better is not None and self._serving is not None:
+                self._serving.replace(running, better)
+        return outputs, trace
+
+    def _watching(self, running: Running) -> Replanner:
+        """Watches the plan in use. Devices that "auto" has chosen stay; heft plans for them."""
+        known = self._replanner
+        if known is None or known[0].prepared.work is not running.prepared.work:
+            planner, options = self._settings.planner, self._settings.planner_options
+            if planner == AUTO:
+                planner, options = "heft", {}
+            watcher = Replanner(running.prepared, planner, options, self._settings.replan or 0.0)
+            self._replanner = known = running, watcher
+        return known[1]
+
+
+def _cancelled(run_options: Any) -> Cancelled | None:
+    """Whether another thread has ended the run by its options."""
+    return None if run_options is None else lambda: bool(run_options.terminate)

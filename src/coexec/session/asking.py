@@ -1,0 +1,69 @@
+"""What a request asks for, held against a plan or against what the model takes."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coexec.arguments import check_feeds, check_names
+from coexec.choosing.serving import Running
+from coexec.errors import InputError
+from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
+from coexec.session.feeds import as_array, dtype_of, shape_of
+from coexec.session.signature import Signature
+
+__all__ = ["asked_of", "fit", "is_dynamic", "why_not"]
+
+
+def asked_of(
+    running: Running, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Array]]:
+    """The outputs that a plan is asked for, and its feeds as arrays, both checked.
+
+    Raises:
+        InputError: the plan has no such output, or does not take these feeds.
+    """
+    compiled = running.prepared.compiled
+    wanted = check_names([t.name for t in compiled.outputs], output_names)
+    inputs = {t.name: t for t in compiled.inputs}
+    if isinstance(feeds, Mapping):
+        feeds = {
+            name: as_array(fed, inputs[name].dtype) if name in inputs else fed
+            for name, fed in feeds.items()
+        }
+    return wanted, check_feeds(inputs, feeds)
+
+
+def fit(running: Running, feeds: Any) -> bool:
+    """Whether a plan's shapes are those of the feeds, as far as these have shapes."""
+    try:
+        return all(shape_of(feeds[t.name]) == t.shape for t in running.prepared.compiled.inputs)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        return True  # the check says what is missing
+
+
+def is_dynamic(arg: Any, shapes: Mapping[str, Any]) -> bool:
+    """Whether an input's shape is not known before a request comes."""
+    return arg.name not in shapes and any(
+        not isinstance(d, int) and d not in shapes for d in arg.shape
+    )
+
+
+def why_not(signature: Signature, output_names: Any, feeds: Any) -> InputError | None:
+    """What is wrong with a request that ONNX Runtime has refused, in our words."""
+    tensors = [_tensor(arg) for arg in signature.inputs]
+    try:
+        check_names([arg.name for arg in signature.outputs], output_names)
+        check_feeds({t.name: t for t in tensors if t is not None}, feeds)
+    except InputError as error:
+        return error
+    return None
+
+
+def _tensor(arg: Any) -> Tensor | None:
+    """An input as ONNX Runtime describes it; None unless it is a tensor that NumPy has."""
+    dtype = dtype_of(arg.type) if re.fullmatch(r"tensor\(\w+\)", arg.type) else None
+    if dtype is None:
+        return None
+    shape = tuple(d if isinstance(d, int) else -1 for d in arg.shape)
+    return Tensor(arg.name, shape, str(dtype))

@@ -1,0 +1,237 @@
+"""`IOBinding`: ONNX Runtime's class of that name, for whatever answers the request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnxruntime import IOBinding as OrtIOBinding
+from onnxruntime import OrtValue
+from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+
+from coexec.errors import InputError
+from coexec.frontend.module import Array
+from coexec.session.feeds import array_at, array_of, as_ortvalue, dtype_of
+
+if TYPE_CHECKING:
+    from coexec.session.inference import InferenceSession
+
+__all__ = ["IOBinding"]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A method of ONNX Runtime's class, with what it was given."""
+
+    method: str
+    arguments: tuple[Any, ...]
+
+    def on(self, binding: OrtIOBinding) -> None:
+        getattr(OrtIOBinding, self.method)(binding, *self.arguments)
+
+
+@dataclass(frozen=True)
+class _Input:
+    call: _Call
+    array: Any
+    """What is fed to a plan; None: it does not lie in main memory."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    call: _Call
+    in_main_memory: bool
+    into: Array | None = None
+    """The caller's memory; None: the output's own."""
+    value: OrtValue | None = None
+    """What was bound, if it was an ``OrtValue``."""
+
+
+class IOBinding(OrtIOBinding):  # type: ignore[misc]
+    """Inputs and outputs of a session, bound to memory of the caller.
+
+    Remembers what was bound. A plan answers if all of it lies in main memory; else ONNX Runtime's
+    own session, in a binding of its own that is made when it is needed, also again after that
+    session was given back and opened anew.
+    """
+
+    def __init__(self, session: "InferenceSession") -> None:
+        self.owner = session
+        self._inputs: dict[str, _Input] = {}
+        self._outputs: dict[str, _Output] = {}
+        self._theirs: OrtIOBinding | None = None
+        self._answered: OrtIOBinding | None = None
+        """The one that holds the outputs of the latest run."""
+        self._results: list[tuple[OrtValue, Array, bool]] | None = None
+        """Of a plan's run: the value, its memory, and whether that is the caller's."""
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Feed this array, with what it holds when the session runs."""
+        call = _Call("bind_cpu_input", (name, arr_on_cpu))
+        array = arr_on_cpu if isinstance(arr_on_cpu, np.ndarray) else None
+        self._bind_input(name, _Input(call, array))
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any,
+        shape: Sequence[int], buffer_ptr: int,
+    ) -> None:  # fmt: skip
+        """Feed the memory at ``buffer_ptr``, which the caller keeps."""
+        call = _Call("bind_input", (name, device_type, device_id, element_type, shape, buffer_ptr))
+        self._bind_input(name, _Input(call, _at(device_type, element_type, shape, buffer_ptr)))
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Feed this value."""
+        call = _Call("bind_ortvalue_input", (name, ortvalue))
+        self._bind_input(name, _Input(call, array_of(ortvalue)))
+
+    def _bind_input(self, name: str, bound: _Input) -> None:
+        known = any(arg.name == name for arg in self.owner.get_inputs())
+        if not known or bound.array is None or self._current() is not None:
+            bound.call.on(self.theirs())  # ONNX Runtime says what is wrong with it
+        self._inputs[name] = bound
+
+    def bind_output(
+        self, name: str, device_type: str = "cpu", device_id: int = 0, element_type: Any = None,
+        shape: Sequence[int] | None = None, buffer_ptr: int | None = None,
+    ) -> None:  # fmt: skip
+        """Return this output, in the memory at ``buffer_ptr`` or in new one.
+
+        Raises:
+            InputError: a buffer without its shape and type.
+        """
+        arguments = (name, device_type, device_id, element_type, shape, buffer_ptr)
+        into = None
+        if buffer_ptr is not None:
+            if element_type is None or shape is None:
+                raise InputError(f"output {name!r} is bound to a buffer; give its element_type "
+                                 f"and shape too")  # fmt: skip
+            into = _at(device_type, element_type, shape, buffer_ptr)
+        here = device_type == "cpu" and (buffer_ptr is None or into is not None)
+        self._bind_output(name, _Output(_Call("bind_output", arguments), here, into))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Write this output to the memory of ``ortvalue``."""
+        into = array_of(ortvalue)
+        call = _Call("bind_ortvalue_output", (name, ortvalue))
+        self._bind_output(name, _Output(call, into is not None, into, ortvalue))
+
+    def _bind_output(self, name: str, bound: _Output) -> None:
+        if (theirs := self._current()) is not None:
+            bound.call.on(theirs)
+        self._outputs[name] = bound
+
+    def _current(self) -> OrtIOBinding | None:
+        """The binding of ONNX Runtime's own session, if it was made for the session as it is."""
+        session = vars(self.owner).get("_sess")
+        theirs = self._theirs
+        return theirs if theirs is not None and theirs._session is session else None
+
+    def _calls(self) -> list[_Call]:
+        inputs = [bound.call for bound in self._inputs.values()]
+        return inputs + [bound.call for bound in self._outputs.values()]
+
+    def theirs(self) -> OrtIOBinding:
+        """The binding of ONNX Runtime's own session, which is opened if it is not."""
+        found = self._current()
+        if found is None:
+            with self.owner.kept_open():
+                found = OrtIOBinding(self.owner)
+            for call in self._calls():
+                call.on(found)
+            self._theirs = found
+        return found
+
+    @property
+    def _iobinding(self) -> Any:
+        return self.theirs()._iobinding
+
+    @property
+    def _session(self) -> Any:
+        return self.theirs()._session
+
+    def feeds(self) -> dict[str, Any] | None:
+        """What a plan is fed; None if a plan cannot answer."""
+        outputs = self._outputs.values()
+        if not outputs or not all(bound.in_main_memory for bound in outputs):
+            return None
+        feeds = {name: bound.array for name, bound in self._inputs.items()}
+        return None if any(array is None for array in feeds.values()) else feeds
+
+    @property
+    def output_names(self) -> list[str]:
+        """The outputs that were bound, in that order."""
+        return list(self._outputs)
+
+    def take(self, results: Sequence[Array]) -> bool:
+        """Hand on what a plan returned, in the order of `output_names`; False if it does not fit
+        the caller's memory."""
+        bounds = list(self._outputs.values())
+        if not all(_fits(b.into, found) for b, found in zip(bounds, results, strict=True)):
+            return False
+        taken: list[tuple[OrtValue, Array, bool]] = []
+        for bound, found in zip(bounds, results, strict=True):
+            array = found if bound.into is None else bound.into
+            value = bound.value or as_ortvalue(array)
+            if value is None:
+                return False
+            if bound.into is not None:
+                bound.into[...] = found
+            taken.append((value, array, bound.into is not None))
+        self._results = taken
+        return True
+
+    def answered_by_theirs(self) -> None:
+        """ONNX Runtime's own session has answered: the outputs are in its binding."""
+        self._results, self._answered = None, self._theirs
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The outputs of the latest run, in the order in which they were bound."""
+        if self._results is not None:
+            return [value for value, _, _ in self._results]
+        return [] if self._answered is None else list(self._answered.get_outputs())
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        """The same, as ONNX Runtime's vector."""
+        vector = OrtValueVector()
+        for value in self.get_outputs():
+            vector.push_back(value._ortvalue)
+        return vector
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs of the latest run as arrays that later runs do not change."""
+        if self._results is not None:
+            return [array.copy() if callers else array for _, array, callers in self._results]
+        return [] if self._answered is None else list(self._answered.copy_outputs_to_cpu())
+
+    def synchronize_inputs(self) -> None:
+        """Wait until inputs were copied to their device."""
+        if (theirs := self._current()) is not None:
+            theirs.synchronize_inputs()
+
+    def synchronize_outputs(self) -> None:
+        """Wait until outputs were copied from their device."""
+        if (theirs := self._current()) is not None:
+            theirs.synchronize_outputs()
+
+    def clear_binding_inputs(self) -> None:
+        """Bind no input any more."""
+        self._inputs.clear()
+        if (theirs := self._current()) is not None:
+            theirs.clear_binding_inputs()
+
+    def clear_binding_outputs(self) -> None:
+        """Bind no output any more."""
+        self._outputs.clear()
+        self._results = self._answered = None
+        if (theirs := self._current()) is not None:
+            theirs.clear_binding_outputs()
+
+
+def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array | None:
+    """The caller's memory as an array; None unless it is main memory of a type that NumPy has."""
+    dtype = dtype_of(element_type)
+    return array_at(address, shape, dtype) if device_type == "cpu" and dtype is not None else None
+
+
+def _fits(into: Array | None, found: Array) -> bool:
+    return into is None or (into.shape == found.shape and into.dtype == found.dtype)

@@ -1,0 +1,133 @@
+"""What programs give and take in place of NumPy's arrays, without copies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnxruntime import OrtValue
+
+from coexec.frontend.module import Array
+from coexec.session.signature import NodeArg
+
+__all__ = ["array_at", "array_of", "as_array", "as_ortvalue", "dtype_of", "for_ort", "shape_of"]
+
+_DTYPES = {
+    f"tensor({theirs})": np.dtype(ours)
+    for theirs, ours in (
+        ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
+        *((f"{sign}int{bits}",) * 2 for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+}  # fmt: skip
+_BY_NUMBER = [
+    None, "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", None, "bool",
+    "float16", "float64", "uint32", "uint64",
+]  # fmt: skip
+"""NumPy's types by the numbers of ``onnx.TensorProto.DataType``."""
+
+
+def dtype_of(kind: Any) -> "np.dtype[Any] | None":
+    """NumPy's type of elements; None if it has none.
+
+    Args:
+        kind: as ONNX Runtime reports a tensor ("tensor(float)"), the number of ONNX's type, or
+            what NumPy takes for a type.
+    """
+    if isinstance(kind, str) and kind in _DTYPES:
+        return _DTYPES[kind]
+    if isinstance(kind, int):
+        name = _BY_NUMBER[kind] if 0 <= kind < len(_BY_NUMBER) else None
+        return None if name is None else np.dtype(name)
+    try:
+        found: np.dtype[Any] = np.dtype(kind)
+        return found
+    except TypeError:
+        return None
+
+
+def array_of(value: OrtValue) -> Array | None:
+    """The memory of an ``OrtValue`` as an array; None unless it is a tensor in main memory."""
+    if value.device_name() != "cpu" or not value.is_tensor():
+        return None
+    dtype = _DTYPES.get(value.data_type())
+    return None if dtype is None else array_at(value.data_ptr(), value.shape(), dtype, value)
+
+
+def array_at(
+    address: int, shape: Sequence[int], dtype: "np.dtype[Any]", keeper: Any = None
+) -> Array:
+    """The memory at ``address`` as an array, row by row; ``keeper`` lives as long as it does."""
+    if 0 in shape:
+        return np.empty(tuple(shape), dtype)
+    return np.asarray(_Memory(address, shape, dtype, keeper))
+
+
+class _Memory:
+    """Memory as NumPy's array interface describes it."""
+
+    def __init__(
+        self, address: int, shape: Sequence[int], dtype: "np.dtype[Any]", keeper: Any
+    ) -> None:
+        self.__array_interface__ = {
+            "version": 3, "data": (address, False), "shape": tuple(shape), "typestr": dtype.str,
+        }  # fmt: skip
+        self._keeper = keeper
+
+
+def as_ortvalue(array: Array) -> OrtValue | None:
+    """An ``OrtValue`` on the memory of an array; None if ONNX Runtime has no such elements."""
+    if array.dtype not in _DTYPES.values():
+        return None
+    return OrtValue.ortvalue_from_numpy(
+        array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    )
+
+
+def shape_of(fed: Any) -> tuple[int, ...]:
+    """The shape of what is fed for an input.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: it has none.
+    """
+    if isinstance(fed, np.ndarray):
+        shape: tuple[int, ...] = fed.shape
+        return shape
+    if isinstance(fed, OrtValue):
+        return tuple(fed.shape())
+    given = getattr(fed, "shape", None)
+    return np.shape(as_array(fed, None)) if given is None else tuple(given)
+
+
+def as_array(fed: Any, dtype: Any) -> Any:
+    """What is fed for an input as an array on the same memory, if it lies in main memory.
+
+    Lists and Python's numbers become arrays of ``dtype``, as in ONNX Runtime. What is none of all
+    this is returned as it is: `check_feeds` says what is wrong with it.
+    """
+    if isinstance(fed, np.ndarray):
+        return fed
+    try:
+        if isinstance(fed, OrtValue):
+            array = array_of(fed)
+            return fed if array is None else array
+        if hasattr(fed, "__array__"):
+            return np.asarray(fed)
+        if hasattr(fed, "__dlpack__"):
+            return np.from_dlpack(fed)
+        return np.asarray(fed, dtype)
+    except Exception:  # whatever the object's own conversion raises
+        return fed
+
+
+_THEIRS = (np.ndarray, OrtValue, list, dict, str, bytes, type(None))
+
+
+def for_ort(feeds: Any, inputs: Sequence[NodeArg]) -> Any:
+    """Feeds as ONNX Runtime takes them: what only we take is an array, the rest is as it was."""
+    if not isinstance(feeds, Mapping) or all(isinstance(v, _THEIRS) for v in feeds.values()):
+        return feeds
+    dtypes = {arg.name: _DTYPES.get(arg.type) for arg in inputs}
+    return {
+        name: fed if isinstance(fed, _THEIRS) or dtypes.get(name) is None
+        else as_array(fed, dtypes[name])
+        for name, fed in feeds.items()
+    }  # fmt: skip

@@ -1,0 +1,438 @@
+"""`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from onnxruntime import OrtValue
+
+from coexec import arguments
+from coexec.cache import Cache
+from coexec.choosing.serving import Serving
+from coexec.engines.detect import usable_cores
+from coexec.engines.names import split_names, whole_cpu
+from coexec.errors import ClosedError, CoexecError, InputError, ModelError
+from coexec.ort import OrtSession, both
+from coexec.runtime.executor import Waiting
+from coexec.session.answering import AnsweringSession, Unanswered
+from coexec.session.asking import asked_of, is_dynamic
+from coexec.session.binding import IOBinding
+from coexec.session.described import fixed, providers_of_ort
+from coexec.session.feeds import as_ortvalue, for_ort
+from coexec.session.options import options_for, restore, told, warn_of, why_unplanned
+from coexec.session.runs import RecordedRuns
+from coexec.session.sources import for_ort_constructor, open_inputs, portable
+from coexec.timing.trace import Span, Trace
+from coexec.workbench import AUTO, Mode, Settings
+from coexec.workbench.given import ZOO
+
+__all__ = ["InferenceSession"]
+
+_log = logging.getLogger("coexec")
+
+
+class InferenceSession(AnsweringSession):
+    """Runs one model on several devices in parallel.
+
+    Takes the place of ``onnxruntime.InferenceSession`` and is one: whatever no plan answers, ONNX
+    Runtime's own session does. With planner "auto", that is every request until a plan has been
+    found, in the background, that is clearly faster than it.
+
+    May be used by several threads, and may be copied and pickled: a copy opens the model again.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        devices: Sequence[str] | str | None = None,
+        planner: str = AUTO,
+        planner_options: Mapping[str, Any] | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        cache: Cache | Path | str | None = None,
+        engine_options: Mapping[str, Mapping[str, str]] | None = None,
+        background: bool | None = None,
+        pins: Mapping[str, str] | None = None,
+        replan: float | None = None,
+        mode: Mode = "latency",
+        waiting: Waiting = "passive",
+        **ort_keywords: Any,
+    ) -> None:
+        """Open ``path_or_bytes``, and start what was planned for it or plan in the background.
+
+        Args:
+            path_or_bytes: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or
+                ``onnx_ir.Model``.
+            sess_options: ``onnxruntime.SessionOptions``. Fewer threads than cores, or less than
+                all optimisations, are the own session's matter: then nothing is planned.
+            providers: as ONNX Runtime takes them. If one of them is no CPU, nothing is planned,
+                unless ``devices`` are named.
+            provider_options: of the providers.
+            devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
+                what this machine has.
+            planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
+                and several planners are tried, the fastest is kept and remembered.
+            planner_options: keyword options of the planner.
+            shapes: of inputs that the model leaves dynamic: planned for before a request comes.
+                Requests of other shapes are answered too.
+            cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
+                by default the user's cache folder.
+            engine_options: by engine, its own options: ``{"opencl": {"precision": "fp16",
+                "tuning": "exhaustive"}}``; an engine's page in the docs lists them.
+            background: plan while ONNX Runtime's own session answers; False: plan first. By default
+                only "auto", and shapes that come with a request, are planned in the background.
+            pins: devices by names of tasks, patterns such as "conv*" allowed.
+            replan: watch the runs, and plan anew when a device has for some time been slower or
+                faster than its profile says by more than this share (0.25 is a quarter).
+            mode: "latency": all devices work on one request, which ends soon. "throughput": many
+                requests at once, of several threads, each on devices of its own if that answers
+                more of them a second.
+            waiting: what threads do that wait for another device during a run: "passive" ones
+                sleep, "active" ones keep their core and go on sooner.
+            ort_keywords: what ONNX Runtime's class takes besides.
+
+        Raises:
+            CoexecError: the subclass says whose fault it is, the message what to do. What ONNX
+                Runtime refuses is also of ONNX Runtime's own class.
+        """
+        before = set(vars(self))
+        self._given = path_or_bytes, sess_options, providers, provider_options
+        self._words: dict[str, Any] = {
+            "devices": devices, "planner": planner, "planner_options": planner_options,
+            "shapes": shapes, "cache": cache, "engine_options": engine_options,
+            "background": background, "pins": pins, "replan": replan, "mode": mode,
+            "waiting": waiting, **ort_keywords,
+        }  # fmt: skip
+        source = arguments.check_model(path_or_bytes)
+        arguments.check_providers(providers)
+        providers = providers_of_ort(providers)
+        words = {k: v for k, v in self._words.items() if v is not None and k not in ort_keywords}
+        if isinstance(devices, str):
+            words["devices"] = split_names(devices)
+        self._settings = settings = Settings(**words)
+        self._unplanned = why_unplanned(
+            sess_options, providers, settings.devices, ort_keywords.get("disabled_optimizers")
+        )
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        if self._unplanned is None:
+            self._serving = Serving(portable(source), settings)
+            warn_of(sess_options)
+        if sess_options is None and settings.devices is not None:
+            sess_options = options_for(settings.devices)
+        if sess_options is not None and sess_options.enable_profiling:
+            self._recorded = RecordedRuns()
+        super().__init__(
+            partial(for_ort_constructor, source), sess_options, providers, provider_options,
+            **ort_keywords,
+        )  # fmt: skip
+        self._begin(sess_options)
+        later = {"_closed", "_dynamic", "_latest", "_ours", "_pinned", "_recorded", "_replanner",
+                 "_serving", "_signature", "_unplanned"}  # fmt: skip
+        self._ours = (set(vars(self)) | later) - before
+        """Names of what is not a subclass' own."""
+
+    def _begin(self, options: Any) -> None:
+        """Start what was planned before, or the own session and the planning."""
+        serving = self._serving
+        if serving is None:
+            self.open_ort()
+            return
+        serving.changed = partial(_give_back, weakref.ref(self))
+        writes_a_model = options is not None and bool(options.optimized_model_filepath)
+        try:
+            asked = serving.check()
+            if asked.is_told_quickly and serving.start_known((), asked) and not writes_a_model:
+                return
+        except ModelError as error:
+            self._refuse(error)
+            return
+        self.open_ort()
+        if options is not None and (sizes := self._overridden()):
+            self._settings = replace(self._settings, shapes={**sizes, **self._settings.shapes})
+            self._serving = serving = Serving(serving.source, self._settings)
+            serving.changed = partial(_give_back, weakref.ref(self))
+        if any(is_dynamic(arg, self._settings.shapes) for arg in self._signature.inputs):
+            return  # planned for as shapes come
+        later = self._settings.background
+        if later is None:
+            later = self._settings.planner == AUTO and self._settings.replan is None
+        if later:
+            serving.start_later(())
+        else:
+            serving.start_now(())
+
+    def _refuse(self, error: ModelError) -> None:
+        """Raise ``error`` in ONNX Runtime's own class too, if it does not take the model either."""
+        try:
+            self.open_ort()
+        except ModelError as theirs:
+            cause = theirs.__cause__
+            if not isinstance(cause, Exception):
+                raise
+            raise both(ModelError, type(cause))(str(error)) from cause
+        self._unplanned = str(error)
+
+    def _overridden(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of inputs that the model leaves open, and the options do not."""
+        assert self._serving is not None
+        left_open = open_inputs(self._serving.source)
+        known = [arg for arg in self._signature.inputs if not is_dynamic(arg, {})]
+        return {
+            arg.name: tuple(d for d in arg.shape if isinstance(d, int))
+            for arg in known if arg.name in left_open
+        }  # fmt: skip
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Any]:  # fmt: skip
+        """The outputs named, or all of them, in that order.
+
+        Args:
+            output_names: None or no name: all.
+            input_feed: for each input an array, what NumPy makes one of without a copy (DLPack,
+                ``__array__``), an ``OrtValue``, or lists and numbers.
+            run_options: ``onnxruntime.RunOptions``. ``terminate``, set by another thread, ends the
+                run before its next segment.
+
+        Raises:
+            InputError: a name, shape or dtype that the model does not have.
+            ExecutionError: a device failed, and ONNX Runtime's own session too.
+            TerminatedError: ``run_options.terminate`` was set.
+        """
+        found = self._by_plan(output_names, input_feed, run_options)
+        if isinstance(found, list):
+            return found
+        feeds = for_ort(input_feed, self._signature.inputs)
+        call = partial(OrtSession.run, self, output_names, feeds, run_options)
+        return self._by_ort(found, call, (output_names, feeds))
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:  # fmt: skip
+        """As `run`, from values to values: neither feeds nor outputs in main memory are copied."""
+        feeds = input_dict_ort_values
+        found = self._by_plan(output_names, feeds, run_options)
+        if isinstance(found, list):
+            values = [value for array in found if (value := as_ortvalue(array)) is not None]
+            if len(values) == len(found):
+                return values
+            found = Unanswered(())
+        call = partial(OrtSession.run_with_ort_values, self, output_names, feeds, run_options)
+        return self._by_ort(found, call, (output_names, feeds))
+
+    def io_binding(self) -> IOBinding:
+        """Binds inputs and outputs to memory of the caller, for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+        """As `run`, with what was bound.
+
+        Raises:
+            InputError: the binding is another session's. It is a ValueError, as in ONNX Runtime.
+        """
+        if not isinstance(iobinding, IOBinding):
+            self._run_bound(iobinding, run_options)
+            return
+        if iobinding.owner is not self:
+            raise InputError("the IOBinding belongs to another session; make one with this "
+                             "session's io_binding()")  # fmt: skip
+        feeds = iobinding.feeds()
+        why: list[Any] | Unanswered = Unanswered(())
+        if feeds is not None:
+            why = self._by_plan(iobinding.output_names, feeds, run_options)
+            if isinstance(why, list) and iobinding.take(why):
+                return
+        if not isinstance(why, Unanswered):
+            why = Unanswered(())  # the outputs do not fit what was bound
+        call = partial(self._run_bound, iobinding, run_options)
+        self._by_ort(why, call)
+        iobinding.answered_by_theirs()
+
+    def _run_bound(self, iobinding: Any, run_options: Any) -> None:
+        """Run ONNX Runtime's own session, also one that was given back since it was bound."""
+        theirs = iobinding.theirs() if isinstance(iobinding, IOBinding) else iobinding
+        session: Any = self
+        if self._serving is not None and theirs._session in self._ort_handles:
+            session = SimpleNamespace(_sess=theirs._session, _captured_graph_bindings={})
+        OrtSession.run_with_iobinding(session, theirs, run_options)
+
+    def run_async(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None], user_data: Any, run_options: Any = None,
+    ) -> None:  # fmt: skip
+        """As `run`, by another thread, which calls ``callback(outputs, user_data, error)`` then.
+
+        Args:
+            callback: if the run fails, it gets no outputs, and the error's text.
+
+        Raises:
+            InputError: an input is missing.
+        """
+        if not isinstance(input_feed, Mapping):
+            raise InputError(f"the feeds are a {type(input_feed).__name__}; give a dict from input "
+                             f"names to arrays")  # fmt: skip
+        required = [a.name for a in self._signature.inputs if not a.type.startswith("optional")]
+        if missing := [name for name in required if name not in input_feed]:
+            raise InputError(f"input {missing[0]!r} is missing; the model takes "
+                             f"{', '.join(map(repr, required))}")  # fmt: skip
+        run = partial(self.run, output_names, input_feed, run_options)
+        self._threads().submit(_call_back, run, callback, user_data)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """The threads of `run_async`; new ones in a forked child."""
+        if self._closed:
+            raise ClosedError("the session is closed; make a new one")
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")
+        return self._pool[1]
+
+    def run_with_trace(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> tuple[list[Any], Trace]:
+        """As `run`, with what ran where and when."""
+        shapes, running = self._plan_for(input_feed)
+        if running is None:
+            start_s = time.perf_counter()
+            feeds = for_ort(input_feed, self._signature.inputs)
+            call = partial(OrtSession.run, self, output_names, feeds)
+            found = self._by_ort(Unanswered(shapes), call, (output_names, feeds))
+            took_s = time.perf_counter() - start_s
+            whole = Span("the whole model", whole_cpu(), 0.0, took_s, engine="onnxruntime")
+            return found, Trace((whole.device,), (whole,))
+        wanted, arrays = asked_of(running, output_names, input_feed)
+        outputs, trace = self._run_recorded(running, arrays)
+        return [outputs[name] for name in wanted], trace
+
+    def end_profiling(self) -> str:
+        """End what ``SessionOptions.enable_profiling`` began, and return the name of its file.
+
+        Chrome's trace of the runs that plans have answered, or ONNX Runtime's profile if there
+        are none; "" if nothing was profiled.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        recorded, self._recorded = self._recorded, None
+        if recorded:
+            return recorded.write(self._ort_call[1][0].profile_file_prefix)
+        profiled = self.ort_is_open or recorded is not None
+        return str(OrtSession.end_profiling(self)) if profiled else ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by ``time.monotonic_ns``; 0 if nothing is profiled."""
+        if self._recorded is not None and not self.ort_is_open:
+            return self._recorded.start_ns
+        return int(OrtSession.get_profiling_start_time_ns(self))
+
+    def get_inputs(self) -> Sequence[Any]:
+        """The model's inputs, in order; those that ``shapes`` fixes have these shapes."""
+        return [fixed(arg, self._settings.shapes) for arg in super().get_inputs()]
+
+    def get_providers(self) -> list[str]:
+        """ONNX Runtime's execution providers, and the devices that the plan in use has."""
+        return list(dict.fromkeys((*self._ort_providers(), *self.devices)))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the plan of the latest request uses; none: ONNX Runtime's session."""
+        serving = self._serving
+        if serving is None or self._unplanned is not None:
+            return ()
+        running = serving.running(self._latest) or self._running
+        if running is None:
+            return ()
+        plans = running.prepared, *running.prepared.beside
+        return tuple(name for plan in plans for name in plan.plan.used)
+
+    def wait(self) -> None:
+        """Until nothing is planned in the background."""
+        if self._serving is not None:
+            self._serving.wait()
+
+    @property
+    def degraded(self) -> str | None:
+        """Why ONNX Runtime's own session answers in place of a plan: none is made for these
+        settings, it is still being made, or a device failed. None if all is as it was asked for."""
+        if self._serving is None or self._unplanned is not None:
+            return self._unplanned
+        return self._serving.reason(self._latest)
+
+    def close(self) -> None:
+        """Give everything back. Called by itself when the session is no longer used.
+
+        A run of another thread may end before. A signal handler that closes the session which its
+        own thread runs stops that run: it raises `coexec.errors.ClosedError`.
+        """
+        self._closed = True
+        if self._pool is not None:
+            self._pool[1].shutdown(wait=False)
+        if self._serving is not None:
+            self._serving.close()
+        self.give_back_ort()
+
+    def __enter__(self) -> "InferenceSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._serving is not None:
+            self._serving.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was given, in a form that another process can be told, and what a subclass has
+        added. A subclass may define this and `__setstate__` itself."""
+        source, options, *providers = self._given
+        source = portable(source)
+        if isinstance(source, str) and not source.startswith(ZOO):
+            source = os.path.abspath(source)
+        words = dict(self._words)
+        if isinstance(words["cache"], Cache):
+            words["cache"] = words["cache"].root
+        hidden = self._ours | self._ort_names
+        added = {name: value for name, value in vars(self).items() if name not in hidden}
+        return {"given": (source, told(options), *providers), "words": words, "added": added}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["added"])
+        source, options, *providers = state["given"]
+        InferenceSession.__init__(self, source, restore(options), *providers, **state["words"])
+
+
+def _call_back(
+    run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
+) -> None:
+    """A request of `InferenceSession.run_async`."""
+    try:
+        outputs, error = run(), ""
+    except CoexecError as failed:
+        outputs, error = [], str(failed)
+    try:
+        callback(outputs, user_data, error)
+    except Exception:
+        _log.exception("the callback of run_async has failed")
+
+
+def _give_back(session: "weakref.ref[InferenceSession]") -> None:
+    """A plan answers from now on: free what ONNX Runtime holds, if nobody needs it."""
+    alive = session()
+    if alive is None or (running := alive._running) is None or alive._serving is None:
+        return
+    if alive.ort_is_open:
+        alive._signature.keep(alive._serving.cache, running.prepared.work.given.digest)
+    if not alive._pinned:
+        alive.give_back_ort()
