@@ -168,7 +168,7 @@ def check_waiting(waiting: Any) -> None:
         raise UsageError(f"waiting is {waiting!r}; it is {' or '.join(map(repr, _WAITING))}")
 
 
-def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, _Array]:
+def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The feeds as contiguous arrays, refused if the model does not take them.
 
     Raises:
@@ -186,8 +186,10 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
     return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
 
 
-def _array(tensor: Tensor, fed: Any) -> _Array:
+def _array(tensor: Tensor, fed: Any) -> Any:
     name = tensor.name
+    if tensor.opaque:  # ONNX Runtime says what it takes
+        return fed
     try:
         array = np.asarray(fed)
     except Exception as error:  # whatever the object's own conversion raises

@@ -13,7 +13,7 @@ import numpy as np
 
 from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, Module, numpy_type
 from coexec.ir.graph import Piece, Tensor
 from coexec.ir.region import Region
 from coexec.plans.schedule import Part, Segment, Transfer
@@ -127,7 +127,7 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
     if stop > len(protos):
         raise ValueError(f"modules.bin has {len(protos)} bytes, {stop} are needed")
     weights = {
-        name: stored[stored_as].view(dtype).reshape(shape)
+        name: stored[stored_as].view(numpy_type(dtype)).reshape(shape)
         for name, (stored_as, dtype, shape) in row["weights"].items()
     }
     return Module(

@@ -102,7 +102,11 @@ class Compiler:
         if key in self._lowered:
             return self._lowered[key]
         own = [part for s in schedule.segments if s.place in places for part in s.makes(graph)]
-        borders = [tensor_part(name, region, graph) for name, region in own]
+        borders = [
+            tensor_part(name, region, graph)
+            for name, region in own
+            if not graph.tensors[name].opaque  # those are outputs of the model
+        ]
         if not everything:
             source = extract(self.model, pieces, own, self._foreign(schedule, places))
         lowered = self._restored(key, borders, engine)

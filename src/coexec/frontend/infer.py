@@ -1,8 +1,9 @@
 """Types and shapes of all values: what operators compute, not what the file declares.
 
 ONNX's inference comes first; it looks into the bodies of operators that are defined as functions.
-What it leaves open, ONNX Runtime is asked for. Declarations fill what then is still unknown, and
-are corrected where they contradict: ONNX Runtime would run the model all the same.
+What it leaves open, ONNX Runtime is asked for. Declarations are corrected where they contradict:
+ONNX Runtime would run the model all the same. Where neither inference finds a shape, the values of
+a tensor decide it, and what is declared was true of one run at best: such a shape is unknown.
 """
 
 from contextlib import suppress
@@ -11,9 +12,13 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from coexec.errors import ModelError
+from coexec.frontend.opaque import live
 from coexec.frontend.plain import plain_session, value_info
 
 __all__ = ["complete", "infer"]
+
+_DECLARED = "coexec.declared"
+"""Of values whose shape no inference has found."""
 
 
 def infer(model: ir.Model) -> tuple[str, ...]:
@@ -27,18 +32,23 @@ def infer(model: ir.Model) -> tuple[str, ...]:
     for value, given in declared.items():
         found = value.shape
         value.shape = _merged(found, given)
+        value.meta[_DECLARED] = value.shape is not None and not _is_static(found)
         if found is not None and given is not None and _contradict(found, given):
             wrong.append(f"{value.name!r} as {_text(given)} where it has {_text(found)}")
     return tuple(wrong)
 
 
 def complete(model: ir.Model) -> None:
-    """Ask ONNX Runtime for the types and shapes that `infer` has left open."""
+    """Ask ONNX Runtime for the types and shapes that `infer` has left open.
+
+    A shape that it does not tell either is unknown then, whatever is declared.
+    """
+    _, read = live(model)
     unknown = {
         value.name: value
         for node in model.graph
         for value in node.outputs
-        if value.name and (value.uses() or value.is_graph_output()) and not _is_known(value)
+        if value.name and value in read and not _is_known(value)
     }
     if not unknown:
         return
@@ -49,15 +59,23 @@ def complete(model: ir.Model) -> None:
             if value.name in unknown:  # ONNX Runtime completes outputs without a type
                 value.type = value.shape = None
                 probe.graph.outputs.append(value)
-    with suppress(ModelError):  # then it stays unknown, and is refused by name
+    for value in unknown.values():
+        if value.meta.get(_DECLARED):
+            value.shape = None
+    with suppress(ModelError):  # then it stays unknown
         for output in plain_session(probe, threads=1, optimised=False).get_outputs():
             info = value_info(output)
-            if info is not None:
+            if info is not None and "map(" not in output.type:  # onnx_ir has no maps
                 _take(unknown[output.name], ir.serde.deserialize_value_info_proto(info, None))
 
 
 def _is_known(value: ir.Value) -> bool:
-    return value.type is not None and value.shape is not None and value.shape.is_static()
+    known = value.type is not None and _is_static(value.shape)
+    return known and not value.meta.get(_DECLARED)
+
+
+def _is_static(shape: ir.Shape | None) -> bool:
+    return shape is not None and shape.is_static()
 
 
 def _take(value: ir.Value, found: ir.Value) -> None:

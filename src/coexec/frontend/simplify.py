@@ -44,6 +44,8 @@ def fix_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
                              f"model, whose input {name!r} has the shape {own}")  # fmt: skip
         inputs[name].shape = ir.Shape(tuple(shape))
     for name, value in inputs.items():
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            continue  # a sequence, a map or optional: each call brings its own sizes
         if value.shape is None or not value.shape.is_static():
             label = name if name.isprintable() else repr(name)
             raise ModelError(

@@ -8,9 +8,10 @@ from typing import Any
 
 import onnxruntime as ort
 
-from coexec.engines.base import OpenEngine
+from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.plain import ort_value, run_session
 from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["CpuCluster", "OrtProgram", "session_options"]
@@ -28,6 +29,8 @@ class CpuCluster(OpenEngine):
             ("com.microsoft.nchwc", "ReorderOutput"),
         }
     )
+
+    runs_opaque = True
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         super().__init__(device, info)
@@ -54,7 +57,7 @@ class OrtProgram:
     def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
         self._device = device
         self._module = module
-        values = {n: ort.OrtValue.ortvalue_from_numpy(w) for n, w in module.weights.items()}
+        values = {n: ort_value(w) for n, w in module.weights.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         try:
@@ -67,7 +70,9 @@ class OrtProgram:
                               f"run that part elsewhere with another plan") from error  # fmt: skip
         self._weights = values  # the session borrows their memory
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_BoundSession":
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        if any(t.opaque for t in (*self._module.inputs, *self._module.outputs)):
+            return _CalledSession(self._session, self._device, dict(inputs), dict(outputs))
         bound = _BoundSession(self._session, self._device)
         for tensor in self._module.inputs:
             bound.set_input(tensor.name, inputs[tensor.name])
@@ -89,12 +94,12 @@ class _BoundSession:
         held = self._held.get(name)
         if held is not None and held[0] is tensor:
             return  # a caller that fills one array again and again
-        value = ort.OrtValue.ortvalue_from_numpy(tensor)
+        value = ort_value(tensor)
         self._held[name] = (tensor, value)
         self._binding.bind_ortvalue_input(name, value)
 
     def set_output(self, name: str, tensor: Array) -> None:
-        value = ort.OrtValue.ortvalue_from_numpy(tensor)
+        value = ort_value(tensor)
         self._held[name] = (tensor, value)
         self._binding.bind_ortvalue_output(name, value)
 
@@ -105,6 +110,44 @@ class _BoundSession:
             if not _raised_by_engine(error):
                 raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+
+
+class _CalledSession:
+    """A session that is called as its users call it: opaque values have no memory to be bound."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        device: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+    ) -> None:
+        self._session, self._device = session, device
+        self._inputs, self._outputs = inputs, outputs
+
+    def set_input(self, name: str, tensor: Any) -> None:
+        self._inputs[name] = tensor
+
+    def set_output(self, name: str, tensor: Any) -> None:
+        self._outputs[name] = tensor
+
+    def run(self) -> None:
+        try:
+            results = run_session(self._session, list(self._outputs), self._inputs)
+        except Exception as error:
+            if not _raised_by_engine(error):
+                raise  # by a signal handler, in the middle of the call
+            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+        for (name, tensor), result in zip(self._outputs.items(), results, strict=True):
+            if isinstance(tensor, Held):
+                tensor.value = result
+            elif tensor.shape == result.shape:
+                tensor[...] = result
+            else:  # assigning would repeat it along the axes
+                raise ExecutionError(
+                    f"{self._device}: {name!r} has the shape {list(result.shape)} where the "
+                    f"operators say {list(tensor.shape)}"
+                )
 
 
 def _raised_by_engine(error: Exception) -> bool:
