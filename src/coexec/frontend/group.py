@@ -8,7 +8,7 @@ convolution or pool that alone reads it. These are HOPE's super-ops, and what ON
 optimizer fuses. What passes values that cannot be planned with is one opaque task (`opaque`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -46,13 +46,7 @@ def build_graph(model: ir.Model, name: str, whole: str = "") -> Graph:
     reasons = {v: why_opaque(v) for v in read if v.name and tensors[v.name].opaque}
     groups = [(nodes, whole)] if whole and nodes else _groups(nodes, reasons)
     outputs = tuple(v.name for v in model.graph.outputs if v.name)
-    maker = {
-        id(v): n for n, (group, _) in enumerate(groups) for node in group for v in node.outputs
-    }
-    leaving = set(outputs)
-    for n, (group, _) in enumerate(groups):
-        values = (v for node in group for v in reads(node))
-        leaving |= {v.name for v in values if v.name and maker.get(id(v), n) != n}
+    leaving = _leaving([group for group, _ in groups], outputs)
     tasks = tuple(_task(group, why, tensors, leaving, model) for group, why in groups)
     used = {name for task in tasks for name in (*task.inputs, *task.weights, *task.outputs)}
     inputs = tuple(v.name for v in model.graph.inputs if v.name)
@@ -66,6 +60,18 @@ def build_graph(model: ir.Model, name: str, whole: str = "") -> Graph:
         inputs=inputs,
         outputs=outputs,
     )
+
+
+def _leaving(groups: Sequence[Sequence[ir.Node]], outputs: Iterable[str]) -> set[str]:
+    """The outputs of the model, and what one group makes and another reads."""
+    group_of = {node: n for n, group in enumerate(groups) for node in group}
+    found = set(outputs)
+    for node, n in group_of.items():
+        for value in reads(node):
+            maker = value.producer()
+            if value.name and maker is not None and group_of[maker] != n:
+                found.add(value.name)
+    return found
 
 
 def _groups(
@@ -146,10 +152,9 @@ def _task(
     operators = tuple(operator_of(node) for node in group)
     inside = {name for op in operators for name in op.outputs}
     values = {v.name: v for node in group for v in reads(node) if v.name and v.name not in inside}
-    inputs = tuple(n for n in values if not tensors[n].constant)
-    weights = {
-        n: v.const_value for n, v in values.items() if v.const_value is not None and n not in inputs
-    }
+    constants = {n: v.const_value for n, v in values.items() if tensors[n].constant}
+    weights = {n: tensor for n, tensor in constants.items() if tensor is not None}
+    inputs = tuple(n for n in values if n not in weights)
     if opaque:
         outputs = tuple(n for op in operators for n in op.outputs if n in leaving)
         read, functions = [tensors[name] for name in inputs], model.functions.values()

@@ -32,8 +32,8 @@ class Tensor:
     shape: tuple[int, ...]
     """() where it is opaque and its shape is only known when it was computed."""
     dtype: str
-    """numpy's or ml_dtypes' name: "float32", "int64", "bfloat16"; of what is opaque, as ONNX Runtime
-    writes the type: "seq(tensor(float))", "tensor(string)"; "" if that is unknown, too."""
+    """numpy's or ml_dtypes' name: "float32", "int64", "bfloat16"; of what is opaque, the type as
+    ONNX Runtime writes it: "seq(tensor(float))", "tensor(string)"; "" if it is unknown, too."""
     constant: bool = False
     opaque: bool = False
     """No memory can be planned for it: its shape depends on data, or it is no tensor of numbers.
