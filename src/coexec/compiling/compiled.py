@@ -51,7 +51,8 @@ def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
         rows.append(_module_row(module, offset))
         offset += len(module.proto)
     constants = io.BytesIO()
-    np.savez(constants, allow_pickle=False, **compiled.constants)
+    packed = {n: a.astype(str) if a.dtype == object else a for n, a in compiled.constants.items()}
+    np.savez(constants, allow_pickle=False, **packed)
     data = {
         "format": _FORMAT,
         "extra": dict(extra),
@@ -106,11 +107,12 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
             raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
         modules = tuple(_module(row, entry.files["modules.bin"], stored) for row in data["modules"])
         with np.load(io.BytesIO(entry.files["constants.npz"])) as constants:
-            arrays = {name: constants[name] for name in constants.files}
+            packed = {name: constants[name] for name in constants.files}
+        outputs = _tensors(data["outputs"])
         compiled = CompiledPlan(
             _tensors(data["inputs"]),
-            _tensors(data["outputs"]),
-            arrays,
+            outputs,
+            {t.name: _constant(packed[t.name], t) for t in outputs if t.name in packed},
             {n: tuple((v, _region(r)) for v, r in ps) for n, ps in data["parts"].items()},
             tuple(_segment(row) for row in data["segments"]),
             tuple(Transfer(**(row | {"region": _region(row["region"])}))
@@ -120,6 +122,13 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
         return compiled, data["extra"]
     except Exception as error:  # whatever a damaged file leads to
         raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None
+
+
+def _constant(array: Array, tensor: Tensor) -> Array:
+    """An array as it was stored: numpy's files hold texts and foreign types as other types."""
+    if tensor.dtype == "string":
+        return array.astype(object)
+    return array.view(numpy_type(tensor.dtype))
 
 
 def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) -> Module:

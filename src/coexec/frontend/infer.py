@@ -14,6 +14,7 @@ import onnx_ir.passes.common as passes
 from coexec.errors import ModelError
 from coexec.frontend.opaque import live
 from coexec.frontend.plain import plain_session, value_info
+from coexec.frontend.types import without_maps
 
 __all__ = ["complete", "infer"]
 
@@ -27,7 +28,17 @@ def infer(model: ir.Model) -> tuple[str, ...]:
     declared = {value: value.shape for value in values}
     for value in values:
         value.shape = None
-    passes.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    texts = {
+        value: value.const_value
+        for value in model.graph.initializers.values()
+        if value.const_value is not None and value.const_value.dtype == ir.DataType.STRING
+    }
+    for value in texts:  # onnx_ir asks for their size in bytes, and leaves the model in pieces
+        value.const_value = None
+    with without_maps(model):
+        passes.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    for value, tensor in texts.items():
+        value.const_value = tensor
     wrong = []
     for value, given in declared.items():
         found = value.shape

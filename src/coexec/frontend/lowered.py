@@ -14,6 +14,7 @@ import onnx_ir as ir
 from coexec.frontend.module import Array, LayoutOps, Module, numpy_type
 from coexec.frontend.plain import is_plain
 from coexec.frontend.stored import Stored, is_large
+from coexec.frontend.tensors import tensor_of
 from coexec.frontend.types import type_proto, type_text
 from coexec.ir.graph import Tensor
 from coexec.system.hardware import Place
@@ -68,7 +69,7 @@ def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
         if value.const_value is not None
     }
     values = [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]
-    tensors = {v.name: _tensor(ir.serde.serialize_value(v)) for v in values if v.name}
+    tensors = {v.name: tensor_of(v) for v in values if v.name}
     header.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return Lowered(
         header, nodes, weights, tensors, {n: n for n in borders}, _makers(nodes), annotated=True
@@ -217,7 +218,8 @@ def _module(
     if low.annotated:
         made = (low.tensors.get(name) for i in indices for name in low.nodes[i].output)
         model.graph.value_info.extend(_info(t) for t in made if t is not None and not t.opaque)
-    used = {n: None for i in indices for n in _reads(low.nodes[i]) if n in low.weights}
+    reads = [*outputs, *(n for i in indices for n in _reads(low.nodes[i]))]
+    used = {n: None for n in reads if n in low.weights}  # an output may have been folded to one
     external: dict[str, Array] = {}
     stored: dict[str, str] = {}
     for name in used:

@@ -71,6 +71,7 @@ class Parts:
             name=label or tensor_part(name, region, self._graph),
             shape=source.shape if opaque else ir.Shape(region.shape),
             type=source.type,
+            metadata_props=dict(source.metadata_props),
         )
 
     def crop(self, outer: ir.Value, have: Region, value: ir.Value, want: Region) -> ir.Value:

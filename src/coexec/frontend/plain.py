@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array, numpy_type
-from coexec.frontend.types import type_proto
+from coexec.frontend.types import show_maps, type_proto
 
 __all__ = ["is_plain", "ort_value", "plain_session", "run_session", "value_info"]
 
@@ -39,7 +39,7 @@ def plain_session(
         if isinstance(model, onnx.ModelProto):
             model = ir.from_proto(model)
         proto, weights = _without_weights(model)
-        values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in weights.items()}
+        values = {name: ort_value(array) for name, array in weights.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         session = ort.InferenceSession(
@@ -58,7 +58,9 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
     weights: dict[str, Array] = {}
     for name, value in hollow.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or (tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor)):
+        if tensor is None or tensor.dtype == ir.DataType.STRING:
+            continue
+        if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
             continue
         if is_plain(tensor.dtype):
             # ONNX Runtime wants aligned memory; a file may have the values at any offset.
@@ -69,7 +71,9 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
             )  # fmt: skip
         elif _is_external(tensor):
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-    return ir.to_proto(hollow), weights
+    proto = ir.to_proto(hollow)
+    show_maps(proto)
+    return proto, weights
 
 
 def _is_external(tensor: ir.TensorProtocol) -> bool:

@@ -14,6 +14,7 @@ from coexec.frontend.digest import unreadable
 from coexec.frontend.external import attach
 from coexec.frontend.quiet import quiet
 from coexec.frontend.sparse import with_dense_weights
+from coexec.frontend.types import hide_maps
 
 __all__ = ["ModelSource", "read"]
 
@@ -95,7 +96,7 @@ def _deserialize(proto: onnx.ModelProto, what: str, size: int) -> ir.Model:
     _check_names(proto.graph, what)
     try:
         with quiet():
-            return ir.from_proto(with_dense_weights(proto))
+            return ir.from_proto(hide_maps(with_dense_weights(proto)))
     except ModelError:
         raise
     except Exception as error:

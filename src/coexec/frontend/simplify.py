@@ -15,6 +15,7 @@ from coexec.errors import ModelError, UsageError, first_line
 from coexec.frontend.infer import infer
 from coexec.frontend.quiet import quiet
 from coexec.frontend.rewrites import rewrite
+from coexec.frontend.types import type_of, without_maps
 
 __all__ = ["fix_shapes", "simplify"]
 
@@ -44,7 +45,8 @@ def fix_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
                              f"model, whose input {name!r} has the shape {own}")  # fmt: skip
         inputs[name].shape = ir.Shape(tuple(shape))
     for name, value in inputs.items():
-        if value.type is not None and not isinstance(value.type, ir.TensorType):
+        kind = type_of(value)
+        if kind and not kind.startswith("tensor("):
             continue  # a sequence, a map or optional: each call brings its own sizes
         if value.shape is None or not value.shape.is_static():
             label = name if name.isprintable() else repr(name)
@@ -71,15 +73,17 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
     _separate_outputs(model)
     names = _interface(model)
     try:
-        with quiet():
+        with quiet(), without_maps(model):
             passes.InlinePass()(model)
             wrong = infer(model)
+            _keep_attributes(model)
             # Folding first: the optimizer tries every rewrite at every node, and what folds away
             # is often most of an export.
             _until_stable(model, _fold)
             _until_stable(model, _optimize)
             if rewrites:
                 rewrite(model)
+            _encode_texts(model)
             passes.NameFixPass()(model)
             model.graph.sort()
             wrong += infer(model)
@@ -104,6 +108,26 @@ def _separate_outputs(model: ir.Model) -> None:
         if value.is_graph_input():
             raise ModelError(f"the input {value.name!r} is also an output of the model; take it "
                              f"out of the outputs, or put an Identity in between")  # fmt: skip
+
+
+def _keep_attributes(model: ir.Model) -> None:
+    """Write CastLike as Cast with its own attributes: the optimizer would drop these."""
+    for node in model.graph.all_nodes():
+        like = node.inputs[1] if node.op_type == "CastLike" and not node.domain else None
+        if like is not None and like.dtype is not None and node.attributes:
+            node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
+            node.op_type = "Cast"
+            node.resize_inputs(1)
+
+
+def _encode_texts(model: ir.Model) -> None:
+    """Write constants of texts as onnx_ir reads them from a file; those folded it cannot save."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.STRING:
+            texts = [t.encode() if isinstance(t, str) else t for t in tensor.numpy().flat]
+            shape = ir.Shape(tensor.shape.numpy())
+            value.const_value = ir.StringTensor(texts, shape=shape, name=value.name)
 
 
 def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:

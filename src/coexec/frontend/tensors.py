@@ -15,7 +15,7 @@ from coexec.frontend.plain import is_plain
 from coexec.frontend.types import type_of
 from coexec.ir.graph import Graph, Tensor
 
-__all__ = ["refuse_too_large", "tensors_of", "why_opaque"]
+__all__ = ["refuse_too_large", "tensor_of", "tensors_of", "why_opaque"]
 
 
 def tensors_of(model: ir.Model, read: Collection[ir.Value]) -> Iterable[Tensor]:
@@ -25,13 +25,13 @@ def tensors_of(model: ir.Model, read: Collection[ir.Value]) -> Iterable[Tensor]:
         ModelError: a weight has no values.
     """
     for value in model.graph.inputs:
-        yield _tensor(value)
+        yield tensor_of(value)
     for value in model.graph.initializers.values():
         yield _weight(value)
     for node in model.graph:
         for value in node.outputs:
             if value.name and value in read:
-                yield _tensor(value)
+                yield tensor_of(value)
 
 
 def _weight(value: ir.Value) -> Tensor:
@@ -41,7 +41,8 @@ def _weight(value: ir.Value) -> Tensor:
     return Tensor(value.name or "", tuple(tensor.shape.numpy()), _name_of(tensor.dtype), True)
 
 
-def _tensor(value: ir.Value) -> Tensor:
+def tensor_of(value: ir.Value) -> Tensor:
+    """An input or result as the graph knows it."""
     known = value.shape is not None and value.shape.is_static()
     shape = tuple(value.shape.numpy()) if value.shape is not None and known else ()
     if why_opaque(value):
