@@ -104,7 +104,8 @@ def test_what_is_still_unknown_onnx_runtime_is_asked_for() -> None:
         "h": (ir.DataType.INT64, ir.Shape([2, 6, 6])),
         "y": (ir.DataType.INT8, ir.Shape([2, 6, 6])),
     }
-    assert values["z"].dtype == ir.DataType.FLOAT and values["s"].type is None
+    assert values["z"].dtype == ir.DataType.FLOAT
+    assert values["s"].type == ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
     assert [v.name for v in model.graph.outputs] == ["y", "z"]
 
 

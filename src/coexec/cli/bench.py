@@ -45,7 +45,7 @@ from coexec.cli.common import (
 from coexec.cli.gantt import draw
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
-from coexec.frontend.load import random_inputs
+from coexec.frontend.inputs import filled, random_inputs
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
 from coexec.runtime.executor import Executor
@@ -241,7 +241,7 @@ def _peak_bytes(work: Workbench, name: str, plan: Plan) -> int:
 def _measure_peak(source: Any, settings: Settings, plan: str | None) -> int:
     work = Workbench(source, settings)
     found = work.prepared(work.plan("single") if plan is None else Plan.from_json(plan))
-    feeds = {t.name: np.zeros(t.shape, t.dtype) for t in found.compiled.inputs}
+    feeds = {t.name: filled(t, 0) for t in found.compiled.inputs}
     with work.start(found) as executor:
         for _ in range(2):
             executor.run(feeds)

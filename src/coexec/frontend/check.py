@@ -9,7 +9,8 @@ import onnxruntime as ort
 
 from coexec.errors import ModelError, first_line
 from coexec.frontend.module import Array, is_float
-from coexec.frontend.plain import plain_session, run_session
+from coexec.frontend.plain import plain_session
+from coexec.frontend.values import run_session
 
 __all__ = ["HALF_TOLERANCE", "TOLERANCE", "check_same", "plain_session", "worst_difference"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from coexec.frontend.module import is_float, numpy_type
 from coexec.ir.graph import Graph, Operator, Tensor
 
-__all__ = ["candidates", "random_inputs"]
+__all__ = ["candidates", "filled", "random_inputs"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -30,10 +30,11 @@ def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
     yield random_inputs(graph, seed)
     for filling in (1, 0):
         tensors = (graph.tensors[name] for name in graph.inputs)
-        yield {t.name: _filled(t, filling) for t in tensors}
+        yield {t.name: filled(t, filling) for t in tensors}
 
 
-def _filled(tensor: Tensor, filling: int) -> Any:
+def filled(tensor: Tensor, filling: int) -> Any:
+    """An input of this number alone; of an opaque type as little as there may be."""
     if tensor.opaque:
         return _made_up(tensor.dtype, tensor.shape)
     return np.full(tensor.shape, filling, numpy_type(tensor.dtype))
@@ -42,7 +43,7 @@ def _filled(tensor: Tensor, filling: int) -> Any:
 def _made_up(kind: str, shape: Sequence[int]) -> Any:
     """Something of an opaque input's type, such as "seq(tensor(float))", as ONNX Runtime takes it.
 
-    Texts are empty, a sequence has one member, a map none, and an optional value is there.
+    Texts are empty, sequences and maps have one member, and an optional value is there.
     """
     outer, _, inner = kind.removesuffix(")").partition("(")
     if outer == "seq":
@@ -50,7 +51,8 @@ def _made_up(kind: str, shape: Sequence[int]) -> Any:
     if outer == "optional":
         return _made_up(inner, shape)
     if outer == "map":
-        return {}
+        key, _, value = inner.partition(",")
+        return {"" if key == "string" else 0: "" if value == "tensor(string)" else 0}
     if inner == "string":
         return np.full(shape, "", object)
     named = {"float": "float32", "double": "float64"}

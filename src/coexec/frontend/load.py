@@ -90,7 +90,9 @@ def _simplified(given: ir.Model, name: str, check: bool, rewrites: bool) -> _Loa
     model = _copy(given)
     try:
         wrong = simplify(model, rewrites)
-        complete(model)
+        if complete(model):
+            simplify(model, rewrites)
+            complete(model)
         graph = build_graph(model, name)
         refuse_too_large(graph)
         unchecked = check_same(given, model, candidates(graph)) if check else None
@@ -124,6 +126,7 @@ def _as_given(given: ir.Model, name: str, reason: str) -> _Loaded:
     except Exception as error:
         model, reason = _copy(given), first_line(error)
         with suppress(Exception):  # outputs of known shapes can be written where they are wanted
+            infer(model)
             complete(model)
         graph, what = build_graph(model, name, whole=reason), "is run as a whole"
     return _Loaded(model, graph, [f"the model {name!r} {what}: {reason}"])

@@ -1,7 +1,5 @@
 """ONNX Runtime as its users call it: the reference for results, and for what operators make."""
 
-import ctypes
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +8,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coexec.errors import ModelError, first_line
-from coexec.frontend.module import Array, numpy_type
+from coexec.frontend.module import Array
 from coexec.frontend.types import show_maps, type_proto
+from coexec.frontend.values import FOREIGN, ort_value
 
-__all__ = ["is_plain", "ort_value", "plain_session", "run_session", "value_info"]
+__all__ = ["is_plain", "plain_session", "value_info"]
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size lie in the serialized model."""
@@ -84,57 +83,18 @@ def is_plain(dtype: ir.DataType) -> bool:
     """Whether an element is a number of whole bytes: numpy's types, bfloat16 and the float8s."""
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return False
-    return dtype.numpy().isbuiltin == 1 or f"tensor({dtype.name.lower()})" in _FOREIGN
-
-
-_FOREIGN = {
-    f"tensor({name.replace('_', '')})": name
-    for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-}
-"""Types that ONNX Runtime reads and writes in memory of the caller, but not as arrays: by its own
-name, that of ml_dtypes."""
-
-
-def ort_value(array: Array) -> ort.OrtValue:
-    """``array`` as ONNX Runtime takes it, without a copy."""
-    if array.dtype.isbuiltin == 1:
-        return ort.OrtValue.ortvalue_from_numpy(array)
-    kind = int(ir.DataType.from_numpy(array.dtype))
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
-
-
-def run_session(
-    session: ort.InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
-) -> list[Any]:
-    """The outputs ``names``: arrays; lists, dicts and None where they are no tensors.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
-    """
-    values = [*session.get_inputs(), *session.get_outputs()]
-    if not any(value.type in _FOREIGN for value in values):
-        found: list[Any] = session.run(list(names), dict(feeds))
-        return found
-    given = {name: ort_value(np.ascontiguousarray(array)) for name, array in feeds.items()}
-    return [_array(value) for value in session.run_with_ort_values(list(names), given)]
-
-
-def _array(value: ort.OrtValue) -> Array:
-    """A copy of what ONNX Runtime has made."""
-    if value.data_type() not in _FOREIGN:
-        return np.array(value.numpy())
-    dtype = numpy_type(_FOREIGN[value.data_type()])
-    size_bytes = int(np.prod(value.shape())) * dtype.itemsize
-    content = ctypes.string_at(value.data_ptr(), size_bytes) if size_bytes else b""
-    return np.frombuffer(content, np.uint8).view(dtype).reshape(value.shape()).copy()
+    return dtype.numpy().isbuiltin == 1 or dtype.numpy().name in FOREIGN
 
 
 def value_info(output: Any) -> onnx.ValueInfoProto | None:
-    """A session's description of an output as ONNX writes it; None for types of ONNX Runtime's."""
+    """A session's description of an output as ONNX writes it; None for types of ONNX Runtime's.
+
+    ONNX Runtime says [] of a scalar and of a tensor of unknown rank alike: that is no shape here.
+    """
     proto = type_proto(output.type)
     if proto is None:
         return None
     if proto.HasField("tensor_type"):
         kind = proto.tensor_type.elem_type
-        return onnx.helper.make_tensor_value_info(output.name, kind, output.shape)
+        return onnx.helper.make_tensor_value_info(output.name, kind, output.shape or None)
     return onnx.helper.make_value_info(output.name, proto)

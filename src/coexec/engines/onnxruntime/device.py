@@ -11,7 +11,7 @@ import onnxruntime as ort
 from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
-from coexec.frontend.plain import ort_value, run_session
+from coexec.frontend.values import ort_value, run_session
 from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["CpuCluster", "OrtProgram", "session_options"]
