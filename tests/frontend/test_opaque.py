@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from small_models import from_nodes, tensor_info
 
+from coexec import platforms
 from coexec.cli import main
 from coexec.costs.estimated import estimated_s
 from coexec.engines.detect import usable_cores
@@ -27,6 +28,7 @@ from coexec.frontend.values import run_session
 from coexec.ir.graph import Graph
 from coexec.ir.receptive import needed_inputs, splittable_axes
 from coexec.ir.region import Region
+from coexec.planners import PLANNERS
 from coexec.plans.plan import Plan, Provenance
 from coexec.profiling.profiler import Effort
 from coexec.workbench import Settings, Workbench
@@ -332,6 +334,38 @@ def test_only_plain_tensors_pass_between_tasks() -> None:
     assert again.opaque and again.size_bytes == 0 and again.dtype == "tensor(float)"
     order = [task.name for task in graph.tasks]
     assert order.index(opaque.name) < order.index(graph.producer["y"].name)
+
+
+def test_a_group_that_an_opaque_task_takes_in_keeps_its_order() -> None:
+    """A convolution and the addition behind it are a group; what is added comes between them."""
+    weights = {"w": np.ones((4, 4, 1, 1), np.float32)}
+    nodes = [
+        node("NonZero", ["x"], ["places"], "places"),
+        node("Cast", ["places"], ["numbers"], "numbers", to=TensorProto.FLOAT),
+        node("ReduceMax", ["numbers"], ["most"], "most", keepdims=0),
+        node("Mul", ["x", "most"], ["scaled"], "scaled"),
+        node("Conv", ["scaled", "w"], ["c"], "conv"),
+        node("Exp", ["most"], ["other"], "other"),
+        node("Add", ["c", "other"], ["sum"], "sum"),
+        node("ReduceMax", ["sum"], ["top"], "top", keepdims=0),
+        node("Add", ["numbers", "top"], ["y"], "again"),
+    ]
+    x = tensor_info("x", [1, 4, 3, 3])
+    proto = model_of(nodes, [x], [tensor_info("y", [4, "n"])], weights)
+    graph = load(proto, check=True).graph
+    (opaque,) = [task for task in graph.tasks if task.opaque]
+    made = set(opaque.inputs)
+    for op in opaque.operators:
+        assert {name for name in op.inputs if name not in opaque.weights} <= made
+        made.update(op.outputs)
+    assert {"sum", "other"} <= made and opaque.inputs == ("x",)
+
+
+def test_simulated_platforms_run_no_opaque_task() -> None:
+    graph = load(boxes()).graph
+    phone = platforms.load("snapdragon_625")
+    with pytest.raises(InfeasibleError):
+        PLANNERS["heft"](graph, phone.cost, phone.system)
 
 
 def test_reasons_are_plain_words() -> None:

@@ -92,7 +92,9 @@ def _groups(
         group_of[node].append(node)
     if not opaque:
         return [(group, "") for group in distinct]
-    found = [(g, _reason(g, opaque) if why else "") for g, why in united(distinct, opaque)]
+    found = [
+        (g, _reason(g, opaque) if why else "") for g, why in united(distinct, opaque, position)
+    ]
     return sorted(found, key=lambda row: position[row[0][0]])
 
 

@@ -61,13 +61,16 @@ def live(model: ir.Model) -> tuple[list[ir.Node], set[ir.Value]]:
 
 
 def united(
-    groups: Sequence[list[ir.Node]], opaque: Collection[ir.Value]
+    groups: Sequence[list[ir.Node]],
+    opaque: Collection[ir.Value],
+    position: Mapping[ir.Node, int],
 ) -> list[tuple[list[ir.Node], bool]]:
     """``groups`` of nodes, joined where an ``opaque`` value passes; whether each is opaque.
 
     Args:
         groups: disjoint, and without a cycle between them; a node at an opaque value is alone.
         opaque: values that pass between nodes, inputs of the model among them.
+        position: of each node in an order in which they can run.
     """
     index = {node: i for i, group in enumerate(groups) for node in group}
     after: list[set[int]] = [set() for _ in groups]
@@ -83,7 +86,6 @@ def united(
                     after[i].add(maker)
         if any(value in opaque for value in node.outputs):
             touched.add(i)
-    position = {node: n for n, node in enumerate(node for group in groups for node in group)}
     found = []
     for members in _components(after):
         nodes = sorted((n for i in members for n in groups[i]), key=position.__getitem__)
