@@ -9,11 +9,12 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit examples format clean
+.PHONY: help demo test test-all lint types contracts unit examples format clean
 
 help:
 	@echo 'make demo       run Inception-v3 over two CPU clusters'
 	@echo 'make test       lint, types, contracts, unit tests and examples'
+	@echo 'make test-all   the same and all node tests of the ONNX project'
 	@echo 'make format     format the code and sort the imports'
 	@echo 'make clean      remove what the other commands made'
 
@@ -35,6 +36,10 @@ demo: $(READY)
 	esac; \
 	set -x; \
 	$(BIN)/coexec bench zoo:inception_v3 --devices "$$devices" --planner hope_greedy --gantt --check --trace build/trace.json
+
+test-all: test
+	@echo '== all of the ONNX project'"'"'s node tests'
+	@$(BIN)/python -m pytest -m conformance
 
 test: lint types contracts unit examples
 	@echo '== all passed'

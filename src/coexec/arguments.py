@@ -211,7 +211,7 @@ def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
     return list(asked or outputs)
 
 
-def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, _Array]:
+def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The feeds as contiguous arrays, refused if the model does not take them.
 
     A dimension of -1 may be of any size.
@@ -237,8 +237,10 @@ def _same(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     )
 
 
-def _array(tensor: Tensor, fed: Any) -> _Array:
+def _array(tensor: Tensor, fed: Any) -> Any:
     name = tensor.name
+    if tensor.opaque:  # ONNX Runtime says what it takes
+        return fed
     try:
         array = np.asarray(fed)
     except Exception as error:  # whatever the object's own conversion raises

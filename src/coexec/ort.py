@@ -60,8 +60,16 @@ class LazyOrtSession(OrtSession):  # type: ignore[misc]
                 return
             before = set(vars(self))
             model, arguments, keywords = self._ort_call
-            with as_ours(ModelError, ModelError):
-                OrtSession.__init__(self, model(), *arguments, **keywords)
+            source = model()
+            try:
+                with as_ours(ModelError, ModelError):
+                    OrtSession.__init__(self, source, *arguments, **keywords)
+            except ModelError:
+                if not isinstance(source, str) or not os.path.islink(source):
+                    raise
+                # The weights may lie beside the file that the link leads to.
+                with as_ours(ModelError, ModelError):
+                    OrtSession.__init__(self, os.path.realpath(source), *arguments, **keywords)
             self._ort_handles.add(self._sess)
             self._ort_names = frozenset(set(vars(self)) - before)
 

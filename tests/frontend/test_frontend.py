@@ -148,13 +148,6 @@ def test_saved_models_come_back(tmp_path: object) -> None:
         restore(damaged, cache, model.digest, name)
 
 
-def test_data_dependent_shapes_are_refused() -> None:
-    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
-    proto = from_nodes(nodes, [tensor_info("x", [4])], [tensor_info("y", [1, "n"], 7)])
-    with pytest.raises(ModelError, match="not known before the model runs"):
-        load(proto)
-
-
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(UsageError, match="contradicts"):
         load(branches(), shapes={"x": (1, 4, 20, 20)})
@@ -192,7 +185,7 @@ def test_graphs_that_contradict_themselves() -> None:
     for proto, message in (
         (from_nodes([helper.make_node("Relu", ["z"], ["y"], "r")], [x], [y]), "reads 'z'"),
         (from_nodes([relu], [x], [y, tensor_info("q", [3])]), "output 'q', which nothing"),
-        (from_nodes([relu], [tensor_info("x", [3], 8)], [tensor_info("y", [3], 8)]), "STRING"),
+        (from_nodes([relu], [tensor_info("x", [3], 8)], [tensor_info("y", [3], 8)]), "string"),
     ):
         with pytest.raises(ModelError, match=message):
             load(proto)

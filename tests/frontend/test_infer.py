@@ -104,7 +104,8 @@ def test_what_is_still_unknown_onnx_runtime_is_asked_for() -> None:
         "h": (ir.DataType.INT64, ir.Shape([2, 6, 6])),
         "y": (ir.DataType.INT8, ir.Shape([2, 6, 6])),
     }
-    assert values["z"].dtype == ir.DataType.FLOAT and values["s"].type is None
+    assert values["z"].dtype == ir.DataType.FLOAT
+    assert values["s"].type == ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
     assert [v.name for v in model.graph.outputs] == ["y", "z"]
 
 
@@ -117,7 +118,6 @@ def test_a_wrong_declaration_does_not_count(tmp_path: Path) -> None:
     with pytest.warns(ModelWarning, match=r"2 wrong shapes: 'h' as \[6, 1\] where it has \[3, 2\]"):
         session = coexec.InferenceSession(proto, **words)
     assert np.array_equal(session.run(None, {"x": x})[0], x.T)
-    assert session.get_outputs()[0].shape == [3, 2]
     session.close()
 
 

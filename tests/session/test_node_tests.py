@@ -4,7 +4,6 @@
 """
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from onnx.backend.test.loader import load_model_tests
 
 import coexec
 from coexec.engines.detect import usable_cores
-from coexec.errors import ModelError, ModelWarning
+from coexec.errors import ModelWarning
 
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
 
@@ -35,21 +34,6 @@ RUN = [
     "lstm_defaults", "batchnorm_epsilon", "basic_conv_with_padding", "averagepool_2d_pads",
 ]  # fmt: skip
 """Inputs decide axes, sizes, divisors, indices; operators are functions; values are quantized."""
-
-REFUSED = {
-    "identity_sequence": "input 'x' is no tensor but Sequence",
-    "identity_opt": "no tensor but Optional",
-    "optional_has_element_tensor_input": "no tensor but Optional",
-    "sequence_insert_at_back": "no tensor but Sequence",
-    "split_to_sequence_1": "no tensor but Sequence",
-    "if_opt": "no tensor but Optional",
-    "castlike_FLOAT_to_FLOAT8E4M3FN": "has the type FLOAT8E4M3FN",
-    "cast_INT4_to_FLOAT": "has the type INT4",
-    "cast_FLOAT_to_BFLOAT16": "has the type BFLOAT16",
-    "ai_onnx_ml_label_encoder_string_int": "has the type STRING",
-    "unique_sorted_without_axis": "not known before the model runs",
-    "reduce_log_sum_desc_axes_expanded": "not known before the model runs",
-}
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +62,3 @@ def test_node(name: str, cases: dict[str, TestCase], tmp_path_factory: Any) -> N
             for found, expected in zip(session.run(None, feeds), outputs, strict=True):
                 assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
                 np.testing.assert_allclose(found, expected, case.rtol, case.atol)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_node(name: str, cases: dict[str, TestCase], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=REFUSED[name]) as caught:
-        coexec.InferenceSession(
-            cases[name].model, devices=TWO[:1], planner="single", cache=tmp_path
-        )
-    assert len(str(caught.value).splitlines()) == 1

@@ -44,7 +44,7 @@ from coexec.cli.recorded import write_trace
 from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
-from coexec.frontend.load import random_inputs
+from coexec.frontend.inputs import random_inputs
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner

@@ -48,7 +48,11 @@ def command(
         raise UsageError(f"--device {device!r} names {len(work.devices)} devices; name one")
     supported = support.facts(graph, work.devices[0].first) if device is not None else None
     if json:
-        lists = {"operators": _kinds(graph), "task_list": [t.name for t in graph.tasks]}
+        lists = {
+            "operators": _kinds(graph),
+            "task_list": [t.name for t in graph.tasks],
+            "opaque": {t.name: t.opaque for t in graph.tasks if t.opaque},
+        }
         extra = {"memory": _memory(graph)} if memory else {}
         print_json(facts | lists | extra | ({"device": supported} if supported else {}))
         return
@@ -75,12 +79,19 @@ def command(
     for name in (*graph.inputs, *graph.outputs):
         kind = "input" if name in graph.inputs else "output"
         tensor = graph.tensors[name]
-        table.add_row(kind, f"{name} {list(tensor.shape)} {tensor.dtype}")
+        sizes = "" if tensor.opaque else f"{list(tensor.shape)} "
+        table.add_row(kind, f"{name} {sizes}{tensor.dtype}")
     out.print(table)
     kinds = Table("tasks", "count", "MACs", box=None)
     for kind, (count, macs) in _kinds(graph).items():
         kinds.add_row(kind, str(count), format_count(macs))
     out.print(kinds)
+    opaque = Table("opaque task", "because", box=None)
+    for task in graph.tasks:
+        if task.opaque:
+            opaque.add_row(task.name, task.opaque)
+    if opaque.row_count:
+        out.print(opaque)
 
 
 def _facts(graph: Graph) -> dict[str, int]:

@@ -103,7 +103,9 @@ def command(
         out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
         for name, array in outputs.items():
             note = f", differs by {unlike[name]:.1e}" if check else ""
-            out.print(f"{name} {list(array.shape)} {array.dtype}{note}")
+            kind = f"{list(array.shape)} {array.dtype}" if isinstance(array, np.ndarray) else (
+                type(array).__name__)  # fmt: skip
+            out.print(f"{name} {kind}{note}")
     refuse_difference(max(unlike.values(), default=0.0), work)
     if check and not json:
         out.print(f"check: equal to ONNX Runtime within {tolerance(work):.0e} of the largest value")

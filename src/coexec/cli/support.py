@@ -20,7 +20,7 @@ _ELSEWHERE = Place("elsewhere", "any")
 
 def facts(graph: Graph, engine: OpenEngine) -> dict[str, Any]:
     """Counts of supported and refused tasks, and segments if all that can run there does."""
-    reasons = {t.name: engine.why_not(t, graph.tensors) for t in graph.tasks}
+    reasons = {t.name: engine.refusal(t, graph.tensors) for t in graph.tasks}
     order: dict[Place, list[Any]] = {engine.place: [], _ELSEWHERE: []}
     for task in graph.tasks:
         place = engine.place if reasons[task.name] is None else _ELSEWHERE

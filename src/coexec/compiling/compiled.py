@@ -13,7 +13,7 @@ import numpy as np
 
 from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, Module, numpy_type
 from coexec.ir.graph import Piece, Tensor
 from coexec.ir.region import Region
 from coexec.plans.schedule import Part, Schedule, Segment, Transfer
@@ -61,7 +61,8 @@ def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
         rows.append(_module_row(module, offset))
         offset += len(module.proto)
     constants = io.BytesIO()
-    np.savez(constants, allow_pickle=False, **compiled.constants)
+    packed = {n: a.astype(str) if a.dtype == object else a for n, a in compiled.constants.items()}
+    np.savez(constants, allow_pickle=False, **packed)
     data = {
         "format": _FORMAT,
         "extra": dict(extra),
@@ -117,11 +118,12 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
             raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
         modules = tuple(_module(row, entry.files["modules.bin"], stored) for row in data["modules"])
         with np.load(io.BytesIO(entry.files["constants.npz"])) as constants:
-            arrays = {name: constants[name] for name in constants.files}
+            packed = {name: constants[name] for name in constants.files}
+        outputs = _tensors(data["outputs"])
         compiled = CompiledPlan(
             _tensors(data["inputs"]),
-            _tensors(data["outputs"]),
-            arrays,
+            outputs,
+            {t.name: _constant(packed[t.name], t) for t in outputs if t.name in packed},
             {n: tuple((v, _region(r)) for v, r in ps) for n, ps in data["parts"].items()},
             tuple(_segment(row) for row in data["segments"]),
             tuple(Transfer(**(row | {"region": _region(row["region"])}))
@@ -133,12 +135,19 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
         raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None
 
 
+def _constant(array: Array, tensor: Tensor) -> Array:
+    """An array as it was stored: numpy's files hold texts and foreign types as other types."""
+    if tensor.dtype == "string":
+        return array.astype(object)
+    return array.view(numpy_type(tensor.dtype))
+
+
 def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) -> Module:
     start, stop = row["offset"], row["offset"] + row["length"]
     if stop > len(protos):
         raise ValueError(f"modules.bin has {len(protos)} bytes, {stop} are needed")
     weights = {
-        name: stored[stored_as].view(dtype).reshape(shape)
+        name: stored[stored_as].view(numpy_type(dtype)).reshape(shape)
         for name, (stored_as, dtype, shape) in row["weights"].items()
     }
     return Module(

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from coexec.cache import Cache
@@ -14,7 +15,8 @@ from coexec.errors import ModelError, StoreError
 from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
 from coexec.frontend.model import Model
-from coexec.frontend.stored import import_lowered, is_kept, stored_weights
+from coexec.frontend.module import Array
+from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
 from coexec.plans.schedule import Part, Schedule
 from coexec.system.hardware import Place
 
@@ -53,7 +55,7 @@ class Compiler:
         ]
         modules = cut(lowered, [s.place for s in schedule.segments], made_in, returned)
         constants = {
-            name: value.const_value.numpy()
+            name: _array(value.const_value)
             for name, value in self.model.source.graph.initializers.items()
             if name in graph.outputs and value.const_value is not None
         }
@@ -94,7 +96,11 @@ class Compiler:
         whole = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
         read = {name for segment in schedule.segments for name, _ in segment.reads}
         written = [part for segment in own for part in segment.writes]
-        borders = [tensor_part(*part, graph) for part in written if part[0] in read]
+        borders = [
+            tensor_part(*part, graph)
+            for part in written
+            if part[0] in read and not graph.tensors[part[0]].opaque  # those leave the model
+        ]
         named = [] if whole else [(p.task, str(p.region)) for p in pieces]
         text = f"{engine_key}{sorted(borders)}{named}"
         key = f"{self.model.digest}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -141,7 +147,7 @@ class Compiler:
             return lowered
 
         weights = (value.const_value for value in source.graph.initializers.values())
-        size_bytes = sum(tensor.nbytes for tensor in weights if tensor is not None)
+        size_bytes = sum(t.nbytes for t in weights if t is not None and is_large(t))
         try:
             lowered = self._cache.with_scratch(3 * size_bytes + _PROTOBUF_BYTES, work)
         except ModelError:
@@ -169,3 +175,11 @@ def _foreign(schedule: Schedule, places: Sequence[Place]) -> list[Part]:
                 if place not in places and part[1].overlap(region).size:
                     found[part] = None
     return list(found)
+
+
+def _array(tensor: ir.TensorProtocol) -> Array:
+    """The values of a weight; texts as Python's, not in UTF-8."""
+    if tensor.dtype != ir.DataType.STRING:
+        return tensor.numpy()
+    texts = np.array([t if isinstance(t, str) else t.decode() for t in tensor.numpy().flat], object)
+    return texts.reshape(tensor.shape.numpy())

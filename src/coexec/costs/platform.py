@@ -82,7 +82,12 @@ class PlatformCosts:
     """By (source, target): what each transfer takes besides its bytes (mapping, waiting)."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
-        """A part of a task takes its share of the work and all of the overheads."""
+        """A part of a task takes its share of the work and all of the overheads.
+
+        What was published about an engine says nothing of opaque tasks: it runs none.
+        """
+        if task.opaque:
+            return math.inf
         share = region.size / max(1, graph.output_of(task).whole.size)
         first, *rest = task.operators
         kernels = [first, *(op for op in rest if op.op_type not in _FUSED)]

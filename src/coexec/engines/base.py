@@ -20,13 +20,13 @@ import numpy as np
 
 from coexec.engines import detect
 from coexec.frontend.memory import main_memory_bytes
-from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.module import Array, LayoutOps, Module, numpy_type
 from coexec.ir.graph import Operator, Task, Tensor
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
-__all__ = ["AfterFork", "Bound", "Engine", "NoOptions", "OpenEngine", "OwnSession", "Processor",
-           "Program", "Timed", "aligned_empty"]  # fmt: skip
+__all__ = ["AfterFork", "Bound", "Engine", "Held", "NoOptions", "OpenEngine", "OwnSession",
+           "Processor", "Program", "Timed", "aligned_empty"]  # fmt: skip
 
 AfterFork = Literal["works", "again", "lost"]
 """What an engine's programs are worth in a forked child, which has none of the other threads: they
@@ -59,6 +59,13 @@ class Processor:
 @dataclass(frozen=True, slots=True)
 class NoOptions:
     """Of an engine that leaves no choice."""
+
+
+class Held:
+    """What a program leaves an opaque output in, which has no memory before it is computed."""
+
+    value: Any = None
+    """As ONNX Runtime returns it: an array, a list, a dict or None."""
 
 
 class Bound(Protocol):
@@ -113,6 +120,9 @@ class OpenEngine(ABC):
     layout_ops: LayoutOps = frozenset()
     """Operators of its own that only change a tensor's layout."""
     after_fork: AfterFork = "again"
+    runs_opaque: bool = False
+    """Whether it runs opaque tasks. Its programs are then given opaque inputs as the caller feeds
+    them, and a `Held` for each opaque output."""
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         """
@@ -133,6 +143,13 @@ class OpenEngine(ABC):
     def memory(self) -> Memory:
         """Where its tensors lie. Engines with the same memory read each other's tensors."""
         return Memory(self.device.host, self.info.memory)
+
+    def refusal(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
+        """None if it runs ``task``, else the reason: `why_not`, of which opaque tasks are no part
+        unless it says that it runs these."""
+        if task.opaque and not self.runs_opaque:
+            return f"{self.info.name} runs no opaque tasks: {task.opaque}"
+        return self.why_not(task, tensors)
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         """None if the engine can run ``task``, else the reason, as a user reads it.
@@ -293,7 +310,7 @@ def aligned_empty(tensor: Tensor) -> Array:
     raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
     offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
     flat = raw[offset : offset + tensor.size_bytes]
-    return flat.view(tensor.dtype).reshape(tensor.shape)
+    return flat.view(numpy_type(tensor.dtype)).reshape(tensor.shape)
 
 
 def _version(distribution: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coexec.engines.base import AfterFork, Engine, OpenEngine, Processor
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, Module, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.system.hardware import Device, EngineInfo
 
@@ -47,7 +47,7 @@ class NullEngine(OpenEngine):
         pass
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> Array:
-        return np.zeros(tensor.shape, tensor.dtype)
+        return np.zeros(tensor.shape, numpy_type(tensor.dtype))
 
 
 class Null(Pretended):

@@ -199,7 +199,8 @@ def _like(
 def _unattached(value: ir.Value) -> ir.Value:
     """A value of the same name, type and shape that no node computes yet."""
     shape = None if value.shape is None else value.shape.copy()
-    return ir.Value(name=value.name, shape=shape, type=value.type)
+    metadata = dict(value.metadata_props)
+    return ir.Value(name=value.name, shape=shape, type=value.type, metadata_props=metadata)
 
 
 def _own_bodies(attribute: ir.Attr, values: Mapping[str, ir.Value], model: Model) -> ir.Attr:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from coexec.errors import ModelError, UsageError, first_line
 from coexec.frontend.digest import Shapes
 from coexec.frontend.memory import require_memory
+from coexec.frontend.types import type_of
 
 __all__ = ["fix"]
 
@@ -186,8 +187,12 @@ def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, 
 
 
 def _require_static(model: ir.Model) -> None:
-    """Raise ModelError with a suggestion if an input keeps an unknown dimension."""
-    unknown = [v for v in model.graph.inputs if v.shape is None or not v.shape.is_static()]
+    """Raise ModelError with a suggestion if an input keeps an unknown dimension.
+
+    Not of sequences, maps and optional values: each call brings its own sizes.
+    """
+    tensors = [v for v in model.graph.inputs if (type_of(v) or "tensor(").startswith("tensor(")]
+    unknown = [v for v in tensors if v.shape is None or not v.shape.is_static()]
     if not unknown:
         return
     sizes: dict[str, int] = {}

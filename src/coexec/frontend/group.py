@@ -1,4 +1,4 @@
-"""The graph of tasks of a simplified model: operators that are always fused become one task.
+"""The graph of tasks of a model: operators that are always fused become one task.
 
 What ONNX Runtime fuses is marked (`frontend.fused`) and stays together. The rules here hold for
 every engine, and for what ONNX Runtime fuses in its blocked layout alone.
@@ -8,17 +8,17 @@ element-wise operators behind it, as long as each is the only reader of the one 
 and the addition of a residual. An addition joins the later of its producers that fit, so that the
 other one never waits; one that none fits takes the activations behind it. A Pad joins the
 convolution or pool that alone reads it. These are HOPE's super-ops, and what ONNX Runtime's
-optimizer fuses.
+optimizer fuses. What passes values that cannot be planned with is one opaque task (`opaque`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from coexec.errors import ModelError
 from coexec.frontend.fused import marked_groups
-from coexec.frontend.tensors import label, tensors_of
+from coexec.frontend.opaque import content_of, live, reads, united
+from coexec.frontend.tensors import tensors_of, why_opaque
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
 
@@ -34,34 +34,61 @@ _SMALL = 64
 """Constants of at most this many elements may decide shapes (pads, axes, sizes)."""
 
 
-def build_graph(model: ir.Model, name: str) -> Graph:
+def build_graph(model: ir.Model, name: str, whole: str = "") -> Graph:
     """Group the nodes of ``model`` into tasks.
 
+    Args:
+        model: with the types and shapes that are known of its values.
+        name: how the graph is called.
+        whole: why all of the model is to be one opaque task; "" if it is not.
+
     Raises:
-        ModelError: a shape or dtype is unknown, or a node has no output.
+        ModelError: a weight has no values.
     """
-    tensors = {t.name: t for t in tensors_of(model)}
-    nodes = list(model.graph)
-    tasks = tuple(_task(group, tensors) for group in _groups(nodes, model))
+    nodes, read = live(model)
+    tensors = {t.name: t for t in tensors_of(model, read)}
+    reasons = {v: why_opaque(v) for v in read if v.name and tensors[v.name].opaque}
+    groups = [(nodes, whole)] if whole and nodes else _groups(nodes, reasons)
+    outputs = tuple(v.name for v in model.graph.outputs if v.name)
+    leaving = _leaving([group for group, _ in groups], outputs)
+    tasks = tuple(_task(group, why, tensors, leaving, model) for group, why in groups)
     used = {name for task in tasks for name in (*task.inputs, *task.weights, *task.outputs)}
     inputs = tuple(v.name for v in model.graph.inputs if v.name)
     used.update(inputs)
-    used.update(v.name for v in model.graph.outputs if v.name)
+    used.update(outputs)
     used.update(name for task in tasks for op in task.operators for name in op.outputs)
     return Graph(
         name=name,
         tensors={n: t for n, t in tensors.items() if n in used},
         tasks=_topological(tasks),
         inputs=inputs,
-        outputs=tuple(v.name for v in model.graph.outputs if v.name),
+        outputs=outputs,
     )
 
 
-def _groups(nodes: list[ir.Node], model: ir.Model) -> list[list[ir.Node]]:
-    """Runs of nodes that become one task each."""
+def _leaving(groups: Sequence[Sequence[ir.Node]], outputs: Iterable[str]) -> set[str]:
+    """The outputs of the model, and what one group makes and another reads."""
+    group_of = {node: n for n, group in enumerate(groups) for node in group}
+    found = set(outputs)
+    for node, n in group_of.items():
+        for value in reads(node):
+            maker = value.producer()
+            if value.name and maker is not None and group_of[maker] != n:
+                found.add(value.name)
+    return found
+
+
+def _groups(
+    nodes: Sequence[ir.Node], opaque: Mapping[ir.Value, str]
+) -> list[tuple[list[ir.Node], str]]:
+    """Runs of nodes that become one task each, and why they do if that is opaque."""
     position = {node: i for i, node in enumerate(nodes)}
-    group_of = marked_groups(nodes)
+    touched = {node for node in nodes if any(v in opaque for v in (*reads(node), *node.outputs))}
+    marked = marked_groups(nodes)
+    group_of = {node: g for node, g in marked.items() if touched.isdisjoint(g)}
     for node in nodes:
+        if node in touched:
+            continue
         before = _joins(node, position, group_of)
         group = group_of.setdefault(node, [] if before is None else group_of[before])
         if node not in group:
@@ -69,8 +96,21 @@ def _groups(nodes: list[ir.Node], model: ir.Model) -> list[list[ir.Node]]:
         elif before is not None and node.op_type in _PADDED and group_of[before] == [before]:
             group.insert(0, before)
             group_of[before] = group
-    distinct = {id(group_of[node]): group_of[node] for node in nodes}
-    return list(distinct.values())
+    alone = {node: [node] for node in touched}
+    grouped = group_of | alone
+    distinct = list({id(grouped[node]): grouped[node] for node in nodes}.values())
+    if not opaque:
+        return [(group, "") for group in distinct]
+    found = [
+        (g, _reason(g, opaque) if why else "") for g, why in united(distinct, opaque, position)
+    ]
+    return sorted(found, key=lambda row: position[row[0][0]])
+
+
+def _reason(group: Sequence[ir.Node], opaque: Mapping[ir.Value, str]) -> str:
+    """Why the first opaque value that ``group`` touches is one."""
+    values = (v for node in group for v in (*reads(node), *node.outputs))
+    return next(opaque[value] for value in values if value in opaque)
 
 
 def _joins(
@@ -79,7 +119,8 @@ def _joins(
     """The node before ``node`` whose group it joins: the latest that fits."""
     if node.domain or len(node.outputs) != 1:
         return None
-    producers = {p for v in node.inputs if v is not None and (p := v.producer()) is not None}
+    found = {v.producer() for v in node.inputs if v is not None}
+    producers = {p for p in found if p is not None and p in group_of}
     if node.op_type in _PADDED:
         fitting = [p for p in producers if p.op_type == "Pad" and only_read(p.outputs[0])]
     elif node.op_type in _ACTIVATIONS | _RESIDUALS:
@@ -107,42 +148,45 @@ def only_read(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _task(group: list[ir.Node], tensors: Mapping[str, Tensor]) -> Task:
+def _task(
+    group: Sequence[ir.Node],
+    opaque: str,
+    tensors: Mapping[str, Tensor],
+    leaving: Collection[str],
+    model: ir.Model,
+) -> Task:
+    """The task of a group: ordinary, or ``opaque`` for this reason."""
     operators = tuple(operator_of(node) for node in group)
     inside = {name for op in operators for name in op.outputs}
-    read = {n: None for op in operators for n in op.inputs if n and n not in inside}
-    read |= {n: None for node in group for n in _captured(node)}
-    weights = tuple(n for n in read if tensors[n].constant)
-    outputs = tuple(n for n in operators[-1].outputs if n in tensors)
-    if not outputs:
-        raise ModelError(f"{label(group[-1])} has no output that anything reads; remove it")
+    values = {v.name: v for node in group for v in reads(node) if v.name and v.name not in inside}
+    constants = {n: v.const_value for n, v in values.items() if tensors[n].constant}
+    weights = {n: tensor for n, tensor in constants.items() if tensor is not None}
+    inputs = tuple(n for n in values if n not in weights)
+    if opaque:
+        outputs = tuple(n for op in operators for n in op.outputs if n in leaving)
+        read, functions = [tensors[name] for name in inputs], model.functions.values()
+        signature = f"opaque {content_of(group, read, weights, functions)}"
+        known = [op for op in operators if _is_known(op, tensors)]
+    else:
+        outputs = tuple(n for n in operators[-1].outputs if n in tensors)
+        signature = _signature(operators, tensors, inside)
+        known = list(operators)
     return Task(
-        name=group[0].name or outputs[0],
+        name=group[0].name or next(n for n in (*outputs, *operators[0].outputs) if n),
         operators=operators,
-        inputs=tuple(n for n in read if not tensors[n].constant),
-        weights=weights,
+        inputs=inputs,
+        weights=tuple(weights),
         outputs=outputs,
-        signature=_signature(operators, tensors, inside),
-        macs=sum(operator_macs(op, tensors) for op in operators),
+        signature=signature,
+        macs=sum(operator_macs(op, tensors) for op in known),
+        opaque=opaque,
     )
 
 
-def _captured(node: ir.Node) -> list[str]:
-    """Names of outer values that the bodies of an If, Loop or Scan read."""
-    names: list[str] = []
-    for attribute in node.attributes.values():
-        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            continue
-        bodies = attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else [
-            attribute.as_graph()]  # fmt: skip
-        for body in bodies:
-            own = {id(v) for v in body.inputs} | {id(v) for v in body.initializers.values()}
-            own |= {id(v) for inner in body for v in inner.outputs}
-            reads = [v for inner in body for v in inner.inputs if v is not None]
-            names += [v.name for v in [*reads, *body.outputs] if id(v) not in own and v.name]
-            made = {v.name for inner in body for v in inner.outputs} | {v.name for v in body.inputs}
-            names += [n for inner in body for n in _captured(inner) if n not in made]
-    return names
+def _is_known(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether all that an operator reads and makes is plain, so that its work can be counted."""
+    found = [tensors.get(name) for name in (*op.inputs, *op.outputs[:1]) if name]
+    return all(tensor is not None and not tensor.opaque for tensor in found)
 
 
 def operator_of(node: ir.Node) -> Operator:

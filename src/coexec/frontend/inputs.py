@@ -6,14 +6,15 @@ one after the other.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from coexec.frontend.module import Array
+from coexec.frontend.module import is_float, numpy_type
 from coexec.ir.graph import Graph, Operator, Tensor
 
-__all__ = ["candidates", "random_inputs"]
+__all__ = ["candidates", "filled", "random_inputs"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -24,15 +25,41 @@ _SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "
 """The values of their result are those of their first input."""
 
 
-def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Array]]:
+def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Inputs to try in this order: random ones, all ones, all zeros."""
     yield random_inputs(graph, seed)
     for filling in (1, 0):
         tensors = (graph.tensors[name] for name in graph.inputs)
-        yield {t.name: np.full(t.shape, filling, t.dtype) for t in tensors}
+        yield {t.name: filled(t, filling) for t in tensors}
 
 
-def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+def filled(tensor: Tensor, filling: int) -> Any:
+    """An input of this number alone; of an opaque type as little as there may be."""
+    if tensor.opaque:
+        return _made_up(tensor.dtype, tensor.shape)
+    return np.full(tensor.shape, filling, numpy_type(tensor.dtype))
+
+
+def _made_up(kind: str, shape: Sequence[int]) -> Any:
+    """Something of an opaque input's type, such as "seq(tensor(float))", as ONNX Runtime takes it.
+
+    Texts are empty, sequences and maps have one member, and an optional value is there.
+    """
+    outer, _, inner = kind.removesuffix(")").partition("(")
+    if outer == "seq":
+        return [_made_up(inner, shape)]
+    if outer == "optional":
+        return _made_up(inner, shape)
+    if outer == "map":
+        key, _, value = inner.partition(",")
+        return {"" if key == "string" else 0: "" if value == "tensor(string)" else 0}
+    if inner == "string":
+        return np.full(shape, "", object)
+    named = {"float": "float32", "double": "float64"}
+    return np.zeros(shape, numpy_type(named.get(inner, inner)))
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Any]:
     """Standard normal numbers for float inputs, small integers for others.
 
     Those are zeros and ones, or what the operators that read them allow: divisors are not zero,
@@ -40,12 +67,14 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     """
     rng = np.random.default_rng(seed)
     bounds = _bounds(graph)
-    found: dict[str, Array] = {}
+    found: dict[str, Any] = {}
     for name in graph.inputs:
         tensor = graph.tensors[name]
-        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
+        if tensor.opaque:
+            found[name] = _made_up(tensor.dtype, tensor.shape)
+        elif is_float(numpy_type(tensor.dtype)):
             numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
-            found[name] = numbers.astype(tensor.dtype, copy=False)
+            found[name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
         else:
             least, most = bounds.get(name, (0, 1))
             found[name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
@@ -77,7 +106,10 @@ def _limits(operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[int, int
         return 1, 1
     if kind not in _BY_ALL_AXES and kind not in _BY_AXIS:
         return None
-    shape = tensors[operator.inputs[0]].shape
+    read = tensors[operator.inputs[0]]
+    if read.opaque:
+        return 0, 0
+    shape = read.shape
     if kind in _BY_AXIS:
         axis = operator.int("axis", _BY_AXIS[kind])
         shape = shape[axis : axis + 1] if axis >= 0 else shape[axis:][:1]

@@ -1,24 +1,31 @@
-"""Load a model: read, fix shapes, simplify, check, group into tasks."""
+"""Load a model: read, fix shapes, simplify, check, group into tasks.
+
+What ONNX Runtime runs becomes a graph: where a model cannot be simplified, it is grouped as it was
+given, and where that cannot be done, it is one opaque task.
+"""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
+import onnx_ir.passes.common as passes
 
 from coexec.arguments import check_model, check_shapes, check_values
 from coexec.cache import Cache, Entry
-from coexec.errors import CoexecError, ModelError, ModelWarning, StoreError, first_line
+from coexec.errors import ModelError, ModelWarning, StoreError, first_line
 from coexec.frontend.check import check_same
 from coexec.frontend.digest import Shapes, digest_of
 from coexec.frontend.fixed import fix
 from coexec.frontend.fused import mark_fused
 from coexec.frontend.group import build_graph
-from coexec.frontend.infer import complete
+from coexec.frontend.infer import complete, infer
 from coexec.frontend.inputs import candidates, random_inputs
 from coexec.frontend.memory import least_bytes, require_memory
 from coexec.frontend.model import Model
+from coexec.frontend.plain import plain_session
 from coexec.frontend.read import ModelSource, read
 from coexec.frontend.simplify import simplify
 from coexec.frontend.stored import Stored, share, stored_tensor, written
@@ -47,38 +54,37 @@ def load(
         values: of inputs that become constants: they are no inputs of the loaded model. Cast to
             the input's type and broadcast to its shape.
         name: how the graph is called; by default the model's own name.
-        check: compare the simplified model's outputs with the given one's on made-up inputs.
+        check: compare the simplified model's outputs with the given one's on made-up inputs; where
+            they differ, the given one is planned.
         rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
         digest: of ``source`` with these shapes and values, where it is known.
 
     Raises:
-        ModelError: unreadable, unsound, unknown operators, shapes that are not known, that the
-            model does not work with or that need more memory than there is; or a failed check.
+        ModelError: unreadable, unsound, more than memory can hold, with which sizes it does not
+            work; or ONNX Runtime does not run it.
         UsageError: ``shapes`` or ``values`` do not fit the model, or ``source`` is none.
 
     Warns:
-        ModelWarning: a declared shape is wrong, or no made-up inputs suit the check.
+        ModelWarning: a declared shape is wrong, no made-up inputs suit the check, or the model is
+            planned without being simplified.
     """
     shapes, values = check_shapes(shapes), check_values(values)
-    model = read(check_model(source))
-    fix(model, shapes, values)
-    given = _copy(model) if check else None
+    given = read(check_model(source))
+    fix(given, shapes, values)
+    name = name or given.graph.name or "model"
     try:
-        wrong = simplify(model, rewrites)
-        complete(model)
-        mark_fused(model)
-        graph = _grouped(model, name or model.graph.name or "model")
-        require_memory(f"the model {graph.name!r}", least_bytes(graph))
-        unchecked = None if given is None else check_same(given, model, candidates(graph))
-        if unchecked is not None and _vanishes(graph):
-            raise UnfitError("ONNX Runtime does not run the model", unchecked)
+        loaded = _simplified(given, name, check, rewrites)
+        if not check and any(task.opaque for task in loaded.graph.tasks):
+            plain_session(given)  # only ONNX Runtime knows what an opaque task may be
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
     except UnfitError as error:
         raise _explained(error, shapes, values) from error
-    _report(graph.name, wrong, unchecked)
-    return Model(model, graph, digest_of(source, shapes, values) if digest is None else digest)
+    for text in loaded.doubts:
+        warnings.warn(text, ModelWarning, stacklevel=2)
+    digest = digest_of(source, shapes, values) if digest is None else digest
+    return Model(loaded.source, loaded.graph, digest)
 
 
 def _vanishes(graph: Graph) -> bool:
@@ -86,7 +92,8 @@ def _vanishes(graph: Graph) -> bool:
     small for a convolution or pool."""
 
     def empty(names: Iterable[str]) -> bool:
-        return any(not graph.tensors[name].size_bytes for name in names)
+        tensors = (graph.tensors[name] for name in names)
+        return any(not (tensor.size_bytes or tensor.opaque) for tensor in tensors)
 
     return any(empty(task.outputs) and not empty(task.inputs) for task in graph.tasks)
 
@@ -102,14 +109,67 @@ def _explained(error: UnfitError, shapes: Shapes, values: Mapping[str, Any]) -> 
                       f"another --shape or --value")  # fmt: skip
 
 
-def _grouped(model: ir.Model, name: str) -> Graph:
+class _Loaded(NamedTuple):
+    source: ir.Model
+    graph: Graph
+    doubts: Sequence[str]
+    """What the user is to know, such as shapes that are declared wrong."""
+
+
+def _simplified(given: ir.Model, name: str, check: bool, rewrites: bool) -> _Loaded:
+    """The simplified model in tasks; the given one where it cannot be simplified."""
+    model = _copy(given)
     try:
-        return build_graph(model, name)
-    except (CoexecError, MemoryError):
+        wrong = simplify(model, rewrites)
+        if complete(model):
+            simplify(model, rewrites)
+            complete(model)
+        mark_fused(model)
+        graph = build_graph(model, name)
+    except MemoryError:
         raise
-    except Exception as error:  # a rule met a tensor of another rank than its operator has
-        what = f"the operators of the model {name!r} do not fit their tensors"
-        raise UnfitError(what, error) from error
+    except Exception as error:  # whatever optimizer or inference stumbles over
+        return _as_given(given, name, first_line(error))
+    require_memory(f"the model {name!r}", least_bytes(graph))
+    try:
+        unchecked = check_same(given, model, candidates(graph)) if check else None
+    except (MemoryError, UnfitError):
+        raise
+    except Exception as error:  # it differs, or cannot be checked
+        return _as_given(given, name, first_line(error))
+    if unchecked is not None and _vanishes(graph):
+        raise UnfitError("ONNX Runtime does not run the model", unchecked)
+    doubts = []
+    if wrong:
+        doubts.append(f"the model {name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what "
+                      f"the operators compute is used")  # fmt: skip
+    if unchecked is not None:
+        doubts.append(f"the simplified model {name!r} was not compared with the given one: "
+                      f"{unchecked}")  # fmt: skip
+    return _Loaded(model, graph, doubts)
+
+
+def _as_given(given: ir.Model, name: str, reason: str) -> _Loaded:
+    """The model in tasks without a change; in one opaque task if that does not work either.
+
+    Raises:
+        ModelError: ONNX Runtime does not run it.
+    """
+    plain_session(given)
+    model = _copy(given)
+    try:
+        passes.NameFixPass()(model)
+        infer(model)
+        complete(model)
+        graph, what = build_graph(model, name), "is planned as it was given"
+    except Exception as error:
+        model, reason = _copy(given), first_line(error)
+        with suppress(Exception):  # outputs of known shapes can be written where they are wanted
+            infer(model)
+            complete(model)
+        graph, what = build_graph(model, name, whole=reason), "is run as a whole"
+    require_memory(f"the model {name!r}", least_bytes(graph))
+    return _Loaded(model, graph, [f"the model {name!r} {what}: {reason}"])
 
 
 def _copy(model: ir.Model) -> ir.Model:
@@ -118,20 +178,6 @@ def _copy(model: ir.Model) -> ir.Model:
     except Exception as error:  # functions with values that nothing computes
         raise ModelError(f"the model {model.graph.name!r} contradicts itself: {first_line(error)}; "
                          f"check it with onnx.checker.check_model") from None  # fmt: skip
-
-
-def _report(name: str, wrong: Sequence[str], unchecked: str | None) -> None:
-    """Warn of what is doubtful: shapes that are declared wrong, or why nothing was compared."""
-    if wrong:
-        _warn(f"the model {name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what the "
-              f"operators compute is used")  # fmt: skip
-    if unchecked is not None:
-        _warn(f"the simplified model {name!r} was not compared with the given one: "
-              f"{unchecked}")  # fmt: skip
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, ModelWarning, stacklevel=4)
 
 
 def save(model: Model, cache: Cache) -> Model:
@@ -147,12 +193,17 @@ def save(model: Model, cache: Cache) -> Model:
     for name, own in before.items():
         values[name].const_value = own
     names = tuple({t.stored_as: None for t in shared.values() if isinstance(t, Stored)})
-    entry = Entry({"model.onnx": content}, names)
+    entry = Entry({"model.onnx": content, "whole.txt": _whole(model.graph).encode()}, names)
     cache.add("models", model.digest, entry)
     try:
         return restore(entry, cache, model.digest, model.graph.name)
     except StoreError:  # what was just written is damaged or gone
         return model
+
+
+def _whole(graph: Graph) -> str:
+    """Why all of the model is one opaque task; "" if it is not."""
+    return graph.tasks[0].opaque if len(graph.tasks) == 1 else ""
 
 
 def restore(entry: Entry, cache: Cache, digest: str, name: str) -> Model:
@@ -170,7 +221,8 @@ def restore(entry: Entry, cache: Cache, digest: str, name: str) -> Model:
             model.graph.initializers[value_name].const_value = tensor
         if not model.graph.outputs:
             raise ValueError("it has no outputs")
-        return Model(model, build_graph(model, name or model.graph.name or "model"), digest)
+        whole = entry.files["whole.txt"].decode()
+        return Model(model, build_graph(model, name or model.graph.name or "model", whole), digest)
     except Exception as error:
         raise StoreError(f"the cached model {digest} is damaged ({error}); it is made "
                          f"again") from None  # fmt: skip

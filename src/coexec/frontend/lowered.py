@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.module import Array, LayoutOps, Module, numpy_type
+from coexec.frontend.plain import is_plain
 from coexec.frontend.stored import Stored, is_large
+from coexec.frontend.tensors import tensor_of
+from coexec.frontend.types import type_proto, type_text
 from coexec.ir.graph import Tensor
 from coexec.system.hardware import Place
 
@@ -67,8 +69,8 @@ def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
         if value.const_value is not None
     }
     values = [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]
-    infos = (ir.serde.serialize_value(v) for v in values if v.name and v.shape is not None)
-    tensors = {info.name: _tensor(info) for info in infos}
+    tensors = {v.name: tensor_of(v) for v in values if v.name}
+    header.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return Lowered(
         header, nodes, weights, tensors, {n: n for n in borders}, _makers(nodes), annotated=True
     )
@@ -89,7 +91,7 @@ def read_lowered(
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
-    tensors = {info.name: _tensor(info) for info in infos if _is_static(info)}
+    tensors = {info.name: _tensor(info) for info in infos}
     stands_for = {name: name for name in borders if name in maker}
     for name in borders:
         if BORDER + name not in maker:
@@ -98,7 +100,8 @@ def read_lowered(
             if stands_for.setdefault(value, name) != name:
                 break
             # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
-            tensors.setdefault(value, replace(tensors[BORDER + name], name=value))
+            if value not in tensors or tensors[value].opaque:
+                tensors[value] = replace(tensors[BORDER + name], name=value)
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, layout_ops) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
@@ -128,18 +131,14 @@ def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     return {name: i for i, node in enumerate(nodes) for name in node.output if name}
 
 
-def _is_static(info: onnx.ValueInfoProto) -> bool:
-    kind = info.type.tensor_type
-    known = kind.elem_type != 0 and kind.HasField("shape")
-    return known and all(d.HasField("dim_value") for d in kind.shape.dim)
-
-
 def _tensor(info: onnx.ValueInfoProto) -> Tensor:
     kind = info.type.tensor_type
-    shape = tuple(d.dim_value for d in kind.shape.dim)
+    static = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
+    shape = tuple(d.dim_value for d in kind.shape.dim) if static else ()
     dtype = ir.DataType(kind.elem_type)
-    name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-    return Tensor(info.name, shape, name)
+    if not static or not is_plain(dtype):
+        return Tensor(info.name, shape, type_text(info.type), opaque=True)
+    return Tensor(info.name, shape, dtype.numpy().name)
 
 
 def cut(
@@ -227,8 +226,8 @@ def _module(
     for name in outputs:
         model.graph.output.append(_info(low.tensors[name]))
     if low.annotated:
-        made = (name for i in indices for name in low.nodes[i].output if name in low.tensors)
-        model.graph.value_info.extend(_info(low.tensors[name]) for name in made)
+        made = (low.tensors.get(name) for i in indices for name in low.nodes[i].output)
+        model.graph.value_info.extend(_info(t) for t in made if t is not None and not t.opaque)
     read = [name for i in indices for name in _reads(low.nodes[i])]
     # An output that the engine has folded to a constant is a weight.
     used = {name: None for name in (*read, *outputs) if name in low.weights}
@@ -273,13 +272,11 @@ def _kind(node: onnx.NodeProto) -> str:
 
 
 def _info(tensor: Tensor) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(tensor.name, _onnx_type(tensor.dtype), tensor.shape)
-
-
-def _onnx_type(dtype: str) -> int:
-    if dtype == "string":
-        return int(onnx.TensorProto.STRING)
-    return int(ir.DataType.from_numpy(np.dtype(dtype)))
+    """How the model declares a value; of an opaque one, its type without a shape."""
+    if tensor.opaque:
+        return onnx.ValueInfoProto(name=tensor.name, type=type_proto(tensor.dtype))
+    kind = ir.DataType.from_numpy(numpy_type(tensor.dtype))
+    return onnx.helper.make_tensor_value_info(tensor.name, int(kind), tensor.shape)
 
 
 def _placeholder(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from coexec.ir.graph import Tensor
 
-__all__ = ["Array", "LayoutOps", "Module"]
+__all__ = ["Array", "LayoutOps", "Module", "is_float", "numpy_type"]
 
 Array = npt.NDArray[Any]
 
@@ -34,3 +35,18 @@ class Module:
     """By operator, the part of a tensor that it computes or helps to compute."""
     stored: Mapping[str, str] = field(default_factory=dict)
     """By weight, its name in the cache that it is mapped from."""
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The type of `Tensor.dtype`: numpy's own, or one that ml_dtypes adds to it."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # noqa: F401 - numpy knows "bfloat16" and its like from then on
+
+        return np.dtype(name)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a type has fractions: numpy's floats, bfloat16 and the float8s of ml_dtypes."""
+    return np.issubdtype(dtype, np.floating) or "float" in dtype.name

@@ -65,10 +65,13 @@ class Parts:
 
     def value(self, name: str, region: Region, label: str = "") -> ir.Value:
         """A new value that nothing computes yet, of the region's shape and the tensor's type."""
+        source = self._source[name]
+        opaque = self._graph.tensors[name].opaque
         return ir.Value(
             name=label or tensor_part(name, region, self._graph),
-            shape=ir.Shape(region.shape),
-            type=self._source[name].type,
+            shape=source.shape if opaque else ir.Shape(region.shape),
+            type=source.type,
+            metadata_props=dict(source.metadata_props),
         )
 
     def crop(self, outer: ir.Value, have: Region, value: ir.Value, want: Region) -> ir.Value:

@@ -1,6 +1,5 @@
 """ONNX Runtime as its users call it: the reference for results, and for what operators make."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coexec.frontend.module import Array
+from coexec.frontend.types import show_maps, type_proto
 from coexec.frontend.unfit import UnfitError
+from coexec.frontend.values import FOREIGN, ort_value
 from coexec.ort import OrtSession
 
 __all__ = ["is_plain", "own_session", "plain_session", "value_info"]
@@ -48,7 +49,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
         if isinstance(model, onnx.ModelProto):
             model = ir.from_proto(model)
         proto, weights = _without_weights(model)
-        values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in weights.items()}
+        values = {name: ort_value(array) for name, array in weights.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         session = OrtSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -64,7 +65,9 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
     weights: dict[str, Array] = {}
     for name, value in hollow.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or (tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor)):
+        if tensor is None or tensor.dtype == ir.DataType.STRING:
+            continue
+        if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
             continue
         if is_plain(tensor.dtype):
             # ONNX Runtime wants aligned memory; a file may have the values at any offset.
@@ -75,7 +78,9 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
             )  # fmt: skip
         elif _is_external(tensor):
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-    return ir.to_proto(hollow), weights
+    proto = ir.to_proto(hollow)
+    show_maps(proto)
+    return proto, weights
 
 
 def _is_external(tensor: ir.TensorProtocol) -> bool:
@@ -83,14 +88,21 @@ def _is_external(tensor: ir.TensorProtocol) -> bool:
 
 
 def is_plain(dtype: ir.DataType) -> bool:
-    """Whether numpy itself has the type: only such tensors pass through ONNX Runtime's Python."""
-    return dtype != ir.DataType.STRING and np.dtype(dtype.numpy()).isbuiltin == 1
+    """Whether an element is a number of whole bytes: numpy's types, bfloat16 and the float8s."""
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return False
+    return dtype.numpy().isbuiltin == 1 or dtype.numpy().name in FOREIGN
 
 
 def value_info(output: Any) -> onnx.ValueInfoProto | None:
-    """A session's description of an output as ONNX writes it; None if it is not a tensor."""
-    found = re.fullmatch(r"tensor\((\w+)\)", output.type)
-    if found is None:
+    """A session's description of an output as ONNX writes it; None for types of ONNX Runtime's.
+
+    ONNX Runtime says [] of a scalar and of a tensor of unknown rank alike: that is no shape here.
+    """
+    proto = type_proto(output.type)
+    if proto is None:
         return None
-    kind = onnx.TensorProto.DataType.Value(found[1].upper())
-    return onnx.helper.make_tensor_value_info(output.name, kind, output.shape)
+    if proto.HasField("tensor_type"):
+        kind = proto.tensor_type.elem_type
+        return onnx.helper.make_tensor_value_info(output.name, kind, output.shape or None)
+    return onnx.helper.make_value_info(output.name, proto)

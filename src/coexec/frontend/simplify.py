@@ -16,6 +16,7 @@ from coexec.errors import ModelError
 from coexec.frontend.infer import infer
 from coexec.frontend.quiet import quiet
 from coexec.frontend.rewrites import rewrite, separate_dequantised
+from coexec.frontend.types import without_maps
 from coexec.frontend.unfit import UnfitError
 
 __all__ = ["simplify"]
@@ -45,10 +46,11 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
     # listed twice. An engine computes such an output once or never.
     made = dict.fromkeys(v for _, v in listed if v.producer() is not None)
     try:
-        with quiet():
+        with quiet(), without_maps(model):
             model.graph.outputs[:] = list(made)
             passes.InlinePass()(model)
             wrong = infer(model)
+            _keep_attributes(model)
             # Folding first: the optimizer tries every rewrite at every node, and what folds away
             # is often most of an export.
             _until_stable(model, _fold)
@@ -57,6 +59,7 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
                 rewrite(model)
                 passes.CommonSubexpressionEliminationPass()(model)
                 separate_dequantised(model)
+            _encode_texts(model)
             passes.NameFixPass()(model)
             model.graph.sort()
             wrong += infer(model)
@@ -86,6 +89,26 @@ def _restore_outputs(model: ir.Model, listed: Sequence[tuple[str, ir.Value]]) ->
             )
             graph.register_initializer(found[name])
     graph.outputs[:] = [found.get(name, value) for name, value in listed]
+
+
+def _keep_attributes(model: ir.Model) -> None:
+    """Write CastLike as Cast with its own attributes: the optimizer would drop these."""
+    for node in model.graph.all_nodes():
+        like = node.inputs[1] if node.op_type == "CastLike" and not node.domain else None
+        if like is not None and like.dtype is not None and node.attributes:
+            node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
+            node.op_type = "Cast"
+            node.resize_inputs(1)
+
+
+def _encode_texts(model: ir.Model) -> None:
+    """Write constants of texts as onnx_ir reads them from a file; those folded it cannot save."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.STRING:
+            texts = [t.encode() if isinstance(t, str) else t for t in tensor.numpy().flat]
+            shape = ir.Shape(tensor.shape.numpy())
+            value.const_value = ir.StringTensor(texts, shape=shape, name=value.name)
 
 
 def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:

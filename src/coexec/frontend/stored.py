@@ -37,8 +37,8 @@ class Stored(ir.Tensor):  # type: ignore[type-arg]  # it is no generic class at 
 def is_large(tensor: ir.TensorProtocol) -> bool:
     """Whether a weight is stored by itself: it has whole bytes, and many."""
     return (
-        tensor.nbytes >= _LARGE_BYTES
-        and tensor.dtype != ir.DataType.STRING
+        tensor.dtype != ir.DataType.STRING  # has no size in bytes
+        and tensor.nbytes >= _LARGE_BYTES
         and tensor.dtype.bitwidth >= 8
     )
 

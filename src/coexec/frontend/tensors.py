@@ -1,32 +1,37 @@
-"""The tensors of a model as the graph of tasks knows them: static shapes, numpy's types."""
+"""The tensors of a model as the graph of tasks knows them: static shapes, numpy's types.
 
-import sys
-from collections.abc import Iterable
+A value is *plain* if it is a tensor whose shape is known and whose elements are numbers of numpy or
+ml_dtypes that take whole bytes. Everything else is *opaque*: it cannot be allocated ahead, cut or
+moved, only handed from one operator to another inside of ONNX Runtime.
+"""
+
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
 from coexec.errors import ModelError
 from coexec.frontend.plain import is_plain
+from coexec.frontend.types import type_of
 from coexec.frontend.unfit import UnfitError
 from coexec.ir.graph import Tensor
 
-__all__ = ["label", "require_tensor", "tensors_of"]
+__all__ = ["tensor_of", "tensors_of", "why_opaque"]
 
 
-def tensors_of(model: ir.Model) -> Iterable[Tensor]:
-    """Inputs, weights, and every result that something reads.
+def tensors_of(model: ir.Model, read: Collection[ir.Value]) -> Iterable[Tensor]:
+    """Inputs, weights, and every result that is ``read``.
 
     Raises:
-        ModelError: a shape or type is unknown, or one that tensors between tasks cannot have.
+        ModelError: a weight has no values.
     """
     for value in model.graph.inputs:
-        yield _tensor(value)
+        yield tensor_of(value)
     for value in model.graph.initializers.values():
         yield _weight(value)
     for node in model.graph:
         for value in node.outputs:
-            if value.name and (value.uses() or value.is_graph_output()):
-                yield _tensor(value)
+            if value.name and value in read:
+                yield tensor_of(value)
 
 
 def _weight(value: ir.Value) -> Tensor:
@@ -36,53 +41,38 @@ def _weight(value: ir.Value) -> Tensor:
     return Tensor(value.name or "", tuple(tensor.shape.numpy()), _name_of(tensor.dtype), True)
 
 
-def _tensor(value: ir.Value) -> Tensor:
-    require_tensor(value)
-    shape, dtype = value.shape, value.dtype
-    if dtype is None or dtype == ir.DataType.UNDEFINED:
-        raise ModelError(f"the type of {_at(value)} is unknown; export the model with type "
-                         f"information")  # fmt: skip
-    if shape is None or not shape.is_static():
-        raise ModelError(
-            f"the shape of {_at(value)} is not known before the model runs (found "
-            f"{'none' if shape is None else shape}), though those of the inputs are; coexec plans "
-            f"with fixed shapes: export the model without operators whose result's shape depends "
-            f"on values"
-        )
-    if min(shape.numpy(), default=0) < 0:
-        raise UnfitError("the model has an impossible shape", f"{_at(value)} would be {shape}")
-    if not is_plain(dtype):
-        raise ModelError(
-            f"{_at(value)} has the type {dtype.name}, which tensors between devices cannot have; "
-            f"coexec runs numbers and booleans of numpy's types: leave that part to ONNX Runtime"
-        )
-    tensor = Tensor(value.name or "", tuple(shape.numpy()), _name_of(dtype))
-    if tensor.size_bytes > sys.maxsize:
-        raise ModelError(f"{_at(value)} of shape {shape} has {tensor.size_bytes:.1e} bytes, more "
-                         f"than memory has addresses; give the model smaller shapes")  # fmt: skip
-    return tensor
+def tensor_of(value: ir.Value) -> Tensor:
+    """An input or result as the graph knows it."""
+    known = value.shape is not None and value.shape.is_static()
+    shape = tuple(value.shape.numpy()) if value.shape is not None and known else ()
+    if min(shape, default=0) < 0:
+        raise UnfitError("the model has an impossible shape", f"{value.name!r} would be {shape}")
+    if why_opaque(value):
+        return Tensor(value.name or "", shape, type_of(value), opaque=True)
+    assert value.dtype is not None  # else it would be opaque
+    return Tensor(value.name or "", shape, _name_of(value.dtype))
 
 
-def require_tensor(value: ir.Value) -> None:
-    """Raise ModelError if ``value`` is a sequence, a map or optional."""
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        raise ModelError(
-            f"{_at(value)} is no tensor but {value.type}; coexec passes tensors between tasks: "
-            f"export the model without sequences, maps and optional values"
-        )
+def why_opaque(value: ir.Value) -> str:
+    """Why ``value`` cannot be planned with, in plain words; "" if it is plain."""
+    kind = type_of(value)
+    name = f"{value.name!r}" if value.producer() is None else (
+        f"{value.name!r} ({_operator(value.producer())})")  # fmt: skip
+    if not kind:
+        return f"the type of {name} is not known before the model runs"
+    if not kind.startswith("tensor("):
+        return f"{name} is no tensor but {kind}"
+    if value.dtype is None or not is_plain(value.dtype):
+        return f"{name} is {kind}, which cannot be moved between tasks"
+    if value.shape is None or not value.shape.is_static():
+        return f"the shape of {name} depends on data"
+    return ""
+
+
+def _operator(node: ir.Node | None) -> str:
+    assert node is not None
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _name_of(dtype: ir.DataType) -> str:
     return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-
-
-def _at(value: ir.Value) -> str:
-    node = value.producer()
-    if node is not None:
-        return f"the output {value.name!r} of {label(node)}"
-    return f"{'input' if value.is_graph_input() else 'tensor'} {value.name!r}"
-
-
-def label(node: ir.Node) -> str:
-    """A node as messages call it."""
-    return f"{node.op_type} node {node.name!r}"

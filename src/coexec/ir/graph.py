@@ -20,7 +20,8 @@ Scalars = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, .
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "bool": 1, "int8": 1,
                "uint8": 1, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8,
-               "complex128": 16}  # fmt: skip
+               "complex128": 16, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1,
+               "float8_e5m2fnuz": 1}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,14 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
+    """() where it is opaque and its shape is only known when it was computed."""
     dtype: str
-    """numpy's name: "float32", "int64", ..."""
+    """numpy's or ml_dtypes' name: "float32", "int64", "bfloat16"; of what is opaque, the type as
+    ONNX Runtime writes it: "seq(tensor(float))", "tensor(string)"; "" if it is unknown, too."""
     constant: bool = False
+    opaque: bool = False
+    """No memory can be planned for it: its shape depends on data, or it is no tensor of numbers.
+    Only inputs and outputs of the model and what stays inside of one task can be."""
 
     @property
     def size_bytes(self) -> int:
@@ -39,7 +45,7 @@ class Tensor:
 
     @property
     def item_bytes(self) -> int:
-        return _ITEM_BYTES.get(self.dtype, 4)
+        return 0 if self.opaque else _ITEM_BYTES.get(self.dtype, 4)
 
     @property
     def whole(self) -> Region:
@@ -86,8 +92,9 @@ class Operator:
 class Task:
     """One unit of scheduling: operators in topological order, named after the first.
 
-    Only the last operator's outputs leave the task; ``inputs`` are the activations that it reads,
-    ``weights`` the constants.
+    Only the last operator's outputs leave an ordinary task; ``inputs`` are the activations that it
+    reads, ``weights`` the constants. An opaque task is a part of the model, up to all of it, whose
+    values inside cannot be planned with; it is never cut.
     """
 
     name: str
@@ -98,11 +105,16 @@ class Task:
     signature: str
     """Equal for two tasks that take equally long: operators, attributes, shapes and dtypes."""
     macs: int
-    """Multiply-accumulates of the whole task."""
+    """Multiply-accumulates of the whole task; of an opaque one, those of known shapes."""
+    opaque: str = ""
+    """Why the operators are run as one, in plain words; "" for ordinary tasks."""
 
     @property
     def kind(self) -> str:
-        """The operators' types, as in "Conv+Relu"."""
+        """The operators' types, as in "Conv+Relu"; those of an opaque task are counted."""
+        if self.opaque:
+            count = len(self.operators)
+            return f"opaque ({count} operator{'s' if count > 1 else ''})"
         return "+".join(op.op_type for op in self.operators)
 
 

@@ -47,6 +47,8 @@ def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[Operator
 def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
     """The axes of the main output along which any cut is exact, in order; not those of size 1."""
     shape = graph.output_of(task).shape
+    if task.opaque:
+        return ()
     axes, inside = set(range(len(shape))), set[str]()
     for op in task.operators:
         rule = None if op.domain else RULES.get(op.op_type)

@@ -21,12 +21,16 @@ def _lines(graph: Graph) -> Iterable[str]:
 
 def _task(graph: Graph, task: Task) -> str:
     results = ", ".join(_value(graph, name) for name in task.outputs)
-    macs = f"  # {task.macs} MACs" if task.macs else ""
-    return f"{results} = {task.kind}({', '.join(task.inputs)}){macs}"
+    notes = [f"{task.macs} MACs"] if task.macs else []
+    notes += [task.opaque] if task.opaque else []
+    comment = f"  # {'; '.join(notes)}" if notes else ""
+    return f"{results} = {task.kind}({', '.join(task.inputs)}){comment}"
 
 
 def _value(graph: Graph, name: str) -> str:
     tensor = graph.tensors[name]
+    if tensor.opaque:
+        return f"{name}: {tensor.dtype or 'unknown'}"
     shape = "x".join(map(str, tensor.shape)) or "scalar"
     kind = "" if tensor.dtype == "float32" else f" {tensor.dtype}"
     return f"{name}: {shape}{kind}"

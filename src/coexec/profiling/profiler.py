@@ -105,7 +105,7 @@ class Profiler:
     def _first_that_runs(self, task: Task, graph: Graph) -> Place:
         reasons = []
         for engine in self._engines:
-            reason = engine.why_not(task, graph.tensors)
+            reason = engine.refusal(task, graph.tensors)
             if reason is None:
                 return engine.place
             reasons.append(f"{engine.place}: {reason}")
@@ -116,7 +116,7 @@ class Profiler:
         self, compiler: Compiler, engine: OpenEngine, home: Mapping[str, Place]
     ) -> Mapping[str, float]:
         graph = compiler.model.graph
-        can = {t.name: engine.why_not(t, graph.tensors) is None for t in graph.tasks}
+        can = {t.name: engine.refusal(t, graph.tensors) is None for t in graph.tasks}
         place_of = {n: engine.place if runs else home[n] for n, runs in can.items()}
         compiled = compiler.compile(stepwise(graph, place_of), self._devices)
         signatures = [

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coexec.engines.base import Bound, OpenEngine
-from coexec.frontend.module import Array
+from coexec.frontend.module import numpy_type
 from coexec.ir.graph import Tensor
 from coexec.memory.reuse import Lifetime, share
 from coexec.plans.schedule import Segment, ended_before
@@ -31,7 +31,7 @@ class Buffers:
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         """By segment, inputs and outputs that lie elsewhere in each run."""
 
-    def transfers(self, feeds: Mapping[str, Array], recorder: Recorder) -> Transfers:
+    def transfers(self, feeds: Mapping[str, Any], recorder: Recorder) -> Transfers:
         """The values of a new run."""
         return Transfers(self._installed, self._static, self._landed, feeds, recorder)
 
@@ -109,5 +109,5 @@ def _shared(
     for name, buffer in zip(names, buffer_of, strict=True):
         tensor = made[name][1]
         flat = buffers[buffer][: tensor.size_bytes]
-        found[name] = flat.view(tensor.dtype).reshape(tensor.shape)
+        found[name] = flat.view(numpy_type(tensor.dtype)).reshape(tensor.shape)
     return found

@@ -19,13 +19,12 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from queue import Empty
-from typing import Literal
+from typing import Any, Literal
 
 from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.base import OpenEngine, Timed
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ClosedError, CoexecError, DeviceError, ExecutionError
-from coexec.frontend.module import Array
 from coexec.plans.schedule import Progress
 from coexec.runtime import forks
 from coexec.runtime.buffers import Buffers
@@ -97,21 +96,23 @@ class Executor:
 
     def run(
         self,
-        feeds: Mapping[str, Array],
+        feeds: Mapping[str, Any],
         recorder: Recorder | None = None,
         cancelled: Cancelled | None = None,
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """One inference.
 
         An exception that a signal handler raises meanwhile is the caller's own and passes through.
 
         Args:
-            feeds: a C-contiguous array of the right shape and dtype for every model input.
+            feeds: a C-contiguous array of the right shape and dtype for every model input; an
+                opaque input as ONNX Runtime takes it.
             recorder: notes what ran when. None: nothing is noted.
             cancelled: asked before each segment; the run ends when it says so. None: never.
 
         Returns:
-            The model's outputs by name, in memory that belongs to the caller.
+            The model's outputs by name, in memory that belongs to the caller; opaque ones as ONNX
+            Runtime returns them.
 
         Raises:
             ExecutionError: a device failed; the message names the tasks.
@@ -132,8 +133,8 @@ class Executor:
             turn.give_back()  # an exception may have interrupted the first one
 
     def _run(
-        self, feeds: Mapping[str, Array], recorder: Recorder, cancelled: Cancelled | None
-    ) -> dict[str, Array]:
+        self, feeds: Mapping[str, Any], recorder: Recorder, cancelled: Cancelled | None
+    ) -> dict[str, Any]:
         self._refuse()
         installed = self._installed = self._installed or self._install()
         workers = self._workers.complete()

@@ -68,10 +68,10 @@ class Installation:
 
     @cached_property
     def returned(self) -> tuple[Tensor, ...]:
-        """Outputs that a segment writes straight into the caller's array.
+        """Outputs that a segment writes straight into the caller's array, and opaque ones.
 
         Large ones only: for small ones, making and binding new memory in each run takes longer
-        than a copy.
+        than a copy. Those that are opaque have no memory before they are computed.
         """
         whole = {t.name for t in self.compiled.outputs} - self.compiled.parts.keys()
         return tuple(
@@ -79,7 +79,7 @@ class Installation:
             for _, module in self.parts()
             for t in module.outputs
             if t.name in whole
-            and t.size_bytes >= _SMALL_BYTES
+            and (t.opaque or t.size_bytes >= _SMALL_BYTES)
             and self.home[t.name].memory.name == MAIN
         )
 

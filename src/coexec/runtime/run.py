@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Mapping
 from queue import SimpleQueue
+from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError, TerminatedError
-from coexec.frontend.module import Array
 from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.forks import COMPUTING
@@ -38,7 +38,7 @@ class Run:
         installed: Installation,
         buffers: Buffers,
         progress: Progress,
-        feeds: Mapping[str, Array],
+        feeds: Mapping[str, Any],
         recorder: Recorder,
         workers: Mapping[str, Worker],
         cancelled: Cancelled | None = None,
@@ -85,7 +85,7 @@ class Run:
             while following is not None:
                 following = self._step(following, name)
 
-    def output(self) -> dict[str, Array]:
+    def output(self) -> dict[str, Any]:
         """The model's outputs by name, in memory that belongs to the caller."""
         outputs = self.installed.compiled.outputs
         return {t.name: self.transfers.output(t) for t in outputs}

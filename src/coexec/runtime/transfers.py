@@ -7,12 +7,13 @@ Without tensor caching, every reader moves what it reads, right before it starts
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from coexec.engines.base import OpenEngine
-from coexec.frontend.module import Array
+from coexec.engines.base import Held, OpenEngine
+from coexec.frontend.module import Array, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
@@ -32,7 +33,7 @@ class Transfers:
         installed: Installation,
         static: Mapping[str, Any],
         landed: Landed,
-        feeds: Mapping[str, Array],
+        feeds: Mapping[str, Any],
         recorder: Recorder,
     ) -> None:
         """Allocate memory for what segments write straight into the caller's arrays.
@@ -47,8 +48,10 @@ class Transfers:
         self._feeds = feeds
         self._recorder = recorder
         home = installed.home
-        self.returned = {t.name: home[t.name].allocate(t) for t in installed.returned}
-        """The caller's arrays, by value."""
+        self.returned = {
+            t.name: Held() if t.opaque else home[t.name].allocate(t) for t in installed.returned
+        }
+        """The caller's arrays, by value, and what will hold the opaque outputs."""
         self._moved: Landed = {}
 
     def tensor(self, value: str) -> Any:
@@ -72,11 +75,14 @@ class Transfers:
             self._recorder.end_transfer(began_s, value, array, source, engine, reader)
         return self._moved[key]
 
-    def output(self, tensor: Tensor) -> Array:
-        """An output of the model, in memory of the caller's own."""
+    def output(self, tensor: Tensor) -> Any:
+        """An output of the model, in memory of the caller's own; as ONNX Runtime returns it if it
+        is opaque."""
         name, compiled = tensor.name, self._installed.compiled
+        if tensor.opaque and name in self.returned:
+            return self.returned[name].value
         if name in compiled.parts:
-            whole = np.empty(tensor.shape, tensor.dtype)
+            whole = np.empty(tensor.shape, numpy_type(tensor.dtype))
             for value, region in compiled.parts[name]:
                 self._copy(value, whole[region.slices])
             return whole
@@ -84,7 +90,7 @@ class Transfers:
             return self._copy(name)
         if name in self.returned:
             return self._installed.home[name].download(self.returned[name])
-        return (self._feeds[name] if name in self._feeds else compiled.constants[name]).copy()
+        return deepcopy(self._feeds[name] if name in self._feeds else compiled.constants[name])
 
     def _copy(self, value: str, into: Array | None = None) -> Array:
         """A copy of what a segment made, in the caller's memory."""

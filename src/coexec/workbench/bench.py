@@ -145,7 +145,7 @@ class Workbench:
     def _refuse_partial(self, engine: OpenEngine) -> None:
         """Raise InfeasibleError unless ``engine`` runs the whole model."""
         graph = self.model.graph
-        reasons = {t.name: engine.why_not(t, graph.tensors) for t in graph.tasks}
+        reasons = {t.name: engine.refusal(t, graph.tensors) for t in graph.tasks}
         refused = {task: reason for task, reason in reasons.items() if reason is not None}
         if refused:
             task, reason = next(iter(refused.items()))

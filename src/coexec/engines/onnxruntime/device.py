@@ -8,12 +8,15 @@ from typing import Any
 
 import onnxruntime as ort
 
-from coexec.engines.base import OpenEngine
+from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
 from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.values import has_foreign, ort_value, run_session
 from coexec.ort import OrtSession, as_ours, raised_by_ort
 from coexec.system.hardware import Device, EngineInfo
+
+_CPU = ["CPUExecutionProvider"]
 
 __all__ = ["CpuCluster", "OrtOwnSession", "OrtProgram", "session_options"]
 
@@ -29,6 +32,8 @@ class CpuCluster(OpenEngine):
             ("com.microsoft.nchwc", "ReorderOutput"),
         }
     )
+
+    runs_opaque = True
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         super().__init__(device, info)
@@ -67,12 +72,27 @@ class CpuCluster(OpenEngine):
 
 
 def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
-    if not isinstance(model, bytes | str | os.PathLike):
-        from coexec.frontend.plain import own_session  # it imports ONNX, which takes a while
+    """A session of a model as ONNX Runtime reads it; else as coexec does, which also finds weights
+    behind links, and of models that are in memory.
 
-        return own_session(model, options)
-    with as_ours(ModelError, ModelError):
-        return OrtSession(model, options, providers=["CPUExecutionProvider"])
+    Raises:
+        ModelError: neither works.
+    """
+    try:
+        with as_ours(ModelError, ModelError):
+            if not isinstance(model, bytes | str | os.PathLike):
+                model_bytes: bytes = model.SerializeToString()
+                return OrtSession(model_bytes, options, providers=_CPU)
+            return OrtSession(model, options, providers=_CPU)
+    except (ModelError, AttributeError, ValueError) as error:  # no ModelProto, or beyond 2 GiB
+        from coexec.frontend.plain import own_session  # it imports ONNX, which takes a while
+        from coexec.frontend.read import read
+
+        with contextlib.suppress(ModelError):
+            return own_session(read(model), options)
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}") from error
 
 
 class OrtOwnSession:
@@ -82,15 +102,24 @@ class OrtOwnSession:
         self._session = session
         self._device = device
         self._names = [output.name for output in session.get_outputs()]
+        # What is asked at each call otherwise.
+        self._run = run_session if has_foreign(session) else _run_plainly
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            outputs = self._session.run(self._names, feeds)
+            outputs = self._run(self._session, self._names, feeds)
         except Exception as error:
             if not raised_by_ort(error):
                 raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
         return dict(zip(self._names, outputs, strict=True))
+
+
+def _run_plainly(
+    session: OrtSession, names: Sequence[str], feeds: Mapping[str, Any]
+) -> Sequence[Any]:
+    outputs: Sequence[Any] = session.run(names, feeds)
+    return outputs
 
 
 class OrtProgram:
@@ -99,7 +128,7 @@ class OrtProgram:
     def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
         self._device = device
         self._module = module
-        values = {n: ort.OrtValue.ortvalue_from_numpy(w) for n, w in module.weights.items()}
+        values = {n: ort_value(w) for n, w in module.weights.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         try:
@@ -110,7 +139,9 @@ class OrtProgram:
                               f"run that part elsewhere with another plan") from error  # fmt: skip
         self._weights = values  # the session borrows their memory
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_BoundSession":
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        if any(t.opaque for t in (*self._module.inputs, *self._module.outputs)):
+            return _CalledSession(self._session, self._device, dict(inputs), dict(outputs))
         bound = _BoundSession(self._session, self._device)
         for tensor in self._module.inputs:
             bound.set_input(tensor.name, inputs[tensor.name])
@@ -136,12 +167,12 @@ class _BoundSession:
         held = self._held.get(name)
         if held is not None and held[0] is tensor:
             return  # a caller that fills one array again and again
-        value = ort.OrtValue.ortvalue_from_numpy(tensor)
+        value = ort_value(tensor)
         self._held[name] = (tensor, value)
         self._binding.bind_ortvalue_input(name, value)
 
     def set_output(self, name: str, tensor: Array) -> None:
-        value = ort.OrtValue.ortvalue_from_numpy(tensor)
+        value = ort_value(tensor)
         self._held[name] = (tensor, value)
         self._binding.bind_ortvalue_output(name, value)
 
@@ -152,6 +183,44 @@ class _BoundSession:
             if not raised_by_ort(error):
                 raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+
+
+class _CalledSession:
+    """A session that is called as its users call it: opaque values have no memory to be bound."""
+
+    def __init__(
+        self,
+        session: OrtSession,
+        device: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+    ) -> None:
+        self._session, self._device = session, device
+        self._inputs, self._outputs = inputs, outputs
+
+    def set_input(self, name: str, tensor: Any) -> None:
+        self._inputs[name] = tensor
+
+    def set_output(self, name: str, tensor: Any) -> None:
+        self._outputs[name] = tensor
+
+    def run(self) -> None:
+        try:
+            results = run_session(self._session, list(self._outputs), self._inputs)
+        except Exception as error:
+            if not raised_by_ort(error):
+                raise  # by a signal handler, in the middle of the call
+            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+        for (name, tensor), result in zip(self._outputs.items(), results, strict=True):
+            if isinstance(tensor, Held):
+                tensor.value = result
+            elif tensor.shape == result.shape:
+                tensor[...] = result
+            else:  # assigning would repeat it along the axes
+                raise ExecutionError(
+                    f"{self._device}: {name!r} has the shape {list(result.shape)} where the "
+                    f"operators say {list(tensor.shape)}"
+                )
 
 
 def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:

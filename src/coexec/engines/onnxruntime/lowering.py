@@ -17,6 +17,7 @@ from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.frontend.lowered import BORDER
 from coexec.frontend.plain import value_info
+from coexec.frontend.types import show_maps
 from coexec.ort import OrtSession
 
 __all__ = ["lower"]
@@ -42,6 +43,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     plain, marked, lowered = (folder / f"{n}.onnx" for n in ("plain", "marked", "lowered"))
     ir.save(model, plain, external_data="plain.bin", size_threshold_bytes=_WEIGHT_BYTES)
     proto = onnx.load(str(plain), load_external_data=False)
+    show_maps(proto)
     values = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
     for name in borders:
         proto.graph.node.append(onnx.helper.make_node("Identity", [name], [BORDER + name]))

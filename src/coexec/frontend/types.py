@@ -1,0 +1,120 @@
+"""Types of values as ONNX Runtime writes them: "tensor(float)", "seq(map(int64,tensor(float)))"."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx
+import onnx_ir as ir
+
+__all__ = ["hide_maps", "show_maps", "type_of", "type_proto", "type_text", "without_maps"]
+
+_HIDDEN = "coexec.type"
+"""Metadata of a value whose type onnx_ir cannot hold."""
+_AT_MAP = ", at a map"
+
+_ELEMENT = onnx.TensorProto.DataType
+
+
+def type_text(proto: onnx.TypeProto) -> str:
+    """A type as ONNX Runtime writes it; "" if it is not given."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        element = getattr(proto, kind).elem_type
+        name = kind.removesuffix("_type")
+        return f"{name}({_ELEMENT.Name(element).lower()})" if element else ""
+    if kind == "sequence_type":
+        return f"seq({type_text(proto.sequence_type.elem_type)})"
+    if kind == "optional_type":
+        return f"optional({type_text(proto.optional_type.elem_type)})"
+    if kind == "map_type":
+        key = _ELEMENT.Name(proto.map_type.key_type).lower()
+        return f"map({key},{type_text(proto.map_type.value_type)})"
+    return ""
+
+
+def type_of(value: ir.Value) -> str:
+    """The type of a value as ONNX Runtime writes it; "" if it is unknown."""
+    if value.type is None or value.type.dtype == ir.DataType.UNDEFINED:
+        return value.metadata_props.get(_HIDDEN, "")
+    return type_text(ir.serde.serialize_type(value.type))
+
+
+def type_proto(text: str) -> onnx.TypeProto | None:
+    """Inverse of `type_text`, of tensors of unknown shape; None for what ONNX has no type for."""
+    found = re.fullmatch(r"(\w+)\((.*)\)", text)
+    if found is None:
+        return None
+    kind, inner = found.groups()
+    helper = onnx.helper
+    if kind in ("tensor", "sparse_tensor"):
+        if inner.upper() not in _ELEMENT.keys():  # noqa: SIM118 - an enum of protobuf
+            return None
+        element = _ELEMENT.Value(inner.upper())
+        if kind == "tensor":
+            return helper.make_tensor_type_proto(element, None)
+        return helper.make_sparse_tensor_type_proto(element, None)
+    if kind == "map":
+        key, _, inner = inner.partition(",")
+        value = type_proto(inner)
+        return value and helper.make_map_type_proto(_ELEMENT.Value(key.upper()), value)
+    inside = type_proto(inner)
+    if inside is None or kind not in ("seq", "optional"):
+        return None
+    if kind == "seq":
+        return helper.make_sequence_type_proto(inside)
+    return helper.make_optional_type_proto(inside)
+
+
+def hide_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """``proto``, or a copy with the types of maps as metadata: onnx_ir reads no model with one."""
+    if not any("map(" in type_text(info.type) for info in _values(proto.graph)):
+        return proto
+    hidden = onnx.ModelProto()
+    hidden.CopyFrom(proto)
+    for info in _values(hidden.graph):
+        text = type_text(info.type)
+        if "map(" in text:
+            info.ClearField("type")
+            info.metadata_props.add(key=_HIDDEN, value=text)
+    return hidden
+
+
+def show_maps(proto: onnx.ModelProto) -> None:
+    """Undo `hide_maps`, in place."""
+    for info in _values(proto.graph):
+        for item in info.metadata_props:
+            if item.key == _HIDDEN:
+                info.type.CopyFrom(type_proto(item.value))
+
+
+@contextmanager
+def without_maps(model: ir.Model) -> Iterator[None]:
+    """Optimizer and inference leave the operators at maps alone meanwhile.
+
+    onnx_ir stops at the type of what ZipMap makes, and ONNX's inference ends the process at an
+    input without a type.
+    """
+    hidden = {
+        n: n.op_type for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)
+    }
+    for node in hidden:
+        node.op_type += _AT_MAP
+    try:
+        yield
+    finally:
+        for node, op_type in hidden.items():
+            node.op_type = op_type
+
+
+def _reads_map(node: ir.Node) -> bool:
+    return any(v is not None and _HIDDEN in v.metadata_props for v in node.inputs)
+
+
+def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """Declared values, those of bodies too."""
+    yield from (*graph.input, *graph.output, *graph.value_info)
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _values(body)

@@ -1,0 +1,62 @@
+"""Values as ONNX Runtime takes and returns them, types that numpy has not among them.
+
+Imports no ONNX: a start from the cache needs this.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from coexec.frontend.module import Array, numpy_type
+
+__all__ = ["FOREIGN", "has_foreign", "ort_value", "run_session"]
+
+FOREIGN: Mapping[str, int] = {
+    "bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}  # fmt: skip
+"""Types that ONNX Runtime reads and writes in memory of the caller, but does not return as arrays:
+by the name in ml_dtypes, the number in ONNX."""
+_BY_TYPE = {f"tensor({name.replace('_', '')})": name for name in FOREIGN}
+
+
+def ort_value(array: Array) -> ort.OrtValue:
+    """``array`` as ONNX Runtime takes it, without a copy."""
+    kind = FOREIGN.get(array.dtype.name)
+    if kind is None:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+
+
+def has_foreign(session: ort.InferenceSession) -> bool:
+    """Whether inputs or outputs of a session have a type that is not numpy's own."""
+    return any(v.type in _BY_TYPE for v in (*session.get_inputs(), *session.get_outputs()))
+
+
+def run_session(
+    session: ort.InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
+) -> list[Any]:
+    """The outputs ``names``: arrays; lists, dicts and None where they are no tensors.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises.
+    """
+    if not has_foreign(session):
+        found: list[Any] = session.run(list(names), dict(feeds))
+        return found
+    given = {name: ort_value(np.require(a, requirements="C")) for name, a in feeds.items()}
+    return [_array(value) for value in session.run_with_ort_values(list(names), given)]
+
+
+def _array(value: ort.OrtValue) -> Array:
+    """A copy of what ONNX Runtime has made."""
+    if value.data_type() not in _BY_TYPE:
+        return np.array(value.numpy())
+    dtype = numpy_type(_BY_TYPE[value.data_type()])
+    shape = value.shape()
+    size_bytes = int(np.prod(shape)) * dtype.itemsize
+    content = ctypes.string_at(value.data_ptr(), size_bytes) if size_bytes else b""
+    return np.frombuffer(bytearray(content), dtype).reshape(shape)
