@@ -145,8 +145,8 @@ TABLES: dict[str, dict[str, str]] = {
 _HEAD = """# In place of onnxruntime
 
 `import coexec as ort`, or `onnxruntime.InferenceSession = coexec.InferenceSession`: either is
-enough. `coexec.InferenceSession` is a subclass of ONNX Runtime's. Whatever no plan answers, ONNX Runtime's
-own session does, with its own results, options and errors. `session.degraded` says why.
+enough. `coexec.InferenceSession` is a subclass of ONNX Runtime's. Whatever no plan answers, ONNX
+Runtime's own session does, with its own results, options and errors. `session.degraded` says why.
 
 This page is written by `python tests/helpers/onnxruntime_page.py`, and a test compares it with the
 public names of ONNX Runtime.
