@@ -233,12 +233,15 @@ def test_a_handler_that_closes_the_session_stops_the_run(watched: Watched) -> No
     assert os.sched_getaffinity(0) == watched.affinity
 
 
-def test_a_handler_cannot_run_the_session_that_it_interrupts(watched: Watched) -> None:
+def test_a_handler_cannot_run_the_plan_that_it_interrupts(watched: Watched) -> None:
+    """It may run the own session of an engine, which answers several requests at once."""
+    several = watched.session._running.prepared.plan.as_given
     said: list[str] = []
 
     def handler(*_: object) -> None:
         try:
             watched.session.run(None, FEEDS[0])
+            said.extend(["answered"] if several else [])
         except ExecutionError as error:
             said.append(str(error))
 
@@ -246,7 +249,7 @@ def test_a_handler_cannot_run_the_session_that_it_interrupts(watched: Watched) -
         while not said:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-3))
             assert watched.is_right(watched.run())
-    assert "called by a signal handler" in said[0]
+    assert said[0] == "answered" if several else "called by a signal handler" in said[0]
     watched.check()
 
 

@@ -20,6 +20,7 @@ from coexec.choosing.background import Job
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
 from coexec.errors import CoexecError, DegradedWarning, DeviceError, ExecutionError
+from coexec.frontend.inputs import filled
 from coexec.runtime.runner import Runner
 from coexec.units import format_seconds
 from coexec.workbench import Prepared, Settings, opened_cache
@@ -83,6 +84,8 @@ class Serving:
         self.cache = opened_cache(settings.cache)
         self.changed: Callable[[], None] = lambda: None
         """Called by any thread when a plan has taken over."""
+        self.doubt: Callable[[Running], str | None] = lambda running: None
+        """Why a plan does not compute what the own session does; None if it does."""
 
     def running(self, shapes: Shapes) -> Running | None:
         """The plan that answers requests of these shapes; None: the engine's own session does."""
@@ -270,10 +273,14 @@ class Serving:
         alone = prepared.plan.as_given and not prepared.beside
         own_is_best = alone and self._settings.devices is None
         new = None if own_is_best else Running(started(prepared), prepared)
+        reason = None
         if new is not None:
             _warm_up(new)
+            if (reason := self.doubt(new)) is not None:
+                new.runner.close()
+                new = None
         with self._lock:
-            old, state.running, state.reason = state.running, new, None
+            old, state.running, state.reason = state.running, new, reason
             state.decided = True
         if old is not None:
             old.runner.close()
@@ -290,10 +297,7 @@ def _plans(state: _State) -> bool:
 
 def _warm_up(running: Running) -> None:
     """One run before the first request: memory is allocated and bound in it."""
-    import numpy as np
-
-    inputs = running.prepared.compiled.inputs
-    feeds = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
+    feeds = {tensor.name: filled(tensor, 0) for tensor in running.prepared.compiled.inputs}
     with suppress(CoexecError):  # zeros do not suit every model
         running.runner.run(feeds)
 

@@ -22,7 +22,10 @@ _IMAGE = (1, 3, 224, 224)
 _CHANNELS = frozenset({1, 3, 4})
 
 
-def fix(model: ir.Model, shapes: Shapes, values: Mapping[str, Any] | None = None) -> None:
+def fix(
+    model: ir.Model, shapes: Shapes, values: Mapping[str, Any] | None = None, *,
+    all_known: bool = True,
+) -> None:  # fmt: skip
     """Give the model's inputs fixed shapes, and make constants of those with fixed values.
 
     A size below zero, "?", an empty text, no text and a name are unknown dimensions. A name stands
@@ -35,6 +38,7 @@ def fix(model: ir.Model, shapes: Shapes, values: Mapping[str, Any] | None = None
         values: scalars or nested lists by input, which are cast to its type and broadcast to its
             shape. The input is no input of the model any more. A default that a feed could replace
             may be given another value in the same way.
+        all_known: refuse inputs that keep an unknown dimension.
 
     Raises:
         UsageError: no such input or dimension; a shape or value that contradicts the model's own.
@@ -54,7 +58,8 @@ def fix(model: ir.Model, shapes: Shapes, values: Mapping[str, Any] | None = None
             value.shape = ir.Shape([sizes.get(d, d) for d in _dims(value) or ()])
     for name, given in values.items():
         _set_value(model, name, given)
-    _require_static(model)
+    if all_known:
+        _require_static(model)
 
 
 def _dims(value: ir.Value) -> list[int | str | None] | None:

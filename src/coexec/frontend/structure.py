@@ -21,7 +21,7 @@ from coexec.frontend.folders import ModelFolders, unreadable
 from coexec.frontend.weights import require_values
 from coexec.frontend.wire import Hollow, hollow
 
-__all__ = ["check_proto", "check_structure", "decoded", "opened"]
+__all__ = ["check_proto", "check_structure", "decoded", "opened", "without_weights"]
 
 _MOST_NESTED = 100
 """Messages inside of each other: protobuf decodes no more."""
@@ -47,15 +47,27 @@ def check_structure(source: str | os.PathLike[str] | bytes | onnx.ModelProto) ->
     """
     if isinstance(source, onnx.ModelProto):
         check_proto(source, "the ModelProto", None)
-    elif isinstance(source, bytes):
-        what = "the model given as bytes"
-        small = hollow(memoryview(source))
-        check_proto(decoded(small.content, what), what, None, small)
     else:
-        path = Path(source)
-        what = repr(str(path))
-        small = _hollow_file(path)
+        what, path, small = _small(source)
         check_proto(decoded(small.content, what), what, path, small)
+
+
+def without_weights(source: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
+    """What a model says, without the raw data of its weights.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    what, _, small = _small(source)
+    return decoded(small.content, what)
+
+
+def _small(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Hollow]:
+    """What to call a model, its path, and its content without weights."""
+    if isinstance(source, bytes):
+        return "the model given as bytes", None, hollow(memoryview(source))
+    path = Path(source)
+    return repr(str(path)), path, _hollow_file(path)
 
 
 def opened(path: Path) -> int:

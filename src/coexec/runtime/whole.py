@@ -2,8 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.detect import usable_cores
@@ -17,6 +16,7 @@ from coexec.runtime.workers import bind_thread
 __all__ = ["WholeModel"]
 
 _NOTHING = Recorder()
+_CAN_BIND = hasattr(os, "sched_setaffinity")
 
 
 class WholeModel:
@@ -38,7 +38,7 @@ class WholeModel:
         self._engine = engine
         self._make = make
         part = set(engine.device.cores) != set(usable_cores())
-        self._cores = set(engine.thread_cores) if part else set()
+        self._cores = set(engine.thread_cores) if part and _CAN_BIND else set()
         self._lock = threading.Lock()
         self._session: OwnSession | None = make()
         self._closed = False
@@ -54,13 +54,26 @@ class WholeModel:
         recorder = recorder or _NOTHING
         session = self._opened()
         recorder.start(self._engine.device.name)
-        with _bound(self._cores), forks.COMPUTING:
-            _refuse(cancelled)
-            recorder.begin(0)
-            outputs = session.run(feeds)
-            recorder.end(0)
-            _refuse(cancelled)
-        return outputs
+        cores = self._cores
+        before = os.sched_getaffinity(0) if cores else cores
+        try:
+            try:
+                if before != cores:
+                    bind_thread(cores)
+                with forks.COMPUTING:
+                    _refuse(cancelled)
+                    recorder.begin(0)
+                    outputs = session.run(feeds)
+                    recorder.end(0)
+                    _refuse(cancelled)
+                    return outputs
+            finally:
+                if before != cores:
+                    os.sched_setaffinity(0, before)
+                    before = cores
+        finally:  # an exception may have interrupted the first one
+            if before != cores:
+                os.sched_setaffinity(0, before)
 
     def _opened(self) -> OwnSession:
         if self._closed:
@@ -92,17 +105,3 @@ class WholeModel:
 def _refuse(cancelled: Cancelled | None) -> None:
     if cancelled is not None and cancelled():
         raise TerminatedError("the run was ended by its RunOptions; no result is returned")
-
-
-@contextmanager
-def _bound(cores: set[int]) -> Iterator[None]:
-    """The calling thread on ``cores``, and afterwards where it was."""
-    before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else cores
-    if before == cores:
-        yield
-        return
-    try:
-        bind_thread(cores)
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

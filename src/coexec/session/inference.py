@@ -15,8 +15,9 @@ from typing import Any
 from onnxruntime import OrtValue
 
 from coexec import arguments
+from coexec.arguments import check_values
 from coexec.cache import Cache
-from coexec.choosing.serving import Serving
+from coexec.choosing.serving import Running, Serving
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import split_names, whole_cpu
 from coexec.errors import ClosedError, CoexecError, InputError, ModelError
@@ -25,11 +26,25 @@ from coexec.runtime.executor import Waiting
 from coexec.session.answering import AnsweringSession, Unanswered
 from coexec.session.asking import asked_of, is_dynamic
 from coexec.session.binding import IOBinding
+from coexec.session.comparing import why_different
 from coexec.session.described import fixed, providers_of_ort
 from coexec.session.feeds import as_ortvalue, for_ort
-from coexec.session.options import options_for, restore, told, warn_of, why_unplanned
+from coexec.session.options import (
+    may_give_weights,
+    options_for,
+    restore,
+    told,
+    warn_of,
+    why_unplanned,
+)
 from coexec.session.runs import RecordedRuns
-from coexec.session.sources import for_ort_constructor, open_inputs, portable
+from coexec.session.sources import (
+    for_ort_constructor,
+    is_checked,
+    open_inputs,
+    portable,
+    with_values,
+)
 from coexec.timing.trace import Span, Trace
 from coexec.workbench import AUTO, Mode, Settings
 from coexec.workbench.given import ZOO
@@ -59,7 +74,8 @@ class InferenceSession(AnsweringSession):
         devices: Sequence[str] | str | None = None,
         planner: str = AUTO,
         planner_options: Mapping[str, Any] | None = None,
-        shapes: Mapping[str, Sequence[int]] | None = None,
+        shapes: Mapping[str, Sequence[int] | int] | None = None,
+        values: Mapping[str, Any] | None = None,
         cache: Cache | Path | str | None = None,
         engine_options: Mapping[str, Mapping[str, str]] | None = None,
         background: bool | None = None,
@@ -84,8 +100,10 @@ class InferenceSession(AnsweringSession):
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
                 and several planners are tried, the fastest is kept and remembered.
             planner_options: keyword options of the planner.
-            shapes: of inputs that the model leaves dynamic: planned for before a request comes.
-                Requests of other shapes are answered too.
+            shapes: of inputs that the model leaves dynamic, or sizes of dimensions by their names:
+                planned for before a request comes. Requests of other shapes are answered too.
+            values: of inputs that become constants, so that what depends on them is decided now:
+                ``{"sr": 16000}``. What is fed for them is not looked at.
             cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
                 by default the user's cache folder.
             engine_options: by engine, its own options: ``{"opencl": {"precision": "fp16",
@@ -110,14 +128,18 @@ class InferenceSession(AnsweringSession):
         self._given = path_or_bytes, sess_options, providers, provider_options
         self._words: dict[str, Any] = {
             "devices": devices, "planner": planner, "planner_options": planner_options,
-            "shapes": shapes, "cache": cache, "engine_options": engine_options,
+            "shapes": shapes, "values": values, "cache": cache, "engine_options": engine_options,
             "background": background, "pins": pins, "replan": replan, "mode": mode,
             "waiting": waiting, **ort_keywords,
         }  # fmt: skip
         source = arguments.check_model(path_or_bytes)
         arguments.check_providers(providers)
         providers = providers_of_ort(providers)
-        words = {k: v for k, v in self._words.items() if v is not None and k not in ort_keywords}
+        not_ours = {"values", *ort_keywords}
+        words = {k: v for k, v in self._words.items() if v is not None and k not in not_ours}
+        self._decided = check_values(values)
+        if self._decided:
+            source = with_values(source, self._decided)
         if isinstance(devices, str):
             words["devices"] = split_names(devices)
         self._settings = settings = Settings(**words)
@@ -133,8 +155,8 @@ class InferenceSession(AnsweringSession):
         if sess_options is not None and sess_options.enable_profiling:
             self._recorded = RecordedRuns()
         super().__init__(
-            partial(for_ort_constructor, source), sess_options, providers, provider_options,
-            **ort_keywords,
+            partial(for_ort_constructor, source, is_checked(source, sess_options)),
+            sess_options, providers, provider_options, **ort_keywords,
         )  # fmt: skip
         self._begin(sess_options)
         later = {"_closed", "_dynamic", "_latest", "_ours", "_pinned", "_recorded", "_replanner",
@@ -148,11 +170,11 @@ class InferenceSession(AnsweringSession):
         if serving is None:
             self.open_ort()
             return
-        serving.changed = partial(_give_back, weakref.ref(self))
-        writes_a_model = options is not None and bool(options.optimized_model_filepath)
+        self._follow(serving)
+        now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
         try:
             asked = serving.check()
-            if asked.is_told_quickly and serving.start_known((), asked) and not writes_a_model:
+            if now and asked.is_told_quickly and serving.start_known((), asked):
                 return
         except ModelError as error:
             self._refuse(error)
@@ -161,7 +183,7 @@ class InferenceSession(AnsweringSession):
         if options is not None and (sizes := self._overridden()):
             self._settings = replace(self._settings, shapes={**sizes, **self._settings.shapes})
             self._serving = serving = Serving(serving.source, self._settings)
-            serving.changed = partial(_give_back, weakref.ref(self))
+            self._follow(serving)
         if any(is_dynamic(arg, self._settings.shapes) for arg in self._signature.inputs):
             return  # planned for as shapes come
         later = self._settings.background
@@ -171,6 +193,13 @@ class InferenceSession(AnsweringSession):
             serving.start_later(())
         else:
             serving.start_now(())
+
+    def _follow(self, serving: Serving) -> None:
+        """Be told when a plan takes over, and be asked before if weights may be others."""
+        session = weakref.ref(self)
+        serving.changed = partial(_give_back, session)
+        if may_give_weights(self._given[1]):
+            serving.doubt = partial(_other_weights, session)
 
     def _refuse(self, error: ModelError) -> None:
         """Raise ``error`` in ONNX Runtime's own class too, if it does not take the model either."""
@@ -211,6 +240,9 @@ class InferenceSession(AnsweringSession):
             ExecutionError: a device failed, and ONNX Runtime's own session too.
             TerminatedError: ``run_options.terminate`` was set.
         """
+        if self._decided and isinstance(input_feed, Mapping):
+            decided = self._decided
+            input_feed = {n: fed for n, fed in input_feed.items() if n not in decided}
         found = self._by_plan(output_names, input_feed, run_options)
         if isinstance(found, list):
             return found
@@ -425,6 +457,13 @@ def _call_back(
         callback(outputs, user_data, error)
     except Exception:
         _log.exception("the callback of run_async has failed")
+
+
+def _other_weights(session: "weakref.ref[InferenceSession]", running: Running) -> str | None:
+    alive = session()
+    if alive is None:
+        return None
+    return why_different(running, partial(OrtSession.run, alive, None))
 
 
 def _give_back(session: "weakref.ref[InferenceSession]") -> None:

@@ -20,7 +20,15 @@ from onnxruntime import (
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cores_of, parse
 
-__all__ = ["SessionOptions", "options_for", "restore", "told", "warn_of", "why_unplanned"]
+__all__ = [
+    "SessionOptions",
+    "may_give_weights",
+    "options_for",
+    "restore",
+    "told",
+    "warn_of",
+    "why_unplanned",
+]
 
 _log = logging.getLogger("coexec")
 
@@ -143,6 +151,14 @@ def why_unplanned(
     if options is None:
         return None
     return _changes_results(options) or (_takes_cores(options) if devices is None else None)
+
+
+def may_give_weights(options: Any) -> bool:
+    """Whether weights may lie beside the model: ONNX Runtime's own options do not tell."""
+    if options is None:
+        return False
+    calls = getattr(options, "calls", None)
+    return calls is None or bool(_WEIGHTS & {name for name, *_ in calls})
 
 
 def _changes_results(options: Any) -> str | None:

@@ -1,0 +1,53 @@
+"""Does a plan compute what ONNX Runtime's own session does? Asked where weights may be others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coexec.choosing.serving import Running
+from coexec.frontend.inputs import filled
+from coexec.ir.graph import Tensor
+
+__all__ = ["why_different"]
+
+_SHARE = 1e-2
+"""Of the largest value: other weights differ by more, other kernels by less."""
+
+
+def why_different(
+    running: Running, own: Callable[[Mapping[str, Any]], Sequence[Any]]
+) -> str | None:
+    """Why a plan may not take over; None if both answer made-up inputs alike, or one cannot.
+
+    Args:
+        own: the own session's outputs for feeds, in the model's order.
+    """
+    compiled = running.prepared.compiled
+    rng = np.random.default_rng(0)
+    try:
+        feeds = {t.name: _made_up(t, rng) for t in compiled.inputs}
+        expected, found = own(feeds), running.runner.run(feeds)
+    except Exception:  # no made-up inputs suit every model
+        return None
+    names = [t.name for t in compiled.outputs]
+    if all(_alike(found[name], other) for name, other in zip(names, expected, strict=False)):
+        return None
+    return ("ONNX Runtime's session answers otherwise than the model says, as if its options gave "
+            "other weights; take coexec.SessionOptions, which remember what was set")  # fmt: skip
+
+
+def _made_up(tensor: Tensor, rng: np.random.Generator) -> Any:
+    if tensor.dtype in ("float32", "float64", "float16"):
+        return rng.standard_normal(tensor.shape).astype(tensor.dtype)
+    return filled(tensor, 1)
+
+
+def _alike(found: Any, expected: Any) -> bool:
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
+        return True
+    if found.shape != expected.shape:
+        return False
+    scale = float(np.abs(expected).max(initial=0.0))
+    worst = float(np.abs(found.astype(np.float64) - expected).max(initial=0.0))
+    return not worst > _SHARE * scale  # neither are both no numbers
