@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_nodes_without_names_and_with_odd_ones(tmp_path: Path) -> None:
 def test_ordinary_engines_are_not_profiled_and_the_other_tells_one_run(tmp_path: Path) -> None:
     work = Workbench(branches(), Settings(TWO[:1], cache=tmp_path))
     (device,) = work.devices
-    prepared = work.prepared_by("single", {})
+    prepared = work.prepared(replace(work.plan("single"), as_given=False))
     feeds = random_inputs(work.graph)
     assert not isinstance(device.first, Timed)
     timed = device.timed()
@@ -109,7 +110,8 @@ def test_ordinary_engines_are_not_profiled_and_the_other_tells_one_run(tmp_path:
 
 def test_operators_of_a_module_say_what_they_work_for(tmp_path: Path) -> None:
     work = Workbench(branches(), Settings(TWO, cache=tmp_path))
-    compiled = work.prepared_by("heft", {}).compiled
+    schedule = work.schedule(replace(work.plan("heft"), as_given=False))
+    compiled = work.compiler.compile(schedule, work.devices, tasks_apart=True)
     made = {name for task in work.graph.tasks for name in task.outputs}
     for module in compiled.modules:
         assert len(module.results) == len(module.operators) and set(module.results) <= made

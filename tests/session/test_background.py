@@ -171,7 +171,7 @@ def test_a_device_that_fails_is_replaced(tmp_path: Path) -> None:
     ) as session:
         running = session._serving.running(())
 
-        def fails(*_: object) -> None:
+        def fails(*_: object, **__: object) -> None:
             raise ExecutionError("cpu:0 is on fire")
 
         running.runner.run = fails  # type: ignore[method-assign]

@@ -1,6 +1,7 @@
 """The trace of a run in which engines tell what they do inside of segments."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from coexec.cli.common import write_file
@@ -19,14 +20,17 @@ def write_trace(
     path: Path, prepared: Prepared, feeds: Mapping[str, Array], ordinary_s: float
 ) -> None:
     """Run a plan once more, with engines that are slower for what they tell, and write what ran
-    when for ui.perfetto.dev. Its title says how long this run took, and an ordinary one.
+    when for ui.perfetto.dev. Nothing is fused across tasks in it. Its title says how long this run
+    took, and an ordinary one.
     """
     work = prepared.work
+    schedule = work.schedule(replace(prepared.plan, as_given=False))
     devices = [device.timed() for device in work.devices]
-    with Executor(prepared.compiled, devices, waiting=work.settings.waiting) as executor:
+    compiled = work.compiler.compile(schedule, devices, tasks_apart=True)
+    with Executor(compiled, devices, waiting=work.settings.waiting) as executor:
         for _ in range(_WARM_UP):
             executor.run(feeds)
-        recorder = RealRecorder(prepared.compiled, work.names)
+        recorder = RealRecorder(compiled, work.names)
         executor.run(feeds, recorder)
     graph = work.graph
     maker = {name: task.name for task in graph.tasks for operator in task.operators

@@ -17,7 +17,8 @@ from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
 from coexec.frontend.model import Model
 from coexec.frontend.module import Array
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
-from coexec.plans.schedule import Part, Schedule
+from coexec.ir.graph import Graph
+from coexec.plans.schedule import Part, Schedule, Segment
 from coexec.system.hardware import Place
 
 __all__ = ["Compiler"]
@@ -34,8 +35,14 @@ class Compiler:
         self._cache = cache
         self._lowered: dict[str, Lowered] = {}
 
-    def compile(self, schedule: Schedule, devices: Sequence[OpenDevice]) -> CompiledPlan:
+    def compile(
+        self, schedule: Schedule, devices: Sequence[OpenDevice], *, tasks_apart: bool = False
+    ) -> CompiledPlan:
         """The plan behind ``schedule`` for ``devices``.
+
+        Args:
+            tasks_apart: an engine fuses nothing across the tasks of a segment either, so that what
+                it computes can be told by task.
 
         Raises:
             ModelError: an engine does not accept its part of the model.
@@ -44,12 +51,12 @@ class Compiler:
         made_in: dict[str, int] = {}
         parts: dict[str, list[Part]] = {}
         for segment in schedule.segments:
-            for name, region in segment.writes:
+            for name, region in _made(segment, graph, tasks_apart):
                 part = tensor_part(name, region, graph)
                 made_in[part] = segment.index
                 if part != name:
                     parts.setdefault(name, []).append((part, region))
-        lowered = self._lower(schedule, devices)
+        lowered = self._lower(schedule, devices, tasks_apart)
         returned = [
             part for n in graph.outputs for part, _ in parts.get(n, [(n, graph.tensors[n].whole)])
         ]
@@ -69,7 +76,9 @@ class Compiler:
             modules,
         )
 
-    def _lower(self, schedule: Schedule, devices: Sequence[OpenDevice]) -> dict[Place, Lowered]:
+    def _lower(
+        self, schedule: Schedule, devices: Sequence[OpenDevice], tasks_apart: bool
+    ) -> dict[Place, Lowered]:
         """By place, what its engine will run of the plan; equal engines share one."""
         alike: dict[str, list[Place]] = {}
         opened = {place: engine_at(place, devices) for place in schedule.places}
@@ -79,13 +88,14 @@ class Compiler:
             alike.setdefault(key, []).append(place)
         found: dict[Place, Lowered] = {}
         for key, places in alike.items():
-            lowered = self._lower_for(opened[places[0]], key, schedule, places)
+            lowered = self._lower_for(opened[places[0]], key, schedule, places, tasks_apart)
             found |= dict.fromkeys(places, lowered)
         return found
 
     def _lower_for(
-        self, engine: OpenEngine, engine_key: str, schedule: Schedule, places: Sequence[Place]
-    ) -> Lowered:
+        self, engine: OpenEngine, engine_key: str, schedule: Schedule, places: Sequence[Place],
+        tasks_apart: bool,
+    ) -> Lowered:  # fmt: skip
         """What these places run of the plan, with a border wherever segments exchange something.
 
         Everything else is inside of one segment, where the engine may fuse as it likes.
@@ -95,11 +105,12 @@ class Compiler:
         pieces = [piece for segment in own for piece in segment.pieces]
         whole = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
         read = {name for segment in schedule.segments for name, _ in segment.reads}
-        written = [part for segment in own for part in segment.writes]
+        written = [part for segment in own for part in _made(segment, graph, tasks_apart)]
         borders = [
             tensor_part(*part, graph)
             for part in written
-            if part[0] in read and not graph.tensors[part[0]].opaque  # those leave the model
+            if (tasks_apart or part[0] in read)
+            and not graph.tensors[part[0]].opaque  # those leave the model
         ]
         named = [] if whole else [(p.task, str(p.region)) for p in pieces]
         text = f"{engine_key}{sorted(borders)}{named}"
@@ -155,6 +166,17 @@ class Compiler:
         except Exception:  # no disk has room, or whatever a file leads to that ends too early
             lowered = None
         return as_it_is(source, borders) if lowered is None else lowered
+
+
+def _made(segment: Segment, graph: Graph, tasks_apart: bool) -> Sequence[Part]:
+    """What leaves a segment; with ``tasks_apart`` all that its tasks compute."""
+    if not tasks_apart:
+        return segment.writes
+    return [
+        (name, piece.region if position == 0 else graph.tensors[name].whole)
+        for piece in segment.pieces
+        for position, name in enumerate(graph.task[piece.task].outputs)
+    ]
 
 
 def _foreign(schedule: Schedule, places: Sequence[Place]) -> list[Part]:

@@ -20,7 +20,7 @@ __all__ = ["IOBinding"]
 
 
 @dataclass(frozen=True)
-class _Call:
+class _BindingCall:
     """A method of ONNX Runtime's class, with what it was given."""
 
     method: str
@@ -32,14 +32,14 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Input:
-    call: _Call
+    call: _BindingCall
     array: Any
     """What is fed to a plan; None: it does not lie in main memory."""
 
 
 @dataclass(frozen=True)
-class _Output:
-    call: _Call
+class _BoundOutput:
+    call: _BindingCall
     in_main_memory: bool
     into: Array | None = None
     """The caller's memory; None: the output's own."""
@@ -58,7 +58,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
     def __init__(self, session: "InferenceSession") -> None:
         self.owner = session
         self._inputs: dict[str, _Input] = {}
-        self._outputs: dict[str, _Output] = {}
+        self._outputs: dict[str, _BoundOutput] = {}
         self._theirs: OrtIOBinding | None = None
         self._answered: OrtIOBinding | None = None
         """The one that holds the outputs of the latest run."""
@@ -67,7 +67,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Feed this array, with what it holds when the session runs."""
-        call = _Call("bind_cpu_input", (name, arr_on_cpu))
+        call = _BindingCall("bind_cpu_input", (name, arr_on_cpu))
         array = arr_on_cpu if isinstance(arr_on_cpu, np.ndarray) else None
         self._bind_input(name, _Input(call, array))
 
@@ -76,12 +76,14 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         shape: Sequence[int], buffer_ptr: int,
     ) -> None:  # fmt: skip
         """Feed the memory at ``buffer_ptr``, which the caller keeps."""
-        call = _Call("bind_input", (name, device_type, device_id, element_type, shape, buffer_ptr))
+        call = _BindingCall(
+            "bind_input", (name, device_type, device_id, element_type, shape, buffer_ptr)
+        )
         self._bind_input(name, _Input(call, _at(device_type, element_type, shape, buffer_ptr)))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Feed this value."""
-        call = _Call("bind_ortvalue_input", (name, ortvalue))
+        call = _BindingCall("bind_ortvalue_input", (name, ortvalue))
         self._bind_input(name, _Input(call, array_of(ortvalue)))
 
     def _bind_input(self, name: str, bound: _Input) -> None:
@@ -107,15 +109,15 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
                                  f"and shape too")  # fmt: skip
             into = _at(device_type, element_type, shape, buffer_ptr)
         here = device_type == "cpu" and (buffer_ptr is None or into is not None)
-        self._bind_output(name, _Output(_Call("bind_output", arguments), here, into))
+        self._bind_output(name, _BoundOutput(_BindingCall("bind_output", arguments), here, into))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Write this output to the memory of ``ortvalue``."""
         into = array_of(ortvalue)
-        call = _Call("bind_ortvalue_output", (name, ortvalue))
-        self._bind_output(name, _Output(call, into is not None, into, ortvalue))
+        call = _BindingCall("bind_ortvalue_output", (name, ortvalue))
+        self._bind_output(name, _BoundOutput(call, into is not None, into, ortvalue))
 
-    def _bind_output(self, name: str, bound: _Output) -> None:
+    def _bind_output(self, name: str, bound: _BoundOutput) -> None:
         if (theirs := self._current()) is not None:
             bound.call.on(theirs)
         self._outputs[name] = bound
@@ -126,7 +128,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         theirs = self._theirs
         return theirs if theirs is not None and theirs._session is session else None
 
-    def _calls(self) -> list[_Call]:
+    def _calls(self) -> list[_BindingCall]:
         inputs = [bound.call for bound in self._inputs.values()]
         return inputs + [bound.call for bound in self._outputs.values()]
 

@@ -58,10 +58,10 @@ def array_at(
     """The memory at ``address`` as an array, row by row; ``keeper`` lives as long as it does."""
     if 0 in shape:
         return np.empty(tuple(shape), dtype)
-    return np.asarray(_Memory(address, shape, dtype, keeper))
+    return np.asarray(_ArrayInterface(address, shape, dtype, keeper))
 
 
-class _Memory:
+class _ArrayInterface:
     """Memory as NumPy's array interface describes it."""
 
     def __init__(

@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxruntime.capi.onnxruntime_pybind11_state import NoSuchFile
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+)
 
 from coexec.errors import ModelError
 from coexec.frontend.digest import serialized, unreadable
@@ -38,8 +43,23 @@ def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
     elif not isinstance(built, bytes):
         model = serialized(built)
     if checked:
-        check_structure(model)
+        try:
+            check_structure(model)
+        except ModelError as error:
+            raise both(ModelError, _kind_of(model))(str(error)) from None
     return model
+
+
+def _kind_of(model: str | bytes) -> type[Exception]:
+    """What ONNX Runtime calls a model that is not sound."""
+    from coexec.frontend.structure import without_weights
+
+    kind: type[Exception] = InvalidGraph
+    try:
+        without_weights(model)
+    except ModelError:
+        kind = InvalidProtobuf
+    return kind if model else InvalidArgument
 
 
 def is_checked(source: Any, options: Any) -> bool:

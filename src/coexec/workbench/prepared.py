@@ -91,10 +91,10 @@ class Prepared:
     plan: Plan
     runnable: CompiledPlan | None = None
     """None on simulated devices."""
-    beside: "tuple[Prepared, ...]" = ()
-    """Plans for other devices that answer other requests at the same time (mode "throughput")."""
     candidates: tuple[Candidate, ...] = ()
     """What "auto" considered: what ran, the best first, then by prediction."""
+    beside: "tuple[Prepared, ...]" = ()
+    """Plans for other devices that answer other requests at the same time (mode "throughput")."""
 
     @property
     def compiled(self) -> CompiledPlan:
