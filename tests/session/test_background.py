@@ -24,6 +24,7 @@ from coexec.choosing.auto import Auto
 from coexec.choosing.serving import Serving
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
+from coexec.session import answering
 from coexec.workbench import Settings
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
@@ -74,6 +75,7 @@ def test_it_answers_at_once_and_says_what_was_decided(
 def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_WORTH_S", 0.0)
     monkeypatch.setattr(serving, "_KEPT", 2)
+    monkeypatch.setattr(answering, "_ACCOUNTED_S", -1.0)
     model = any_size().SerializeToString()
     own = onnxruntime.InferenceSession(model)
     with coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path) as session:

@@ -78,7 +78,7 @@ def test_wrong_names(session: coexec.InferenceSession) -> None:
         coexec.InferenceSession(branches(), providers=["NoExecutionProvider"]).close()
 
 
-def test_second_start_needs_no_onnx(tmp_path: Path) -> None:
+def test_second_start_needs_no_optimizer(tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -86,7 +86,7 @@ def test_second_start_needs_no_onnx(tmp_path: Path) -> None:
     program = (
         "import sys, coexec; s = coexec.InferenceSession(sys.argv[1], devices=sys.argv[2],"
         " cache=sys.argv[3], background=False);"
-        " print('onnx' in sys.modules, 'onnx_ir' in sys.modules)"
+        " print('onnxscript' in sys.modules, 'onnx_ir' in sys.modules)"
     )
     words = [sys.executable, "-c", program, str(tmp_path / "m.onnx"), ",".join(DEVICES)]
     said = [

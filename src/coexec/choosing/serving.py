@@ -39,7 +39,7 @@ _WORTH_S = 2.0
 will come, and planning takes as long."""
 _HEAD_START_S = 1.0
 """For the program to go on, before planning in the background begins."""
-_AGAIN_S = 30.0
+_AGAIN_S = 300.0
 """The same before a choice that was made in doubt is raced again."""
 
 _log = logging.getLogger("coexec")
@@ -86,6 +86,11 @@ class Serving:
         """Called by any thread when a plan has taken over."""
         self.doubt: Callable[[Running], str | None] = lambda running: None
         """Why a plan does not compute what the own session does; None if it does."""
+
+    @property
+    def any_running(self) -> bool:
+        """Whether any plan answers, of whatever shapes."""
+        return any(state.running is not None for state in list(self._states.values()))
 
     def running(self, shapes: Shapes) -> Running | None:
         """The plan that answers requests of these shapes; None: the engine's own session does."""
@@ -163,6 +168,7 @@ class Serving:
         state.running = None
         running.runner.close()
         self._give_up(state, error)
+        self.changed()
 
     def _give_up(self, state: _State, error: CoexecError) -> None:
         state.reason, state.decided = str(error), True
@@ -286,7 +292,7 @@ class Serving:
             old.runner.close()
         if self._closed:
             self._drop(state)
-        elif new is not None:
+        else:
             self.changed()
 
 

@@ -31,9 +31,11 @@ from coexec.session.signature import Signature
 from coexec.timing.trace import Trace
 from coexec.workbench import AUTO, Settings
 
-__all__ = ["AnsweringSession", "Unanswered"]
+__all__ = ["AnsweringSession", "Unanswered", "of_direct_run"]
 
 _T = TypeVar("_T")
+_ACCOUNTED_S = 0.05
+"""Of requests that went to ONNX Runtime's session, before it is looked which shapes they have."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,30 @@ class AnsweringSession(DescribedSession):
     _recorded: RecordedRuns | None = None
     """The runs of plans, while they are profiled."""
     _closed = False
+    _direct = False
+    """Whether requests go to ONNX Runtime's session without a look at plans: none is there."""
+    _unaccounted_s = 0.0
+    """Of requests that went there since the serving was told."""
+
+    def _run_directly(self, output_names: Sequence[str] | None, feeds: Any) -> list[Any]:
+        """The answer of ONNX Runtime's own session, with less around it than in its own `run`."""
+        start_s = time.monotonic()
+        TRAFFIC.begin()
+        names = output_names or [output.name for output in self._outputs_meta]
+        outputs: list[Any] = self._sess.run(names, feeds, None)
+        TRAFFIC.end()
+        self._unaccounted_s += time.monotonic() - start_s
+        if self._unaccounted_s > _ACCOUNTED_S:
+            seconds, self._unaccounted_s = self._unaccounted_s, 0.0
+            if self._serving is not None and (shapes := self._shapes_of(feeds)):
+                self._latest = shapes
+                self._serving.answered(shapes, seconds)
+        return outputs
+
+    def _choose_way(self) -> None:
+        """Go to ONNX Runtime's session directly, if no plan may answer."""
+        planned = self._serving is not None and self._serving.any_running
+        self._direct = not (planned or self._closed)
 
     @property
     def _running(self) -> Running | None:
@@ -204,3 +230,12 @@ class AnsweringSession(DescribedSession):
 def _cancelled(run_options: Any) -> Cancelled | None:
     """Whether another thread has ended the run by its options."""
     return None if run_options is None else lambda: bool(run_options.terminate)
+
+
+def of_direct_run(error: Exception) -> bool:
+    """Whether ONNX Runtime raised it in a direct run, and not a signal handler of the program."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    own = AnsweringSession._run_directly.__code__
+    return traceback is not None and traceback.tb_frame.f_code is own

@@ -17,13 +17,14 @@ from onnxruntime import OrtValue
 from coexec import arguments
 from coexec.arguments import check_values
 from coexec.cache import Cache
+from coexec.choosing.background import TRAFFIC
 from coexec.choosing.serving import Running, Serving
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import split_names, whole_cpu
 from coexec.errors import ClosedError, CoexecError, InputError, ModelError
 from coexec.ort import OrtSession, both
 from coexec.runtime.executor import Waiting
-from coexec.session.answering import AnsweringSession, Unanswered
+from coexec.session.answering import AnsweringSession, Unanswered, of_direct_run
 from coexec.session.asking import asked_of, is_dynamic
 from coexec.session.binding import IOBinding
 from coexec.session.comparing import why_different
@@ -159,8 +160,10 @@ class InferenceSession(AnsweringSession):
             sess_options, providers, provider_options, **ort_keywords,
         )  # fmt: skip
         self._begin(sess_options)
-        later = {"_closed", "_dynamic", "_latest", "_ours", "_pinned", "_recorded", "_replanner",
-                 "_serving", "_signature", "_unplanned"}  # fmt: skip
+        self._choose_way()
+        later = {"_closed", "_direct", "_dynamic", "_latest", "_ours", "_pinned", "_recorded",
+                 "_replanner", "_serving", "_signature", "_unaccounted_s",
+                 "_unplanned"}  # fmt: skip
         self._ours = (set(vars(self)) | later) - before
         """Names of what is not a subclass' own."""
 
@@ -240,6 +243,14 @@ class InferenceSession(AnsweringSession):
             ExecutionError: a device failed, and ONNX Runtime's own session too.
             TerminatedError: ``run_options.terminate`` was set.
         """
+        if self._direct and run_options is None and not self._decided:
+            try:
+                return self._run_directly(output_names, input_feed)
+            except Exception as error:
+                TRAFFIC.end()
+                if not of_direct_run(error):
+                    raise
+                # It is told below in our words, or the feeds need another form.
         if self._decided and isinstance(input_feed, Mapping):
             decided = self._decided
             input_feed = {n: fed for n, fed in input_feed.items() if n not in decided}
@@ -409,6 +420,7 @@ class InferenceSession(AnsweringSession):
         own thread runs stops that run: it raises `coexec.errors.ClosedError`.
         """
         self._closed = True
+        self._direct = False
         if self._pool is not None:
             self._pool[1].shutdown(wait=False)
         if self._serving is not None:
@@ -469,7 +481,10 @@ def _other_weights(session: "weakref.ref[InferenceSession]", running: Running) -
 def _give_back(session: "weakref.ref[InferenceSession]") -> None:
     """A plan answers from now on: free what ONNX Runtime holds, if nobody needs it."""
     alive = session()
-    if alive is None or (running := alive._running) is None or alive._serving is None:
+    if alive is None:
+        return
+    alive._choose_way()
+    if (running := alive._running) is None or alive._serving is None:
         return
     if alive.ort_is_open:
         alive._signature.keep(alive._serving.cache, running.prepared.work.given.digest)
