@@ -16,7 +16,8 @@ SAMPLE = [
     "castlike_FLOAT_to_BFLOAT16", "castlike_BFLOAT16_to_FLOAT", "castlike_FLOAT_to_FLOAT8E4M3FN",
     "castlike_no_saturate_FLOAT_to_FLOAT8E5M2", "qlinearmatmul_2D_uint8_float32",
     "dynamicquantizelinear_expanded", "matmulinteger", "sce_none_log_prob_expanded",
-    "group_normalization_example_expanded", "lstm_defaults",
+    "group_normalization_example_expanded", "lstm_defaults", "affine_grid_2d_expanded",
+    "rotary_embedding_with_rotary_dim_expanded",
 ]  # fmt: skip
 """Bodies, sequences, data-dependent shapes, texts, foreign and quantized types."""
 LEAST = 1346

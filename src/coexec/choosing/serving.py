@@ -19,7 +19,13 @@ from coexec.choosing import background
 from coexec.choosing.background import Job
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
-from coexec.errors import CoexecError, DegradedWarning, DeviceError, ExecutionError
+from coexec.errors import (
+    CoexecError,
+    DegradedWarning,
+    DeviceError,
+    ExecutionError,
+    ModelError,
+)
 from coexec.frontend.inputs import filled
 from coexec.runtime.runner import Runner
 from coexec.units import format_seconds
@@ -128,7 +134,8 @@ class Serving:
     def start_now(self, shapes: Shapes) -> None:
         """Plan for these shapes, and return when it is done.
 
-        A device that fails meanwhile is warned of, as one that fails later.
+        A device that fails meanwhile is warned of, as one that fails later; so is a model of which
+        no plan can be made, as ONNX Runtime has taken it.
 
         Raises:
             CoexecError: no plan can be had.
@@ -136,7 +143,7 @@ class Serving:
         asked, state = Asked(self.source, self._of(shapes)), self._state(shapes)
         try:
             self._take(state, asked.prepare())
-        except (DeviceError, ExecutionError) as error:
+        except (DeviceError, ExecutionError, ModelError) as error:
             self._give_up(state, error)
 
     def start_later(self, shapes: Shapes) -> None:

@@ -112,15 +112,29 @@ def read_lowered(
 def _carrying(
     value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], layout_ops: LayoutOps
 ) -> Iterable[str]:
-    """The values that ``value`` is made of by changes of layout alone, from the last to the first.
-
-    Engines also use Transpose for that: ONNX Runtime's quantised convolutions compute in NHWC.
-    """
-    while (node := nodes[maker[value]]).op_type == "Transpose" or _is_layout(node, layout_ops):
+    """What ``value`` is made of by changes of layout alone, from the last value to the first."""
+    while True:
+        node = nodes[maker[value]]
+        if not _is_layout(node, layout_ops) and not _is_nhwc(node, nodes, maker):
+            return
         value = node.input[0]
         if value not in maker:  # an input of the model is nobody's result, even unchanged
             return
         yield value
+
+
+def _is_nhwc(
+    node: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int]
+) -> bool:
+    """Whether it is the Transpose behind a quantised operator that ONNX Runtime runs in NHWC.
+
+    Other Transposes are the model's own: who reads what is before one has to wait for whoever makes
+    that, of which a plan may know nothing.
+    """
+    if node.op_type != "Transpose" or node.input[0] not in maker:
+        return False
+    before = nodes[maker[node.input[0]]]
+    return before.op_type.startswith("QLinear") or before.domain == "com.ms.internal.nhwc"
 
 
 def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
