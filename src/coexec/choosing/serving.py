@@ -40,7 +40,7 @@ _KEPT = 8
 """Shapes whose plans stay open, the latest first."""
 _RETURNED = 2
 """Requests of a shape, before it is looked for among the plans that were made before."""
-_WORTH_S = 2.0
+_WORTH_S = 15.0
 """Of answering requests of a shape that came with a request: before, nobody knows whether more
 will come, and planning takes as long."""
 _HEAD_START_S = 1.0
