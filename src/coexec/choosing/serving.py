@@ -30,6 +30,7 @@ from coexec.frontend.inputs import filled
 from coexec.runtime.runner import Runner
 from coexec.units import format_seconds
 from coexec.workbench import Prepared, Settings, opened_cache
+from coexec.workbench.given import GivenModel
 
 __all__ = ["Running", "Serving", "Shapes"]
 
@@ -107,6 +108,12 @@ class Serving:
         """Why the own session answers in place of the plan; None if all is as asked for."""
         state = self._states.get(shapes)
         return None if state is None else state.reason
+
+    @property
+    def is_told_quickly(self) -> bool:
+        """Whether it can be known without reading the model what was planned for it."""
+        of = self._settings
+        return GivenModel(self.source, of.shapes, self.cache, of.values).is_told_quickly
 
     def check(self) -> Asked:
         """What the settings ask for, for the shapes that are known without a request.

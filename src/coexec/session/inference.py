@@ -176,8 +176,10 @@ class InferenceSession(AnsweringSession):
         self._follow(serving)
         now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
         try:
-            asked = serving.check()
-            if now and asked.is_told_quickly and serving.start_known((), asked):
+            quick = serving.is_told_quickly
+            # What this machine has is in order: to look at it takes some milliseconds.
+            asked = serving.check() if quick or self._settings != self._by_default else None
+            if asked is not None and quick and now and serving.start_known((), asked):
                 return
         except ModelError as error:
             self._refuse(error)
@@ -203,6 +205,12 @@ class InferenceSession(AnsweringSession):
         serving.changed = partial(_give_back, session)
         if may_give_weights(self._given[1]):
             serving.doubt = partial(_other_weights, session)
+
+    @property
+    def _by_default(self) -> Settings:
+        """What no device, planner or engine is named in."""
+        of = self._settings
+        return Settings(shapes=of.shapes, values=of.values, cache=of.cache, mode=of.mode)
 
     def _refuse(self, error: ModelError) -> None:
         """Raise ``error`` in ONNX Runtime's own class too, if it does not take the model either."""
