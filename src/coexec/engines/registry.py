@@ -21,7 +21,7 @@ from coexec.errors import CoexecError, DeviceError, UsageError, first_line
 from coexec.system.hardware import Device, EngineInfo, System
 
 __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "installed",
-           "is_pretended", "kinds", "load_engine", "may_be_replaced", "open_device",
+           "is_pretended", "kinds", "load_engine", "open_device",
            "open_devices", "open_untried", "processors"]  # fmt: skip
 
 _GROUP = "coexec.engines"
@@ -348,12 +348,6 @@ def check_options(options: EngineOptions) -> None:
             raise UsageError(f"options are given for the engine {name!r}, which is none of "
                              f"{', '.join(engine_names())}")  # fmt: skip
         parsed(load_engine(name), options)
-
-
-def may_be_replaced(spec: Device) -> bool:
-    """Whether all CPU cores with their first engine can take over what this device computes."""
-    first = _first_for(Device("cpu", "cpu"))[0].name
-    return spec.kind != "cpu" or any(engine.name != first for engine in spec.engines)
 
 
 def is_pretended(spec: Device) -> bool:
