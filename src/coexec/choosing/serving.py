@@ -195,11 +195,10 @@ class Serving:
             if state.running is old:
                 self._take(state, prepared)
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is planned in the background any more."""
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    def wait(self) -> None:
+        """Until nothing is planned in the background for the first time any more."""
         for state in list(self._states.values()):
-            while _plans(state) and (end_s is None or time.monotonic() < end_s):
+            while _plans(state):
                 time.sleep(0.01)
 
     def close(self) -> None:
@@ -242,8 +241,8 @@ class Serving:
         """Plan in the background, unless the plan was made before; or only look whether it was."""
 
         def needed() -> bool:
-            found = again or not self._found(shapes, state)
-            if only_look or not found:
+            missing = again or not self._found(shapes, state)
+            if only_look or not missing:
                 state.job = None
                 return False
             return True
