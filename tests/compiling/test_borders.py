@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from graphs import hand_made
 from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
+from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices
 from coexec.frontend.check import plain_session, worst_difference
@@ -102,3 +104,47 @@ def test_the_profiler_cuts_every_task_apart(cache: Cache) -> None:
     assert all(module.operators for module in plan.modules)
     plan, _ = compiled(model, cache, lambda task: 0)
     assert len(plan.modules) == 1, "what is lowered for the profiler is not taken for a plan"
+
+
+def test_a_segment_reads_nothing_that_it_does_not_wait_for(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimizer that computes ``b`` from ``a``, which the plan does not know, is not followed."""
+    info = partial(onnx.helper.make_tensor_value_info, elem_type=1, shape=[4])
+    node = onnx.helper.make_node
+    imports = [onnx.helper.make_opsetid("", 17)]
+    given = [node("Neg", ["x"], ["a"]), node("Exp", ["x"], ["b"]), node("Mul", ["a", "b"], ["y"])]
+    model = load(make_model(given, [info("x")], [info("y")], imports))
+    written = [
+        node("Neg", ["x"], ["A"]),
+        node("Neg", ["A"], ["minus"]),
+        node("Exp", ["minus"], ["B"]),
+        node("Mul", ["A", "B"], ["y"]),
+        node("Identity", ["A"], ["border:a"], name="layout:a"),
+        node("Identity", ["B"], ["border:b"], name="layout:b"),
+    ]
+    followed = make_model(
+        written, [info("x")], [info("y"), info("border:a"), info("border:b")], imports
+    )
+
+    def lower(engine: OpenEngine, source: object, borders: object, folder: Path) -> Path:
+        onnx.save(followed, str(folder / "lowered.onnx"))
+        return folder / "lowered.onnx"
+
+    engine = type(open_devices([f"cpu:{usable_cores()[0]}"])[0].first)
+    monkeypatch.setattr(engine, "lower", lower)
+    plan, found = compiled(model, cache, lambda task: task.operators[0].op_type == "Exp")
+    own = [(segment.after, [t.name for t in m.inputs])
+           for segment, m in zip(plan.segments, plan.modules, strict=True)
+           if "Exp" in m.operators]  # fmt: skip
+    assert own == [((), ["x"])]
+    x = random_inputs(model.graph)["x"]
+    assert np.allclose(found["y"], -x * np.exp(x), rtol=1e-6)
+
+
+def make_model(
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto], imports: list[onnx.OperatorSetIdProto],
+) -> onnx.ModelProto:  # fmt: skip
+    graph = onnx.helper.make_graph(nodes, "hand made", inputs, outputs)
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)

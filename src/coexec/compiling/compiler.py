@@ -1,7 +1,8 @@
 """Make a plan ready to start: lower the model for each engine, cut it into the plan's segments."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.errors import ModelError, StoreError
 from coexec.frontend.extract import extract, tensor_part
-from coexec.frontend.lowered import Lowered, as_it_is, cut, read_lowered
+from coexec.frontend.lowered import Lowered, as_it_is, cut, premature, read_lowered
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array
+from coexec.frontend.module import Array, Module
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
-from coexec.ir.graph import Graph
+from coexec.ir.graph import Graph, Piece
 from coexec.plans.schedule import Part, Schedule, Segment
 from coexec.system.hardware import Place
 
@@ -25,6 +26,34 @@ __all__ = ["Compiler"]
 
 _PROTOBUF_BYTES = 16 << 20
 """Room for a lowered model without its weights, three times."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """What equal engines run of a plan."""
+
+    engine: OpenEngine
+    """One of them."""
+    engine_key: str
+    places: Sequence[Place]
+    pieces: Sequence[Piece]
+    whole: bool
+    """Whether the pieces are the whole model."""
+    written: Sequence[Part]
+    """What leaves its segments."""
+    borders: Sequence[str]
+    """The parts that segments exchange."""
+
+    @property
+    def named(self) -> Sequence[tuple[str, str]]:
+        """What tells it from other shares of the model."""
+        return [] if self.whole else [(p.task, str(p.region)) for p in self.pieces]
+
+    def source(self, model: Model, schedule: Schedule) -> ir.Model:
+        """These pieces as a model of their own."""
+        if self.whole:
+            return model.source
+        return extract(model, self.pieces, self.written, _foreign(schedule, self.places))
 
 
 class Compiler:
@@ -56,11 +85,10 @@ class Compiler:
                 made_in[part] = segment.index
                 if part != name:
                     parts.setdefault(name, []).append((part, region))
-        lowered = self._lower(schedule, devices, tasks_apart)
         returned = [
             part for n in graph.outputs for part, _ in parts.get(n, [(n, graph.tensors[n].whole)])
         ]
-        modules = cut(lowered, [s.place for s in schedule.segments], made_in, returned)
+        modules = self._cut(schedule, devices, made_in, returned, tasks_apart)
         constants = {
             name: _array(value.const_value)
             for name, value in self.model.source.graph.initializers.items()
@@ -76,53 +104,39 @@ class Compiler:
             modules,
         )
 
-    def _lower(
-        self, schedule: Schedule, devices: Sequence[OpenDevice], tasks_apart: bool
-    ) -> dict[Place, Lowered]:
-        """By place, what its engine will run of the plan; equal engines share one."""
-        alike: dict[str, list[Place]] = {}
-        opened = {place: engine_at(place, devices) for place in schedule.places}
-        for place, engine in opened.items():
-            device, info = engine.device, engine.info
-            key = f"{device.kind} {device.processor} {device.features} {info.name} {info.version}"
-            alike.setdefault(key, []).append(place)
-        found: dict[Place, Lowered] = {}
-        for key, places in alike.items():
-            lowered = self._lower_for(opened[places[0]], key, schedule, places, tasks_apart)
-            found |= dict.fromkeys(places, lowered)
-        return found
+    def _cut(
+        self, schedule: Schedule, devices: Sequence[OpenDevice], made_in: Mapping[str, int],
+        returned: Sequence[str], tasks_apart: bool,
+    ) -> tuple[Module, ...]:  # fmt: skip
+        """A module for each segment, none of which reads what its segment does not wait for.
 
-    def _lower_for(
-        self, engine: OpenEngine, engine_key: str, schedule: Schedule, places: Sequence[Place],
-        tasks_apart: bool,
-    ) -> Lowered:  # fmt: skip
-        """What these places run of the plan, with a border wherever segments exchange something.
-
-        Everything else is inside of one segment, where the engine may fuse as it likes.
+        An engine whose optimizer moves an operator across a border can make a segment need what the
+        plan knows nothing of. Such an engine gets the model as it is.
         """
-        graph = schedule.graph
-        own = [s for s in schedule.segments if s.place in places]
-        pieces = [piece for segment in own for piece in segment.pieces]
-        whole = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
-        read = {name for segment in schedule.segments for name, _ in segment.reads}
-        written = [part for segment in own for part in _made(segment, graph, tasks_apart)]
-        borders = [
-            tensor_part(*part, graph)
-            for part in written
-            if (tasks_apart or part[0] in read)
-            and not graph.tensors[part[0]].opaque  # those leave the model
-        ]
-        named = [] if whole else [(p.task, str(p.region)) for p in pieces]
-        text = f"{engine_key}{sorted(borders)}{named}"
+        shares = _shares(schedule, devices, tasks_apart)
+        lowered: dict[Place, Lowered] = {}
+        for share in shares:
+            lowered |= dict.fromkeys(share.places, self._lower(share, schedule))
+        modules = cut(lowered, schedule.segments, made_in, returned)
+        early = premature(modules, lowered, schedule.segments, made_in)
+        if not early:
+            return modules
+        for share in shares:
+            if not early.isdisjoint(share.places):
+                plain = as_it_is(share.source(self.model, schedule), share.borders)
+                lowered |= dict.fromkeys(share.places, plain)
+        return cut(lowered, schedule.segments, made_in, returned)
+
+    def _lower(self, share: _Share, schedule: Schedule) -> Lowered:
+        """What equal engines run of the plan, with borders; everything else they may fuse."""
+        text = f"{share.engine_key}{sorted(share.borders)}{share.named}"
         key = f"{self.model.digest}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if key in self._lowered:
             return self._lowered[key]
-        source = self.model.source
-        if not whole:
-            source = extract(self.model, pieces, written, _foreign(schedule, places))
-        lowered = self._restored(key, borders, engine)
+        lowered = self._restored(key, share.borders, share.engine)
         if lowered is None:
-            lowered = self._made(key, source, borders, engine)
+            source = share.source(self.model, schedule)
+            lowered = self._made(key, source, share.borders, share.engine)
         self._lowered[key] = lowered
         return lowered
 
@@ -166,6 +180,40 @@ class Compiler:
         except Exception:  # no disk has room, or whatever a file leads to that ends too early
             lowered = None
         return as_it_is(source, borders) if lowered is None else lowered
+
+
+def _shares(schedule: Schedule, devices: Sequence[OpenDevice], tasks_apart: bool) -> list[_Share]:
+    """The plan divided among unlike engines."""
+    alike: dict[str, list[OpenEngine]] = {}
+    places: dict[str, list[Place]] = {}
+    for place in schedule.places:
+        engine = engine_at(place, devices)
+        device, info = engine.device, engine.info
+        key = f"{device.kind} {device.processor} {device.features} {info.name} {info.version}"
+        alike.setdefault(key, []).append(engine)
+        places.setdefault(key, []).append(place)
+    return [
+        _share(schedule, engines[0], key, places[key], tasks_apart)
+        for key, engines in alike.items()
+    ]
+
+
+def _share(
+    schedule: Schedule, engine: OpenEngine, key: str, places: Sequence[Place], tasks_apart: bool
+) -> _Share:
+    graph = schedule.graph
+    own = [s for s in schedule.segments if s.place in places]
+    pieces = [piece for segment in own for piece in segment.pieces]
+    read = {name for segment in schedule.segments for name, _ in segment.reads}
+    written = [part for segment in own for part in _made(segment, graph, tasks_apart)]
+    borders = [
+        tensor_part(*part, graph)
+        for part in written
+        if (tasks_apart or part[0] in read)
+        and not graph.tensors[part[0]].opaque  # those leave the model
+    ]
+    whole = set(pieces) == {graph.whole_piece(task) for task in graph.tasks}
+    return _Share(engine, key, places, pieces, whole, written, borders)
 
 
 def _made(segment: Segment, graph: Graph, tasks_apart: bool) -> Sequence[Part]:

@@ -17,9 +17,10 @@ from coexec.frontend.stored import Stored, is_large
 from coexec.frontend.tensors import tensor_of
 from coexec.frontend.types import type_proto, type_text
 from coexec.ir.graph import Tensor
+from coexec.plans.schedule import Segment, ended_before
 from coexec.system.hardware import Place
 
-__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "read_lowered"]
+__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "premature", "read_lowered"]
 
 BORDER = "border:"
 """Before the names of the outputs that a device adds to a model while it lowers it."""
@@ -157,7 +158,7 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
 
 def cut(
     lowered: Mapping[Place, Lowered],
-    places: Sequence[Place],
+    segments: Sequence[Segment],
     made_in: Mapping[str, int],
     returned: Iterable[str],
 ) -> tuple[Module, ...]:
@@ -168,17 +169,16 @@ def cut(
 
     Args:
         lowered: by place; places of one engine share one.
-        places: of each segment.
         made_in: by name of a part, the segment that computes it.
         returned: names of parts that the caller gets.
     """
-    wanted: list[dict[str, None]] = [{} for _ in places]
-    carriers: list[list[str]] = [[] for _ in places]
-    for name, segment in made_in.items():
-        carriers[segment].append(lowered[places[segment]].carrier(name))
-    for segment, place in enumerate(places):
-        low = lowered[place]
-        _, inputs = _slice(low, carriers[segment], segment, made_in)
+    wanted: list[dict[str, None]] = [{} for _ in segments]
+    carriers: list[list[str]] = [[] for _ in segments]
+    for name, maker in made_in.items():
+        carriers[maker].append(lowered[segments[maker].place].carrier(name))
+    for index, segment in enumerate(segments):
+        low = lowered[segment.place]
+        _, inputs = _slice(low, carriers[index], index, made_in)
         for value in inputs:
             name = low.stands_for.get(value, value)
             if name in made_in:  # else it is an input of the model
@@ -187,9 +187,27 @@ def cut(
         if name in made_in:
             wanted[made_in[name]][name] = None
     return tuple(
-        _module(lowered[place], list(wanted[segment]), segment, made_in)
-        for segment, place in enumerate(places)
+        _module(lowered[segment.place], list(wanted[index]), index, made_in)
+        for index, segment in enumerate(segments)
     )
+
+
+def premature(
+    modules: Sequence[Module],
+    lowered: Mapping[Place, Lowered],
+    segments: Sequence[Segment],
+    made_in: Mapping[str, int],
+) -> set[Place]:
+    """The places of segments whose module reads what a segment makes that they do not wait for."""
+    ended = ended_before(segments)
+    found: set[Place] = set()
+    for segment, module in zip(segments, modules, strict=True):
+        stands_for = lowered[segment.place].stands_for
+        owners = (stands_for.get(t.name, t.name) for t in module.inputs)
+        makers = {made_in[name] for name in owners if name in made_in}
+        if not all(ended[segment.index] >> maker & 1 for maker in makers):
+            found.add(segment.place)
+    return found
 
 
 def _slice(
