@@ -109,7 +109,7 @@ def test_the_profiler_cuts_every_task_apart(cache: Cache) -> None:
 def test_a_segment_reads_nothing_that_it_does_not_wait_for(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An optimizer that computes ``b`` from ``a``, which the plan does not know, is not followed."""
+    """An optimizer that computes ``b`` from ``a`` is not followed: the plan does not know."""
     info = partial(onnx.helper.make_tensor_value_info, elem_type=1, shape=[4])
     node = onnx.helper.make_node
     imports = [onnx.helper.make_opsetid("", 17)]

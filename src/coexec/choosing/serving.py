@@ -130,10 +130,7 @@ class Serving:
         if prepared is None:
             return False
         state = self._state(shapes)
-        try:
-            self._take(state, prepared)
-        except CoexecError as error:
-            state.reason = str(error)
+        self._try(shapes, state, prepared)
         if asked.doubt is not None:
             self._submit(shapes, state, after_s=_AGAIN_S, again=True)
         return True
@@ -254,16 +251,27 @@ class Serving:
     def _found(self, shapes: Shapes, state: _State) -> bool:
         """Take the plan that lies in the cache; whether there was one."""
         try:
-            settings = replace(self._of(shapes), fresh=False)
-            prepared = Asked(self.source, settings).known
-            if prepared is None:
-                return False
-            self._take(state, prepared)
-            _log.info("%s: %s", self._name(shapes), _told(prepared))
+            prepared = Asked(self.source, replace(self._of(shapes), fresh=False)).known
         except CoexecError as error:
-            state.reason, state.decided = str(error), True
-            _log.warning("%s: its plan does not start: %s", self._name(shapes), error)
-        return True
+            self._cannot(shapes, state, error)
+            return True
+        if prepared is not None:
+            self._try(shapes, state, prepared)
+        return prepared is not None
+
+    def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
+        """Let a plan answer from now on, or tell why it cannot."""
+        try:
+            self._take(state, prepared)
+        except CoexecError as error:
+            self._cannot(shapes, state, error)
+            return
+        told = state.reason or _told(prepared)  # a plan with another answer is refused
+        _log.info("%s: %s", self._name(shapes), told)
+
+    def _cannot(self, shapes: Shapes, state: _State, error: CoexecError) -> None:
+        state.reason, state.decided = str(error), True
+        _log.warning("%s: its plan does not start: %s", self._name(shapes), error)
 
     def _prepared(
         self, shapes: Shapes, state: _State, began_s: float, error: CoexecError | None

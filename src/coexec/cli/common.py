@@ -182,7 +182,9 @@ def given_plan(path: Path | None, devices: str | None) -> tuple[Plan | None, str
     if path is None:
         return None, devices
     plan = _read_plan(path)
-    return plan, devices if devices is not None else ",".join(_needed(plan))
+    if devices is None and plan.places:  # a plan of no tasks names no device
+        devices = ",".join(_needed(plan))
+    return plan, devices
 
 
 def _needed(plan: Plan) -> list[str]:

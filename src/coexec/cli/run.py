@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from coexec.cli.common import (
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.cli.recorded import write_trace
-from coexec.errors import InputError
+from coexec.errors import InputError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
@@ -91,9 +92,7 @@ def command(
     if trace is not None:
         write_trace(trace, found, feeds, ran.makespan_s)
     if output is not None:
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **outputs)
-        write_file(output, buffer.getvalue())
+        write_file(output, _packed(outputs))
     unlike = differences(work, feeds, outputs) if check else {}
     if json:
         print_json({"latency_s": ran.makespan_s, "differences": unlike,
@@ -109,6 +108,23 @@ def command(
     refuse_difference(max(unlike.values(), default=0.0), work)
     if check and not json:
         out.print(f"check: equal to ONNX Runtime within {tolerance(work):.0e} of the largest value")
+
+
+def _packed(outputs: Mapping[str, Any]) -> bytes:
+    """The outputs as an .npz file; of a sequence, each array as NAME[0], NAME[1] and so on."""
+    arrays: dict[str, Array] = {}
+    for name, value in outputs.items():
+        values = {f"{name}[{i}]": v for i, v in enumerate(value)} if isinstance(value, list) else {
+            name: value}  # fmt: skip
+        unlike = [v for v in values.values() if not isinstance(v, np.ndarray | np.generic)]
+        if unlike:
+            raise UsageError(f"output {name!r} holds a {type(unlike[0]).__name__}, and .npz files "
+                             f"hold arrays only; run without --output")  # fmt: skip
+        arrays |= {n: np.asarray(v) for n, v in values.items()}
+    buffer = io.BytesIO()
+    texts = {n: a.astype(str) if a.dtype == object else a for n, a in arrays.items()}
+    np.savez(buffer, allow_pickle=False, **texts)
+    return buffer.getvalue()
 
 
 def _read_inputs(path: Path) -> Mapping[str, Array]:

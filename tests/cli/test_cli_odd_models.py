@@ -1,0 +1,52 @@
+"""Models without anything to compute, and outputs that are no arrays."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from small_models import from_nodes, tensor_info
+
+from coexec.cli import main
+from coexec.engines.detect import usable_cores
+
+TWO = ",".join(f"cpu:{core}" for core in usable_cores()[:2])
+
+
+def call(folder: Path, *words: str) -> int:
+    return main([*words, "--cache", str(folder / "cache")])
+
+
+def test_a_model_that_returns_its_input(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    x = tensor_info("x", [3])
+    path, plan, result = (str(tmp_path / n) for n in ("x.onnx", "plan.json", "out.npz"))
+    onnx.save(from_nodes([], [x], [x]), path)
+    assert call(tmp_path, "plan", path, "--devices", TWO, "--output", plan) == 0
+    assert call(tmp_path, "run", path, "--plan", plan, "--check", "--output", result) == 0
+    assert np.load(result)["x"].shape == (3,)
+    for verb in ("inspect", "explain", "simulate"):
+        assert call(tmp_path, verb, path, "--devices", TWO) == 0
+    capfd.readouterr()
+    assert call(tmp_path, "bench", path, "--devices", TWO, "--repeats", "2") == 0
+    printed = capfd.readouterr()
+    assert "alone" in printed.out and "not a plan" not in printed.out + printed.err
+
+
+def test_a_sequence_is_written_array_by_array(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proto = from_nodes(
+        [helper.make_node("Relu", ["x"], ["y"]),
+         helper.make_node("SequenceConstruct", ["x", "y"], ["s"])],
+        [tensor_info("x", [3])],
+        [helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    path, feeds, result = (str(tmp_path / n) for n in ("s.onnx", "in.npz", "out.npz"))
+    onnx.save(proto, path)
+    x = np.array([-1.0, 0.0, 2.0], np.float32)
+    np.savez(feeds, x=x)
+    assert call(tmp_path, "run", path, "--inputs", feeds, "--output", result) == 0
+    capfd.readouterr()
+    found = np.load(result)
+    assert np.array_equal(found["s[0]"], x) and np.array_equal(found["s[1]"], np.maximum(x, 0))
