@@ -25,7 +25,8 @@ def test_a_model_that_returns_its_input(tmp_path: Path, capfd: pytest.CaptureFix
     assert call(tmp_path, "plan", path, "--devices", TWO, "--output", plan) == 0
     assert call(tmp_path, "run", path, "--plan", plan, "--check", "--output", result) == 0
     assert np.load(result)["x"].shape == (3,)
-    for verb in ("inspect", "explain", "simulate"):
+    assert call(tmp_path, "inspect", path) == 0
+    for verb in ("explain", "simulate", "profile"):
         assert call(tmp_path, verb, path, "--devices", TWO) == 0
     capfd.readouterr()
     assert call(tmp_path, "bench", path, "--devices", TWO, "--repeats", "2") == 0
