@@ -25,9 +25,13 @@ from coexec.zoo import (
     nasnet_large,
     pnasnet_large,
     pnasnet_mobile,
+    posenet,
     resnet34,
+    retinaface,
     squeezenet,
+    style_transfer,
     vgg16,
+    yolov2,
 )
 
 MODELS: Mapping[str, Callable[[], ir.Model]] = MappingProxyType(
@@ -42,9 +46,13 @@ MODELS: Mapping[str, Callable[[], ir.Model]] = MappingProxyType(
         "nasnet_large": nasnet_large.build,
         "pnasnet_large": pnasnet_large.build,
         "pnasnet_mobile": pnasnet_mobile.build,
+        "posenet": posenet.build,
         "resnet34": resnet34.build,
+        "retinaface": retinaface.build,
         "squeezenet": squeezenet.build,
+        "style_transfer": style_transfer.build,
         "vgg16": vgg16.build,
+        "yolov2": yolov2.build,
     }
 )
 """Name -> builder, sorted by name."""

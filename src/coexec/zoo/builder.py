@@ -63,6 +63,13 @@ class Builder(SimpleLayers):
         y = self.conv(x, f"{name}/conv", channels, kernel, stride=stride, pad=pad)
         return self.relu(y, f"{name}/relu")
 
+    def conv_leaky_relu(
+        self, x: ir.Value, name: str, channels: int, kernel: int, slope: float
+    ) -> ir.Value:
+        """Conv "<name>/conv" that keeps the resolution, then LeakyRelu "<name>/leaky_relu"."""
+        y = self.conv(x, f"{name}/conv", channels, kernel, pad=kernel // 2)
+        return self.leaky_relu(y, f"{name}/leaky_relu", slope)
+
     def max_pool(
         self,
         x: ir.Value,

@@ -26,6 +26,10 @@ class SimpleLayers(Recording):
         high = self._constant("relu6/max", np.array(6, np.float32))
         return self._layer("Clip", [x, low, high], name, dims(x))
 
+    def leaky_relu(self, x: ir.Value, name: str, slope: float) -> ir.Value:
+        """x where it is positive, else slope * x, any shape."""
+        return self._layer("LeakyRelu", [x], name, dims(x), alpha=slope)
+
     def hard_swish(self, x: ir.Value, name: str) -> ir.Value:
         """x * min(max(x + 3, 0), 6) / 6, any shape."""
         return self._layer("HardSwish", [x], name, dims(x))
@@ -34,11 +38,19 @@ class SimpleLayers(Recording):
         """min(max(x + 3, 0), 6) / 6, any shape."""
         return self._layer("HardSigmoid", [x], name, dims(x), alpha=1 / 6)
 
-    def resize(self, x: ir.Value, name: str, height: int, width: int) -> ir.Value:
-        """[1, C, H, W] -> [1, C, height, width], bilinear."""
+    def resize(
+        self, x: ir.Value, name: str, height: int, width: int, *, mode: str = "linear"
+    ) -> ir.Value:
+        """[1, C, H, W] -> [1, C, height, width]; `mode` is that of ONNX, "linear" or "nearest"."""
         out = [*dims(x)[:2], height, width]
         sizes = self._constant(f"{name}/sizes", np.array(out, np.int64))
-        return self._layer("Resize", [x, None, None, sizes], name, out, mode="linear")
+        return self._layer("Resize", [x, None, None, sizes], name, out, mode=mode)
+
+    def space_to_depth(self, x: ir.Value, name: str, block: int) -> ir.Value:
+        """[1, C, H, W] -> [1, C * block^2, H / block, W / block]: squares become channels."""
+        batch, channels, height, width = dims(x)
+        out = [batch, channels * block**2, height // block, width // block]
+        return self._layer("SpaceToDepth", [x], name, out, blocksize=block)
 
     def flatten(self, x: ir.Value, name: str) -> ir.Value:
         """[1, ...] -> [1, product of the rest]."""
