@@ -4,8 +4,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from coexec.__about__ import __version__ as __version__
+
 if TYPE_CHECKING:
-    __version__: str
     from coexec.cache import Cache
     from coexec.errors import CoexecError
     from coexec.frontend.load import load
@@ -62,8 +63,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Names are imported when first used: planning alone needs no engine, and starts at once.
-    if name == "__version__":
-        return _version()
     if name in _HOME:
         return getattr(import_module(f"coexec.{_HOME[name]}"), name)
     if not name.startswith("_") and find_spec(f"coexec.{name}") is None:
@@ -72,12 +71,3 @@ def __getattr__(name: str) -> Any:
         if hasattr(theirs, name):
             return getattr(theirs, name)
     raise AttributeError(f"module 'coexec' has no attribute {name!r}")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("coexec")
-    except PackageNotFoundError:  # it runs from a folder and was not installed
-        return "unknown"

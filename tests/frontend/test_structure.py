@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from small_models import branches, from_nodes, tensor_info
 
 from coexec.errors import ModelError
+from coexec.frontend import messages
 from coexec.frontend.structure import check_structure
 from coexec.frontend.wire import hollow
 
@@ -224,33 +225,87 @@ def test_values_of_every_size(kind: str, raw: bool) -> None:
 def test_imports_nothing_heavy() -> None:
     words = (
         "import sys; from coexec.frontend.structure import check_structure; "
-        "print([m for m in ('onnx_ir', 'onnxscript', 'onnxruntime') if m in sys.modules])"
+        "print([m for m in ('onnx', 'onnx_ir', 'onnxscript', 'onnxruntime') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def without_raw(proto: onnx.ModelProto) -> onnx.ModelProto:
-    for tensor in proto.graph.initializer:
-        tensor.ClearField("raw_data")
+WHOLE = branches(width=1, channels=2, size=4).SerializeToString()
+
+
+def with_texts() -> onnx.ModelProto:
+    """A model that has a "text" wherever ONNX has a place for one, in graph, body and function."""
+    proto = body_that("later")
+    proto.functions.append(helper.make_function(
+        "text", "text", ["text"], ["text"], [node("text", ["text"], ["text"], "text")], [],
+        doc_string="text"))  # fmt: skip
+    for graph in (proto.graph, proto.graph.node[0].attribute[0].g):
+        graph.doc_string = graph.node[0].doc_string = "text"
+        graph.input.add(name="text", doc_string="text").type.tensor_type.shape.dim.add(
+            dim_param="text")  # fmt: skip
+        graph.initializer.add(name="text", string_data=[b"text"])
+        graph.initializer[0].external_data.add(key="text", value="text")
+        graph.metadata_props.add(key="text", value="text")
+    proto.producer_name = proto.domain = "text"
+    proto.metadata_props.add(key="text", value="text")
     return proto
 
 
-WHOLE = branches(width=1, channels=2, size=4).SerializeToString()
+def test_the_messages_are_those_of_onnx() -> None:
+    """Also where ``onnx`` is imported after them."""
+    words = (
+        "from coexec.frontend import messages; import onnx; "
+        "print(messages.ModelProto is onnx.ModelProto, messages.TensorProto is onnx.TensorProto)"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+    assert messages.ModelProto is onnx.ModelProto
+
+
+def test_every_text_is_utf8() -> None:
+    """Bytes of strings need not be; a text that is not UTF-8 is refused wherever it stands."""
+    content = with_texts().SerializeToString()
+    places = [i for i in range(len(content)) if content.startswith(b"text", i)]
+    passed = 0
+    for place in places:
+        try:
+            check_structure(content[:place] + b"\xff" + content[place + 1 :])
+            passed += 1
+        except ModelError as error:
+            assert r"b'\xffext' is no text in UTF-8" in str(error)
+    assert passed == 2 < len(places)  # the strings of two weights
+
+
+@settings(max_examples=200, deadline=None)
+@given(changes=st.dictionaries(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), max_size=3))
+def test_messages_with_sound_texts_say_the_same(changes: dict[int, int]) -> None:
+    content = bytearray(WHOLE)
+    for place, byte in changes.items():
+        content[place] = byte
+    try:
+        strict = messages.StrictModelProto.FromString(bytes(content))
+    except DecodeError:
+        return  # the other class is asked then
+    again = onnx.load_model_from_string(strict.SerializeToString())
+    assert again == onnx.load_model_from_string(bytes(content))
 
 
 @settings(max_examples=200, deadline=None)
 @given(
+    large_bytes=st.sampled_from([0, 40, 200]),
     cut=st.integers(0, len(WHOLE)),
     changes=st.dictionaries(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), max_size=3),
 )
-def test_leaving_weights_out_changes_nothing_else(cut: int, changes: dict[int, int]) -> None:
+def test_leaving_weights_out_changes_nothing_else(
+    large_bytes: int, cut: int, changes: dict[int, int]
+) -> None:
     """Whatever bytes: both decode to the same, or neither does."""
     content = bytearray(WHOLE)
     for place, byte in changes.items():
         content[place] = byte
     content = content[: cut if cut % 2 else len(content)]
-    small = hollow(memoryview(content))
+    small = hollow(memoryview(content), large_bytes)
     try:
         proto = onnx.load_model_from_string(bytes(content))
     except DecodeError:
@@ -260,10 +315,15 @@ def test_leaving_weights_out_changes_nothing_else(cut: int, changes: dict[int, i
     if small.raw_bytes is None:
         assert small.content == content
         return
-    sizes = [len(t.raw_data) if t.HasField("raw_data") else None for t in proto.graph.initializer]
-    assert list(small.raw_bytes) == sizes
     decoded = onnx.load_model_from_string(small.content)
-    assert decoded.SerializeToString() == without_raw(proto).SerializeToString()
+    for kept, size, whole in zip(
+        decoded.graph.initializer, small.raw_bytes, proto.graph.initializer, strict=True
+    ):
+        assert size is not None or whole.ByteSize() < large_bytes or not whole.HasField("raw_data")
+        if size is not None:
+            assert size == len(whole.raw_data) and not kept.HasField("raw_data")
+            kept.raw_data = whole.raw_data
+    assert decoded.SerializeToString() == proto.SerializeToString()
 
 
 def test_weights_are_not_read(tmp_path: Path) -> None:

@@ -78,6 +78,29 @@ def test_wrong_names(session: coexec.InferenceSession) -> None:
         coexec.InferenceSession(branches(), providers=["NoExecutionProvider"]).close()
 
 
+def test_the_first_answer_needs_little(tmp_path: Path) -> None:
+    """What reads, plans and describes models is not imported before it is needed."""
+    import subprocess
+    import sys
+
+    onnx.save(branches(), str(tmp_path / "m.onnx"))
+    program = (
+        "import sys, numpy as np, onnxruntime; before = set(sys.modules); import coexec;"
+        " s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2]);"
+        " s.run(None, {'x': np.ones((1, 3, 20, 20), np.float32)});"
+        " print(*{m.partition('.')[0] for m in set(sys.modules) - before});"
+        " print(*(m for m in sys.modules if m.count('.') < 2))"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "m.onnx"), str(tmp_path / "c")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    packages, modules = map(set, map(str.split, done.stdout.splitlines()))
+    assert "coexec" in packages
+    heavy = {"onnx", "onnx_ir", "onnxscript", "ml_dtypes", "ortools", "highspy", "multiprocessing",
+             "email", "rich", "typer"}  # fmt: skip
+    assert not packages & heavy
+    assert not modules & {"importlib.metadata", "numpy.random"}
+
+
 def test_second_start_needs_no_optimizer(tmp_path: Path) -> None:
     import subprocess
     import sys

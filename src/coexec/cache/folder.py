@@ -5,8 +5,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import platformdirs
 import xxhash
 
+from coexec.__about__ import __version__
 from coexec.cache.drafts import Drafts
 from coexec.cache.entries import Entry, decode, encode
 from coexec.cache.scratch import in_scratch
@@ -33,20 +33,15 @@ LIMIT_BYTES = 8 << 30
 _FORM = "3"
 """Raised when entries have other files, or files of another form, than before."""
 
+_MAKER = f"coexec {__version__} form {_FORM}"
+"""Which coexec makes entries: no other one reads them."""
+
 _open: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
 
 def default_cache_folder() -> Path:
     """The user's cache folder for coexec, as the operating system wants it."""
     return Path(platformdirs.user_cache_dir("coexec"))
-
-
-@cache
-def _maker() -> str:
-    """Which coexec makes entries: no other one reads them."""
-    with suppress(PackageNotFoundError):
-        return f"coexec {version('coexec')} form {_FORM}"
-    return f"coexec form {_FORM}"
 
 
 class Cache:
@@ -147,7 +142,7 @@ class Cache:
 
     def _place(self, kind: str, key: str) -> tuple[Path, str]:
         """File and full name of an entry. Other versions of coexec have other files."""
-        name = f"{_maker()} {kind} {key}"
+        name = f"{_MAKER} {kind} {key}"
         return self.root / kind / xxhash.xxh3_128_hexdigest(name.encode()), name
 
     def _refused(self, error: OSError) -> None:

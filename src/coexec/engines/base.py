@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -314,6 +313,8 @@ def aligned_empty(tensor: Tensor) -> Array:
 
 
 def _version(distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(distribution)
     except PackageNotFoundError:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coexec.engines import detect, trial
 from coexec.engines.base import Engine, OpenEngine, Processor
@@ -19,6 +19,9 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
 from coexec.errors import CoexecError, DeviceError, UsageError, first_line
 from coexec.system.hardware import Device, EngineInfo, System
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "installed",
            "is_pretended", "kinds", "load_engine", "open_device",
@@ -45,7 +48,9 @@ class Driven:
 
 
 @cache
-def _entries() -> Mapping[str, EntryPoint]:
+def _entries() -> "Mapping[str, EntryPoint]":
+    from importlib.metadata import entry_points  # imports the parsers of e-mails
+
     return {entry.name: entry for entry in entry_points(group=_GROUP)}
 
 

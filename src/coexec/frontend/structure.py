@@ -1,4 +1,4 @@
-"""Is a model sound enough to be handed to an engine? Imports nothing heavier than ``onnx``.
+"""Is a model sound enough to be handed to an engine? Does not import ``onnx``.
 
 Engines are written in C++ and trust what they are given more than one may trust a download. This
 looks at what a model says, not at the values of its weights, which stay where they are. What ONNX
@@ -9,22 +9,26 @@ custom domains, functions, sequences, weights that are damaged and not used.
 import mmap
 import os
 import stat
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import onnx
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coexec.errors import ModelError
 from coexec.frontend.folders import ModelFolders, unreadable
+from coexec.frontend.messages import ModelProto, StrictModelProto, TensorProto
 from coexec.frontend.weights import require_values
 from coexec.frontend.wire import Hollow, hollow
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["check_proto", "check_structure", "decoded", "opened", "without_weights"]
 
 _MOST_NESTED = 100
 """Messages inside of each other: protobuf decodes no more."""
+_LARGE_BYTES = 1 << 12
+"""Weights below are decoded with the rest: to copy them takes less time than to leave them out."""
 _MOST_NODES = 2_000_000
 """With functions in the place of their calls: each node takes an engine about a KiB."""
 
@@ -32,7 +36,7 @@ _Function = tuple[str, str, str]
 """Domain, name and overload."""
 
 
-def check_structure(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> None:
+def check_structure(source: "str | os.PathLike[str] | bytes | onnx.ModelProto") -> None:
     """Raise ModelError unless ``source`` is a sound model. It is not changed.
 
     Sound is: it can be decoded, its texts are UTF-8, it has a graph; weights that are used have as
@@ -45,15 +49,15 @@ def check_structure(source: str | os.PathLike[str] | bytes | onnx.ModelProto) ->
     Raises:
         ModelError: in one line, with the remedy.
     """
-    if isinstance(source, onnx.ModelProto):
+    if isinstance(source, ModelProto):
         check_proto(source, "the ModelProto", None)
     else:
         what, path, small = _small(source)
-        check_proto(decoded(small.content, what), what, path, small)
+        check_proto(_strictly_decoded(small.content, what), what, path, small)
 
 
-def without_weights(source: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
-    """What a model says, without the raw data of its weights.
+def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto":
+    """What a model says, without the raw data of its large weights.
 
     Raises:
         ModelError: it cannot be read.
@@ -65,7 +69,7 @@ def without_weights(source: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
 def _small(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Hollow]:
     """What to call a model, its path, and its content without weights."""
     if isinstance(source, bytes):
-        return "the model given as bytes", None, hollow(memoryview(source))
+        return "the model given as bytes", None, hollow(memoryview(source), _LARGE_BYTES)
     path = Path(source)
     return repr(str(path)), path, _hollow_file(path)
 
@@ -94,20 +98,21 @@ def _hollow_file(path: Path) -> Hollow:
             mmap.mmap(file, 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as content,
         ):
-            return hollow(content)
+            return hollow(content, _LARGE_BYTES)
     except (OSError, ValueError):  # empty, or on a disk that cannot be mapped
-        return hollow(memoryview(path.read_bytes()))
+        return hollow(memoryview(path.read_bytes()), _LARGE_BYTES)
     finally:
         os.close(file)
 
 
-def decoded(content: bytes, what: str) -> onnx.ModelProto:
+def decoded(content: bytes, what: str) -> "onnx.ModelProto":
     """
     Raises:
         ModelError: it is cut off, something else, or nested too deeply.
     """
     try:
-        return onnx.load_model_from_string(content)
+        proto: onnx.ModelProto = ModelProto.FromString(content)
+        return proto
     except Exception:
         raise ModelError(
             f"{what} ({len(content)} bytes) is not an ONNX model or is cut off: its protobuf "
@@ -115,8 +120,16 @@ def decoded(content: bytes, what: str) -> onnx.ModelProto:
         ) from None
 
 
+def _strictly_decoded(content: bytes, what: str) -> Any:
+    """As `decoded`, by the class that vouches for the texts if it can be."""
+    try:
+        return StrictModelProto.FromString(content)
+    except Exception:
+        return decoded(content, what)
+
+
 def check_proto(
-    proto: onnx.ModelProto, what: str, path: Path | None, small: Hollow | None = None
+    proto: "onnx.ModelProto", what: str, path: Path | None, small: Hollow | None = None
 ) -> None:
     """`check_structure` of a decoded model.
 
@@ -128,7 +141,8 @@ def check_proto(
     if not proto.HasField("graph"):
         raise ModelError(f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
                          f"graph; export or download it again")  # fmt: skip
-    broken = next(_broken_texts(proto, 0, what), None)
+    checked = isinstance(proto, StrictModelProto)
+    broken = None if checked else next(_broken_texts(proto, 0, what), None)
     if broken is not None:
         raise ModelError(f"{what} is damaged: {broken!r} is no text in UTF-8; export or download "
                          f"it again")  # fmt: skip
@@ -146,7 +160,7 @@ def _broken_texts(message: Any, depth: int, what: str) -> Iterator[bytes]:
     if depth > _MOST_NESTED:
         raise ModelError(f"{what} has bodies of nodes in bodies of nodes, {depth} messages deep, "
                          f"{_MOST_NESTED} are possible; export it again")  # fmt: skip
-    if isinstance(message, onnx.TensorProto):  # to list its fields would copy its values
+    if isinstance(message, TensorProto):  # to list its fields would copy its values
         fields: list[Any] = [message.name, message.external_data]
     else:
         fields = [v for f, v in message.ListFields() if f.type in (f.TYPE_STRING, f.TYPE_MESSAGE)]
@@ -159,22 +173,31 @@ def _broken_texts(message: Any, depth: int, what: str) -> Iterator[bytes]:
                 yield from _broken_texts(value, depth + 1, what)
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def _held(node: "onnx.NodeProto") -> "tuple[list[onnx.TensorProto], list[onnx.GraphProto]]":
+    """The constants and the bodies in the attributes of a node."""
+    tensors: list[onnx.TensorProto] = []
+    bodies: list[onnx.GraphProto] = []
     for attribute in node.attribute:
+        if attribute.HasField("t"):
+            tensors.append(attribute.t)
         if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+            bodies.append(attribute.g)
+        if attribute.HasField("sparse_tensor"):
+            tensors += attribute.sparse_tensor.values, attribute.sparse_tensor.indices
+        tensors += attribute.tensors
+        bodies += attribute.graphs
+    return tensors, bodies
 
 
-def _inner(nodes: Any) -> Iterator[onnx.NodeProto]:
+def _inner(nodes: Any) -> "Iterator[onnx.NodeProto]":
     """The nodes and those of their bodies, at any depth."""
     for node in nodes:
         yield node
-        for body in _bodies(node):
+        for body in _held(node)[1]:
             yield from _inner(body.node)
 
 
-def _check_functions(proto: onnx.ModelProto, what: str) -> None:
+def _check_functions(proto: "onnx.ModelProto", what: str) -> None:
     """Refuse functions that call themselves, or whose calls double at each of many levels."""
     if not proto.functions:
         return
@@ -202,7 +225,7 @@ def _check_functions(proto: onnx.ModelProto, what: str) -> None:
 class _Scope(NamedTuple):
     """A graph or body that is checked, with the weights that are left out of its messages."""
 
-    graph: onnx.GraphProto
+    graph: "onnx.GraphProto"
     outer: tuple[Container[str], ...] = ()
     """Names of the values around it, level by level: to join them would be slow for many bodies."""
     raw_bytes: tuple[int | None, ...] = ()
@@ -215,42 +238,46 @@ class _Check:
         self._what = what
         self._folders = folders
 
-    def model(self, proto: onnx.ModelProto, raw_bytes: tuple[int | None, ...]) -> None:
+    def model(self, proto: "onnx.ModelProto", raw_bytes: tuple[int | None, ...]) -> None:
         """Raise ModelError unless the graph, its bodies and the functions are sound."""
         self._graph(_Scope(proto.graph, raw_bytes=raw_bytes))
         for function in proto.functions:  # their values are known where they are called
             for node in _inner(function.node):
-                self._attributes(node)
-                for body in _bodies(node):
-                    for tensor in body.initializer:
-                        self._tensor(tensor)
+                tensors, bodies = _held(node)
+                for tensor in (*tensors, *(t for body in bodies for t in body.initializer)):
+                    self._tensor(tensor)
 
     def _graph(self, scope: _Scope) -> set[str]:
         """Check a graph; the names of outer values that it reads."""
         graph, given = scope.graph, _named(scope.graph)
-        made = self._made(graph, given)
+        nodes = list(graph.node)
+        made = self._made(nodes, given)
         levels = (*scope.outer, given, made)
         needs: list[set[str]] = []
-        for node in graph.node:
-            self._attributes(node)
-            lost = next((n for n in node.input if n and not _is_known(n, levels)), None)
+        for node in nodes:
+            tensors, bodies = _held(node) if node.attribute else ((), ())
+            for tensor in tensors:
+                self._tensor(tensor)
+            inputs = list(node.input)
+            outer = [n for n in inputs if n and n not in made and n not in given]
+            lost = next((n for n in outer if not _is_known(n, scope.outer)), None)
             if lost is not None:
                 raise ModelError(
                     f"{self._what}: the {node.op_type!r} node {node.name!r} reads {lost!r}, which "
                     f"is no input or weight and which no node computes; export the model again"
                 )
-            inside = (self._graph(_Scope(body, levels)) for body in _bodies(node))
-            needs.append(set(node.input).union(*inside))
+            inside = (self._graph(_Scope(body, levels)) for body in bodies)
+            needs.append(set(inputs).union(*inside))
         self._require_outputs(graph, levels)
         self._require_order(graph, needs, made)
         read = {v.name for v in graph.output}.union(*needs)
         self._weights(scope, read)
         return read - given - made.keys()
 
-    def _made(self, graph: onnx.GraphProto, given: Container[str]) -> Mapping[str, int]:
+    def _made(self, nodes: "Sequence[onnx.NodeProto]", given: Container[str]) -> Mapping[str, int]:
         """By value, the node that computes it."""
         found: dict[str, int] = {}
-        for index, node in enumerate(graph.node):
+        for index, node in enumerate(nodes):
             for name in node.output:
                 if name and (name in found or name in given):
                     raise ModelError(f"{self._what} computes {name!r} twice, or computes an input "
@@ -259,7 +286,9 @@ class _Check:
         found.pop("", None)
         return found
 
-    def _require_outputs(self, graph: onnx.GraphProto, levels: tuple[Container[str], ...]) -> None:
+    def _require_outputs(
+        self, graph: "onnx.GraphProto", levels: tuple[Container[str], ...]
+    ) -> None:
         names = (v.name for v in graph.output)
         lost = next((n for n in names if not n or not _is_known(n, levels)), None)
         if lost is not None:
@@ -267,7 +296,7 @@ class _Check:
                              f"which nothing computes; export it again")  # fmt: skip
 
     def _require_order(
-        self, graph: onnx.GraphProto, needs: list[set[str]], made: Mapping[str, int]
+        self, graph: "onnx.GraphProto", needs: list[set[str]], made: Mapping[str, int]
     ) -> None:
         """Raise ModelError if a node waits for itself. The order in the file does not matter."""
         if all(made.get(n, -1) < i for i, names in enumerate(needs) for n in names):
@@ -292,16 +321,7 @@ class _Check:
                 self._tensor(sparse.values)
                 self._tensor(sparse.indices)
 
-    def _attributes(self, node: onnx.NodeProto) -> None:
-        for attribute in node.attribute:
-            tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
-            sparse = attribute.sparse_tensor if attribute.HasField("sparse_tensor") else None
-            if sparse is not None:
-                tensors += [sparse.values, sparse.indices]
-            for tensor in tensors:
-                self._tensor(tensor)
-
-    def _tensor(self, tensor: onnx.TensorProto, raw_bytes: int | None = None) -> None:
+    def _tensor(self, tensor: "onnx.TensorProto", raw_bytes: int | None = None) -> None:
         require_values(tensor, raw_bytes, self._folders)
 
 
@@ -309,7 +329,7 @@ def _is_known(name: str, levels: tuple[Container[str], ...]) -> bool:
     return any(name in names for names in levels)
 
 
-def _named(graph: onnx.GraphProto) -> set[str]:
+def _named(graph: "onnx.GraphProto") -> set[str]:
     """Names of inputs and weights."""
     weights = {t.name for t in graph.initializer}
     weights |= {t.values.name for t in graph.sparse_initializer}

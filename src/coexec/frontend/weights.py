@@ -1,16 +1,20 @@
 """Does a weight have as many bytes as its shape and type say? Looks at no value."""
 
 import math
-
-import onnx
+from typing import TYPE_CHECKING
 
 from coexec.errors import ModelError
 from coexec.frontend.folders import ModelFolders
+from coexec.frontend.messages import TensorProto
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["require_values"]
 
-_KIND = onnx.TensorProto
+_KIND = TensorProto
 _TYPES = frozenset(_KIND.DataType.values()) - {_KIND.UNDEFINED}
+_EXTERNAL, _STRING = _KIND.EXTERNAL, _KIND.STRING
 
 _STORED: dict[int, tuple[int, str, float]] = {
     _KIND.FLOAT: (32, "float_data", 1),
@@ -33,7 +37,7 @@ onnx.proto says so. Types that came later are left to the engine."""
 
 
 def require_values(
-    tensor: onnx.TensorProto, raw_bytes: int | None, folders: ModelFolders | None
+    tensor: "onnx.TensorProto", raw_bytes: int | None, folders: ModelFolders | None
 ) -> None:
     """Raise ModelError unless ``tensor`` has its values, all of them and no more.
 
@@ -41,32 +45,37 @@ def require_values(
         raw_bytes: length of the raw data if it was left out of ``tensor``, else None.
         folders: where external values may lie; None: nowhere.
     """
-    name, dims = tensor.name, list(tensor.dims)
-    what = f"weight {name!r} of shape {dims}".replace(", ", ",")
-    if min(dims, default=0) < 0 or tensor.data_type not in _TYPES:
-        raise ModelError(f"{what} and type {tensor.data_type} does not hold what it should; "
+    dims, kind = tuple(tensor.dims), tensor.data_type
+    if min(dims, default=0) < 0 or kind not in _TYPES:
+        raise ModelError(f"{_named(tensor)} and type {kind} does not hold what it should; "
                          f"export the model or download it again")  # fmt: skip
     count = math.prod(dims)
-    bits, field, entries = _STORED.get(tensor.data_type, (0, "", 0))
-    if tensor.data_location == _KIND.EXTERNAL:
+    bits, field, entries = _STORED.get(kind, (0, "", 0))
+    if tensor.data_location == _EXTERNAL:
         _require_file(tensor, (count * bits + 7) // 8, folders)
-    elif tensor.data_type == _KIND.STRING:
-        _require_count(what, len(tensor.string_data), count, "texts")
+    elif kind == _STRING:
+        _require_count(tensor, len(tensor.string_data), count, "texts")
     elif raw_bytes is not None or tensor.HasField("raw_data"):
         have = len(tensor.raw_data) if raw_bytes is None else raw_bytes
         if bits:
-            _require_count(what, have, (count * bits + 7) // 8, "bytes")
+            _require_count(tensor, have, (count * bits + 7) // 8, "bytes")
     elif bits:
-        _require_count(what, len(getattr(tensor, field)), math.ceil(count * entries), "values")
+        _require_count(tensor, len(getattr(tensor, field)), math.ceil(count * entries), "values")
 
 
-def _require_count(what: str, have: int, need: int, unit: str) -> None:
+def _named(tensor: "onnx.TensorProto") -> str:
+    return f"weight {tensor.name!r} of shape {list(tensor.dims)}".replace(", ", ",")
+
+
+def _require_count(tensor: "onnx.TensorProto", have: int, need: int, unit: str) -> None:
     if have != need:
-        raise ModelError(f"{what} does not hold what it should: {have} {unit}, {need} are needed; "
-                         f"export the model or download it again")  # fmt: skip
+        raise ModelError(f"{_named(tensor)} does not hold what it should: {have} {unit}, {need} "
+                         f"are needed; export the model or download it again")  # fmt: skip
 
 
-def _require_file(tensor: onnx.TensorProto, size_bytes: int, folders: ModelFolders | None) -> None:
+def _require_file(
+    tensor: "onnx.TensorProto", size_bytes: int, folders: ModelFolders | None
+) -> None:
     entries = {item.key: item.value for item in tensor.external_data}
     if folders is None:
         raise ModelError(

@@ -5,7 +5,7 @@ the encoding of protocol buffers (https://protobuf.dev/programming-guides/encodi
 row of fields, each a key, which is its number and wire type, and its content.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 __all__ = ["Hollow", "hollow"]
@@ -18,12 +18,13 @@ _MOST_KEY_BITS = 32
 
 
 class Hollow(NamedTuple):
-    """A serialized ModelProto without the raw data of its graph's initializers."""
+    """A serialized ModelProto without the raw data of its graph's large initializers."""
 
     content: bytes
     raw_bytes: tuple[int | None, ...] | None
-    """By initializer, the length of its raw data, None if it has none. None: nothing is left out,
-    as the content is not encoded as expected; decoding it tells what is wrong."""
+    """By initializer, the length of the raw data that is left out of it, None if none is. None:
+    nothing is left out: nothing is large, or the content is not encoded as expected, and decoding
+    it tells what is wrong."""
 
 
 class _Field(NamedTuple):
@@ -36,27 +37,38 @@ class _Field(NamedTuple):
     stop: int
 
 
-def hollow(content: memoryview) -> Hollow:
-    """``content``, a serialized ModelProto, without its large part. It is mapped or in memory."""
+def hollow(content: memoryview, large_bytes: int = 0) -> Hollow:
+    """``content``, a serialized ModelProto, without its large part. It is mapped or in memory.
+
+    Args:
+        large_bytes: initializers whose messages are smaller are left as they are.
+    """
     parts: list[bytes] = []
     sizes: list[int | None] = []
     try:
         for field in _fields(content, 0, len(content)):
             if (field.number, field.wire) == (_GRAPH, _BYTES):
-                parts += _message(_GRAPH, _without_weights(content, field, sizes))
+                parts += _message(_GRAPH, _without_weights(content, field, sizes, large_bytes))
             else:
                 parts.append(bytes(content[field.begin : field.stop]))
     except ValueError:
         return Hollow(bytes(content), None)
+    if not any(sizes):
+        return Hollow(bytes(content), None)
     return Hollow(b"".join(parts), tuple(sizes))
 
 
-def _without_weights(content: memoryview, graph: _Field, sizes: list[int | None]) -> bytes:
-    """A GraphProto without the raw data of its initializers, whose lengths go to ``sizes``."""
+def _without_weights(
+    content: memoryview, graph: _Field, sizes: list[int | None], large_bytes: int
+) -> list[bytes]:
+    """A GraphProto, in parts, without raw data of initializers, whose lengths go to ``sizes``."""
     parts: list[bytes] = []
+    kept_from = graph.start  # what follows up to the next large one is copied at once
     for field in _fields(content, graph.start, graph.stop):
         if (field.number, field.wire) != (_INITIALIZER, _BYTES):
-            parts.append(bytes(content[field.begin : field.stop]))
+            continue
+        if field.stop - field.start < large_bytes:
+            sizes.append(None)
             continue
         kept, size = [], None
         for entry in _fields(content, field.start, field.stop):
@@ -65,8 +77,9 @@ def _without_weights(content: memoryview, graph: _Field, sizes: list[int | None]
             else:
                 kept.append(bytes(content[entry.begin : entry.stop]))
         sizes.append(size)
-        parts += _message(_INITIALIZER, b"".join(kept))
-    return b"".join(parts)
+        parts += bytes(content[kept_from : field.begin]), *_message(_INITIALIZER, kept)
+        kept_from = field.stop
+    return [*parts, bytes(content[kept_from : graph.stop])]
 
 
 def _fields(content: memoryview, start: int, stop: int) -> Iterator[_Field]:
@@ -77,20 +90,22 @@ def _fields(content: memoryview, start: int, stop: int) -> Iterator[_Field]:
     """
     at = start
     while at < stop:
-        key, content_at = _varint(content, at, stop)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            end = _varint(content, content_at, stop)[1]
-        elif wire == _BYTES:
+        key, content_at = content[at], at + 1
+        if key > 0x7F:
+            key, content_at = _varint(content, at, stop)
+        wire = key & 7
+        if wire == _BYTES:
             length, content_at = _varint(content, content_at, stop)
             end = content_at + length
+        elif wire == _VARINT:
+            end = _varint(content, content_at, stop)[1]
         elif wire in (_FIXED64, _FIXED32):
             end = content_at + (8 if wire == _FIXED64 else 4)
         else:
             raise ValueError("a group")
         if end > stop or key.bit_length() > _MOST_KEY_BITS:
             raise ValueError("a field that ends behind its message")
-        yield _Field(number, wire, at, content_at, end)
+        yield _Field(key >> 3, wire, at, content_at, end)
         at = end
 
 
@@ -107,12 +122,12 @@ def _varint(content: memoryview, at: int, stop: int) -> tuple[int, int]:
     raise ValueError("a number without an end")
 
 
-def _message(number: int, content: bytes) -> list[bytes]:
+def _message(number: int, parts: Sequence[bytes]) -> list[bytes]:
     """The key, the length and the content of a message as a field of another."""
-    key, length = number << 3 | _BYTES, len(content)
+    key, length = number << 3 | _BYTES, sum(map(len, parts))
     encoded = bytearray([key])
     while length > 0x7F:
         encoded.append(length & 0x7F | 0x80)
         length >>= 7
     encoded.append(length)
-    return [bytes(encoded), content]
+    return [bytes(encoded), *parts]

@@ -37,7 +37,7 @@ def why_different(
             "other weights; take coexec.SessionOptions, which remember what was set")  # fmt: skip
 
 
-def _made_up(tensor: Tensor, rng: np.random.Generator) -> Any:
+def _made_up(tensor: Tensor, rng: "np.random.Generator") -> Any:
     if tensor.dtype in ("float32", "float64", "float16"):
         return rng.standard_normal(tensor.shape).astype(tensor.dtype)
     return filled(tensor, 1)
