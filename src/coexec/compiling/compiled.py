@@ -5,22 +5,23 @@ Starting from the entry needs neither ONNX nor the optimizer: weights are mapped
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
-from coexec.frontend.module import Array, Module, numpy_type
+from coexec.frontend.module import Array, Gather, Module, Source, numpy_type
 from coexec.ir.graph import Piece, Tensor
 from coexec.ir.region import Region
 from coexec.plans.schedule import Part, Schedule, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
-_FORMAT = 5
+_FORMAT = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class CompiledPlan:
     transfers: tuple[Transfer, ...]
     modules: tuple[Module, ...]
     """One for each segment; without nodes where a segment has nothing left to compute."""
+    gathers: Mapping[str, Gather] = field(default_factory=dict)
+    """By value that modules read and none makes as it is read: what it is put together from."""
 
 
 def without_modules(schedule: Schedule) -> CompiledPlan:
@@ -72,13 +75,14 @@ def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
         "segments": [asdict(s) for s in compiled.segments],
         "transfers": [asdict(t) for t in compiled.transfers],
         "modules": rows,
+        "gathers": {name: asdict(gather) for name, gather in compiled.gathers.items()},
     }
     files = {
         "compiled.json": json.dumps(data).encode(),
         "modules.bin": b"".join(module.proto for module in compiled.modules),
         "constants.npz": constants.getvalue(),
     }
-    names = dict.fromkeys(name for m in compiled.modules for name in m.stored.values())
+    names = dict.fromkeys(name for m in compiled.modules for name, _ in m.stored.values())
     return Entry(files, tuple(names))
 
 
@@ -92,7 +96,7 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
         "offset": offset,
         "length": len(module.proto),
         "weights": {
-            name: [module.stored[name], str(w.dtype), list(w.shape)]
+            name: [*module.stored[name], str(w.dtype), list(w.shape)]
             for name, w in module.weights.items()
         },
         "inputs": [asdict(t) for t in module.inputs],
@@ -129,6 +133,7 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
             tuple(Transfer(**(row | {"region": _region(row["region"])}))
                   for row in data["transfers"]),
             modules,
+            {name: _gather(row) for name, row in data["gathers"].items()},
         )  # fmt: skip
         return compiled, data["extra"]
     except Exception as error:  # whatever a damaged file leads to
@@ -147,8 +152,8 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
     if stop > len(protos):
         raise ValueError(f"modules.bin has {len(protos)} bytes, {stop} are needed")
     weights = {
-        name: stored[stored_as].view(numpy_type(dtype)).reshape(shape)
-        for name, (stored_as, dtype, shape) in row["weights"].items()
+        name: _weight(stored[stored_as], offset, dtype, shape)
+        for name, (stored_as, offset, dtype, shape) in row["weights"].items()
     }
     return Module(
         protos[start:stop],
@@ -157,8 +162,16 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
         _tensors(row["outputs"]),
         tuple(row["operators"]),
         tuple(row["results"]),
-        {name: stored_as for name, (stored_as, _, _) in row["weights"].items()},
+        {name: (stored_as, offset) for name, (stored_as, offset, _, _) in row["weights"].items()},
     )
+
+
+def _weight(array: Array, offset: int, dtype: str, shape: Sequence[int]) -> Array:
+    """``shape`` elements of a stored weight, from a byte on."""
+    kind = numpy_type(dtype)
+    stop = offset + math.prod(shape) * kind.itemsize
+    flat = array.reshape(-1).view(np.uint8)[offset:stop]
+    return flat.view(kind).reshape(shape)
 
 
 def _tensors(rows: list[dict[str, Any]]) -> tuple[Tensor, ...]:
@@ -175,6 +188,11 @@ def _segment(row: Mapping[str, Any]) -> Segment:
         tuple((name, _region(r)) for name, r in row["writes"]),
         tuple(row["after"]),
     )
+
+
+def _gather(row: Mapping[str, Any]) -> Gather:
+    sources = ((value, _region(taken), _region(put)) for value, taken, put in row["sources"])
+    return Gather(row["block"], tuple(Source(*source) for source in sources))
 
 
 def _region(row: Mapping[str, Any]) -> Region:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from coexec.errors import ModelError, StoreError
 from coexec.frontend.extract import extract, tensor_part
 from coexec.frontend.lowered import Lowered, as_it_is, cut, premature, read_lowered
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, Gather, Module
+from coexec.frontend.pieces import cut_pieces
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
 from coexec.ir.graph import Graph, Piece
 from coexec.plans.schedule import Part, Schedule, Segment
@@ -88,7 +89,12 @@ class Compiler:
         returned = [
             part for n in graph.outputs for part, _ in parts.get(n, [(n, graph.tensors[n].whole)])
         ]
-        modules = self._cut(schedule, devices, made_in, returned, tasks_apart)
+        gathers: Mapping[str, Gather] = {}
+        if all(p == graph.whole_piece(graph.task[p.task])
+               for s in schedule.segments for p in s.pieces):  # fmt: skip
+            modules = self._cut(schedule, devices, made_in, returned, tasks_apart)
+        else:
+            modules, gathers = self._cut_pieces(schedule, devices)
         constants = {
             name: _array(value.const_value)
             for name, value in self.model.source.graph.initializers.items()
@@ -102,7 +108,21 @@ class Compiler:
             schedule.segments,
             schedule.transfers,
             modules,
+            gathers,
         )
+
+    def _cut_pieces(
+        self, schedule: Schedule, devices: Sequence[OpenDevice]
+    ) -> tuple[tuple[Module, ...], Mapping[str, Gather]]:
+        """The modules of a plan that splits tasks: what each engine makes of the whole model, with
+        its tasks apart, cut in pieces. Another split of the same tasks needs nothing else."""
+        graph = self.model.graph
+        borders = [n for t in graph.tasks for n in t.outputs if not graph.tensors[n].opaque]
+        lowered: dict[Place, Lowered] = {}
+        for share in _shares(schedule, devices, tasks_apart=True):
+            whole = replace(share, whole=True, borders=borders)
+            lowered |= dict.fromkeys(share.places, self._lower(whole, schedule))
+        return cut_pieces(schedule, lowered, as_it_is(self.model.source, borders))
 
     def _cut(
         self, schedule: Schedule, devices: Sequence[OpenDevice], made_in: Mapping[str, int],
@@ -147,7 +167,7 @@ class Compiler:
             return None
         try:
             weights = stored_weights(entry, self._cache)
-            return read_lowered(entry.files["lowered.onnx"], weights, borders, engine.layout_ops)
+            return read_lowered(entry.files["lowered.onnx"], weights, borders, engine.dialect)
         except (StoreError, ValueError):
             self._cache.drop("lowered", key)
             return None
@@ -166,7 +186,7 @@ class Compiler:
             if path is None:
                 return None
             entry, weights = import_lowered(path, self._cache)
-            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, engine.layout_ops)
+            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, engine.dialect)
             if all(is_kept(tensor) for tensor in weights.values()):
                 self._cache.add("lowered", key, entry)
             return lowered

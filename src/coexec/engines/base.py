@@ -18,9 +18,11 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from coexec.engines import detect
+from coexec.frontend.dialect import STANDARD, Dialect, blocked_region, in_blocks
 from coexec.frontend.memory import main_memory_bytes
-from coexec.frontend.module import Array, LayoutOps, Module, numpy_type
+from coexec.frontend.module import Array, Module, numpy_type
 from coexec.ir.graph import Operator, Task, Tensor
+from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
@@ -116,8 +118,6 @@ class OpenEngine(ABC):
 
     has_own_session: bool = False
     """Whether `own_session` is more than nothing."""
-    layout_ops: LayoutOps = frozenset()
-    """Operators of its own that only change a tensor's layout."""
     after_fork: AfterFork = "again"
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs are then given opaque inputs as the caller feeds
@@ -166,13 +166,19 @@ class OpenEngine(ABC):
 
         Segments are then cut out of the result, so that tensors pass from one to the next in the
         engine's layout. Values named in ``borders`` stay apart: for each, the result has an output
-        "border:NAME" that is computed by `layout_ops` from the value that carries it.
+        "border:NAME" that is computed by operators that only change the layout (`dialect`) from
+        the value that carries it.
 
         Returns:
             The lowered model's file in ``folder``, weights external beside it; None if the engine
             runs models as they are.
         """
         return None
+
+    @property
+    def dialect(self) -> Dialect:
+        """What `lower` writes beside standard operators."""
+        return STANDARD
 
     @abstractmethod
     def compile(self, module: Module) -> Program:
@@ -206,6 +212,17 @@ class OpenEngine(ABC):
 
         Elsewhere it is ``into`` if that is given, a tensor of equal shape and dtype."""
         return array
+
+    def fill(self, into: Any, boxes: Sequence[tuple[Array, Region]], block: int = 0) -> None:
+        """Write arrays into boxes of a tensor of this engine.
+
+        Args:
+            block: channels in a block of the tensor's and the arrays' layout, which is then not
+                the model's (`coexec.frontend.dialect`); such boxes end where blocks end.
+        """
+        target = in_blocks(np.asarray(into), block)
+        for array, region in boxes:
+            target[blocked_region(region, block).slices] = array
 
     def download(self, tensor: Any) -> Array:
         """The values of a tensor, once computed; valid until the next download of it."""

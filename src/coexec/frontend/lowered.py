@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.module import Array, LayoutOps, Module, numpy_type
+from coexec.frontend.dialect import STANDARD, Dialect
+from coexec.frontend.module import Array, Module, numpy_type
 from coexec.frontend.plain import is_plain
 from coexec.frontend.stored import Stored, is_large
 from coexec.frontend.tensors import tensor_of
@@ -20,7 +22,8 @@ from coexec.ir.graph import Tensor
 from coexec.plans.schedule import Segment, ended_before
 from coexec.system.hardware import Place
 
-__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "premature", "read_lowered"]
+__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "declared", "kind_of", "placeholder",
+           "premature", "read_lowered", "reads"]  # fmt: skip
 
 BORDER = "border:"
 """Before the names of the outputs that a device adds to a model while it lowers it."""
@@ -45,10 +48,47 @@ class Lowered:
     """By value: the node that computes it."""
     annotated: bool = False
     """Whether modules tell the types of what they compute inside: some engines infer them."""
+    dialect: Dialect = STANDARD
 
     def carrier(self, name: str) -> str:
         """The value that the engine itself would pass on for the part ``name``."""
         return self._carriers.get(name, name)
+
+    def native(self, name: str) -> str:
+        """The value in which the engine itself has the tensor ``name``: in blocks, if it can."""
+        return self._natives.get(name, name)
+
+    @cached_property
+    def _natives(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for value, name in self.stands_for.items():
+            if name not in found or (value in self.blocked and found[name] not in self.blocked):
+                found[name] = value
+        return found
+
+    @cached_property
+    def blocked(self) -> frozenset[str]:
+        """The values in the dialect's blocked layout."""
+        dialect, found = self.dialect, set[str]()
+        if not dialect.block:
+            return frozenset()
+        for node in self.nodes:
+            if (node.domain, node.op_type) == dialect.leave:
+                continue
+            if node.domain == dialect.domain or not found.isdisjoint(node.input):
+                found.update(name for name in node.output if name)
+        return frozenset(found)
+
+    @cached_property
+    def gapped(self) -> frozenset[str]:
+        """The tensors whose channels do not lie one behind the other in the blocks."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if node.name.startswith(LAYOUT) and node.op_type == "Gather":
+                places = self.weights[node.input[1]].numpy()
+                if not np.array_equal(places, np.arange(len(places))):
+                    found.add(node.name.removeprefix(LAYOUT))
+        return frozenset(found)
 
     @cached_property
     def _carriers(self) -> Mapping[str, str]:
@@ -81,7 +121,7 @@ def read_lowered(
     content: bytes,
     weights: Mapping[str, ir.TensorProtocol],
     borders: Iterable[str],
-    layout_ops: LayoutOps,
+    dialect: Dialect,
 ) -> Lowered:
     """The lowered model in an entry.
 
@@ -97,26 +137,26 @@ def read_lowered(
     for name in borders:
         if BORDER + name not in maker:
             raise ValueError(f"it lacks {BORDER + name!r}")
-        for value in _carrying(BORDER + name, nodes, maker, layout_ops):
+        for value in _carrying(BORDER + name, nodes, maker, dialect):
             if stands_for.setdefault(value, name) != name:
                 break
             # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
             if value not in tensors or tensors[value].opaque:
                 tensors[value] = replace(tensors[BORDER + name], name=value)
     for node in nodes:  # other layouts of the same tensor
-        if _is_layout(node, layout_ops) and node.input[0] in stands_for:
+        if _is_layout(node, dialect) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
     header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
-    return Lowered(header, nodes, weights, tensors, stands_for, maker)
+    return Lowered(header, nodes, weights, tensors, stands_for, maker, dialect=dialect)
 
 
 def _carrying(
-    value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], layout_ops: LayoutOps
+    value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], dialect: Dialect
 ) -> Iterable[str]:
     """What ``value`` is made of by changes of layout alone, from the last value to the first."""
     while True:
         node = nodes[maker[value]]
-        if not _is_layout(node, layout_ops) and not _is_nhwc(node, nodes, maker):
+        if not _is_layout(node, dialect) and not _is_nhwc(node, nodes, maker):
             return
         value = node.input[0]
         if value not in maker:  # an input of the model is nobody's result, even unchanged
@@ -138,8 +178,8 @@ def _is_nhwc(
     return before.op_type.startswith("QLinear") or before.domain == "com.ms.internal.nhwc"
 
 
-def _is_layout(node: onnx.NodeProto, layout_ops: LayoutOps) -> bool:
-    return node.name.startswith(LAYOUT) or (node.domain, node.op_type) in layout_ops
+def _is_layout(node: onnx.NodeProto, dialect: Dialect) -> bool:
+    return node.name.startswith(LAYOUT) or (node.domain, node.op_type) in dialect.layout_ops
 
 
 def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
@@ -228,18 +268,18 @@ def _slice(
             inputs[value] = None
         elif low.maker[value] not in nodes:
             nodes.add(low.maker[value])
-            stack += _reads(low.nodes[low.maker[value]])
+            stack += reads(low.nodes[low.maker[value]])
     return sorted(nodes), list(inputs)
 
 
-def _reads(node: onnx.NodeProto) -> list[str]:
+def reads(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node, and what its subgraphs take from outside."""
     names = list(node.input)
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
             own = {t.name for t in body.initializer} | {v.name for v in body.input}
             own.update(name for inner in body.node for name in inner.output)
-            outer = [name for inner in body.node for name in _reads(inner)]
+            outer = [name for inner in body.node for name in reads(inner)]
             outer += [v.name for v in body.output]
             names += [name for name in outer if name not in own]
     return names
@@ -254,17 +294,17 @@ def _module(
     model.graph.name = f"segment_{segment}"
     model.graph.node.extend(low.nodes[i] for i in indices)
     for name in inputs:
-        model.graph.input.append(_info(low.tensors[name]))
+        model.graph.input.append(declared(low.tensors[name]))
     for name in outputs:
-        model.graph.output.append(_info(low.tensors[name]))
+        model.graph.output.append(declared(low.tensors[name]))
     if low.annotated:
         made = (low.tensors.get(name) for i in indices for name in low.nodes[i].output)
-        model.graph.value_info.extend(_info(t) for t in made if t is not None and not t.opaque)
-    read = [name for i in indices for name in _reads(low.nodes[i])]
+        model.graph.value_info.extend(declared(t) for t in made if t is not None and not t.opaque)
+    read = [name for i in indices for name in reads(low.nodes[i])]
     # An output that the engine has folded to a constant is a weight.
     used = {name: None for name in (*read, *outputs) if name in low.weights}
     external: dict[str, Array] = {}
-    stored: dict[str, str] = {}
+    stored: dict[str, tuple[str, int]] = {}
     for name in used:
         tensor = low.weights[name]
         if not is_large(tensor):
@@ -274,14 +314,14 @@ def _module(
         else:
             external[name] = tensor.numpy()
             if isinstance(tensor, Stored):
-                stored[name] = tensor.stored_as
-            model.graph.initializer.append(_placeholder(name, tensor))
+                stored[name] = (tensor.stored_as, 0)
+            model.graph.initializer.append(placeholder(name, tensor.dtype, external[name]))
     return Module(
         model.SerializeToString(),
         external,
         tuple(low.tensors[n] for n in inputs),
         tuple(low.tensors[n] for n in outputs),
-        tuple(_kind(low.nodes[i]) for i in indices),
+        tuple(kind_of(low.nodes[i]) for i in indices),
         _results(low, indices),
         stored,
     )
@@ -295,15 +335,15 @@ def _results(low: Lowered, indices: Sequence[int]) -> tuple[str, ...]:
         outputs = [name for name in node.output if name]
         parts = [low.stands_for.get(name) or part_of.get(name) for name in outputs]
         results.append(next((part for part in parts if part), outputs[0] if outputs else ""))
-        part_of.update(dict.fromkeys(_reads(node), results[-1]))
+        part_of.update(dict.fromkeys(reads(node), results[-1]))
     return tuple(reversed(results))
 
 
-def _kind(node: onnx.NodeProto) -> str:
+def kind_of(node: onnx.NodeProto) -> str:
     return f"{node.domain.rpartition('.')[2]}.{node.op_type}" if node.domain else node.op_type
 
 
-def _info(tensor: Tensor) -> onnx.ValueInfoProto:
+def declared(tensor: Tensor) -> onnx.ValueInfoProto:
     """How the model declares a value; of an opaque one, its type without a shape."""
     if tensor.opaque:
         return onnx.ValueInfoProto(name=tensor.name, type=type_proto(tensor.dtype))
@@ -311,9 +351,10 @@ def _info(tensor: Tensor) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(tensor.name, int(kind), tensor.shape)
 
 
-def _placeholder(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
-    proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
+def placeholder(name: str, dtype: ir.DataType, array: Array) -> onnx.TensorProto:
+    """In the place of a weight whose values lie beside the model."""
+    proto = onnx.TensorProto(name=name, data_type=int(dtype), dims=array.shape)
     proto.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", "weights"), ("offset", "0"), ("length", str(tensor.nbytes))):
+    for key, value in (("location", "weights"), ("offset", "0"), ("length", str(array.nbytes))):
         proto.external_data.add(key=key, value=value)
     return proto

@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coexec.ir.graph import Tensor
+from coexec.ir.region import Region
 
-__all__ = ["Array", "LayoutOps", "Module", "is_float", "numpy_type"]
+__all__ = ["Array", "Gather", "Module", "Source", "is_float", "numpy_type"]
 
 Array = npt.NDArray[Any]
-
-LayoutOps = frozenset[tuple[str, str]]
-"""(domain, op_type) of operators that only change a tensor's layout, not its values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +31,26 @@ class Module:
     """Types of its operators, as the engine runs them."""
     results: tuple[str, ...] = ()
     """By operator, the part of a tensor that it computes or helps to compute."""
-    stored: Mapping[str, str] = field(default_factory=dict)
-    """By weight, its name in the cache that it is mapped from."""
+    stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """By weight, its name in the cache that it is mapped from, and where it begins there, in bytes.
+    """
+
+
+class Source(NamedTuple):
+    """A box of a value, and where it goes. Channels count with those that fill the last block."""
+
+    value: str
+    taken: Region
+    put: Region
+
+
+@dataclass(frozen=True)
+class Gather:
+    """An input of a module that is put together from boxes of other values of the same layout."""
+
+    block: int
+    """Of the layout; 0: the model's own."""
+    sources: tuple[Source, ...]
 
 
 def numpy_type(name: str) -> np.dtype[Any]:

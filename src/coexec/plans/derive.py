@@ -9,8 +9,9 @@ from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
+from coexec.ir.stitch import missing
 from coexec.plans.plan import Plan
-from coexec.plans.schedule import Part, Schedule, Segment, Transfer
+from coexec.plans.schedule import Origin, Part, Schedule, Segment, Transfer
 from coexec.system.hardware import Place
 
 __all__ = ["derive", "stepwise"]
@@ -27,14 +28,15 @@ def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     wiring = _wire(plan, graph)
     runs = _cut(plan, wiring, _topological(plan, wiring))
     segments = tuple(_segments(plan, graph, wiring, runs))
-    return Schedule(
-        graph, segments, tuple(_transfers(plan, graph, wiring, segments, tensor_caching))
-    )
+    transfers = tuple(_transfers(plan, graph, wiring, segments, tensor_caching))
+    return Schedule(graph, segments, transfers, _origins(segments, graph, wiring))
 
 
 def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
     """Every task a segment of its own, one after the other: how tasks are measured in place."""
     segments = []
+    maker: dict[str, int] = {}
+    origins: dict[tuple[int, Part], tuple[Origin, ...]] = {}
     for index, task in enumerate(graph.tasks):
         piece = graph.whole_piece(task)
         reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
@@ -42,7 +44,11 @@ def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
         after = (index - 1,) if index else ()
         place = place_of[task.name]
         segments.append(Segment(index, *place, (piece,), reads, writes, after))
-    return Schedule(graph, tuple(segments), ())
+        for name, whole in reads:
+            if name in maker:
+                origins[index, (name, whole)] = (Origin(maker[name], whole, whole),)
+        maker |= dict.fromkeys(task.outputs, index)
+    return Schedule(graph, tuple(segments), (), origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +86,32 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
             if producer is None:
                 wiring.incoming[piece].append(_Edge(None, piece, (name, region)))
                 continue
-            for source in pieces_of[producer.name]:
-                # Only the main output is split; side outputs come whole from an unsplit piece.
-                main = name == producer.outputs[0]
-                common = region.overlap(source.region) if main else region
-                if common.size or not region.size:
-                    edge = _Edge(source, piece, (name, common))
-                    wiring.incoming[piece].append(edge)
-                    wiring.outgoing[source].append(edge)
+            sources = pieces_of[producer.name]
+            if name == producer.outputs[0]:
+                found = _sources(piece, region, sources, plan)
+            else:  # only the main output is split; side outputs come whole from an unsplit piece
+                found = [(source, region) for source in sources]
+            for source, part in found:
+                edge = _Edge(source, piece, (name, part))
+                wiring.incoming[piece].append(edge)
+                wiring.outgoing[source].append(edge)
     return wiring
+
+
+def _sources(
+    reader: Piece, region: Region, pieces: Sequence[Piece], plan: Plan
+) -> list[tuple[Piece, Region]]:
+    """Who hands ``reader`` which box of ``region``: its own device first, where pieces overlap."""
+    device = plan.device_of[reader]
+    if not region.size:
+        return [(piece, region) for piece in pieces]
+    found: list[tuple[Piece, Region]] = []
+    rest: tuple[Region, ...] = (region,)
+    for piece in sorted(pieces, key=lambda piece: plan.device_of[piece] != device):
+        commons = [box.overlap(piece.region) for box in rest]
+        found += [(piece, common) for common in commons if common.size]
+        rest = tuple(part for box in rest for part in missing(box, [piece.region]))
+    return found
 
 
 def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
@@ -189,7 +212,7 @@ def _segments(
     for index, run in enumerate(runs):
         place = plan.place_of[run[0]]
         inside = set(run)
-        reads = {part: None for piece in run for part in _reads(piece, graph, wiring, inside)}
+        reads = {part: None for piece in run for part, _ in _reads(piece, wiring, inside)}
         writes = {part: None for piece in run for part in _writes(piece, graph, wiring, inside)}
         after = {last[place.device]: None} if place.device in last else {}
         after |= {run_of[s]: None for p in run for s in wiring.sources(p) if s not in inside}
@@ -197,28 +220,53 @@ def _segments(
         yield Segment(index, *place, tuple(run), tuple(reads), tuple(writes), tuple(after))
 
 
-def _reads(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
+def _origins(
+    segments: Sequence[Segment], graph: Graph, wiring: _Wiring
+) -> dict[tuple[int, Part], tuple[Origin, ...]]:
+    segment_of = {piece: s.index for s in segments for piece in s.pieces}
+    found: dict[tuple[int, Part], tuple[Origin, ...]] = {}
+    for segment in segments:
+        inside = set(segment.pieces)
+        for piece in segment.pieces:
+            for part, edges in _reads(piece, wiring, inside):
+                made = [(e.source, e.part) for e in edges if e.source is not None]
+                found[segment.index, part] = tuple(
+                    Origin(segment_of[source], _made(source, name, graph), box)
+                    for source, (name, box) in made
+                )
+    return found
+
+
+def _made(piece: Piece, name: str, graph: Graph) -> Region:
+    """What a piece computes of an output of its task."""
+    main = name == graph.task[piece.task].outputs[0]
+    return piece.region if main else graph.tensors[name].whole
+
+
+def _reads(
+    piece: Piece, wiring: _Wiring, inside: set[Piece]
+) -> Iterable[tuple[Part, Sequence[_Edge]]]:
     """What a piece takes from outside of its segment: one part a tensor, if all of it is there."""
     by_tensor: dict[str, list[_Edge]] = {}
     for edge in wiring.incoming[piece]:
         by_tensor.setdefault(edge.part[0], []).append(edge)
     for name, edges in by_tensor.items():
-        outside = [e.part[1] for e in edges if e.source not in inside]
+        outside = [e for e in edges if e.source not in inside]
         if len(outside) == len(edges):
-            needed = outside[0]
-            for region in outside[1:]:
-                needed = needed.hull(region)
-            yield name, needed
+            needed = outside[0].part[1]
+            for edge in outside[1:]:
+                needed = needed.hull(edge.part[1])
+            yield (name, needed), outside
         else:
-            yield from ((name, region) for region in outside)
+            yield from ((edge.part, [edge]) for edge in outside)
 
 
 def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
     task = graph.task[piece.task]
     read = {e.part[0] for e in wiring.outgoing[piece] if e.target not in inside}
-    for position, name in enumerate(task.outputs):
+    for name in task.outputs:
         if name in read or name in graph.outputs:
-            yield name, piece.region if position == 0 else graph.tensors[name].whole
+            yield name, _made(piece, name, graph)
 
 
 def _transfers(

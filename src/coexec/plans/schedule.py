@@ -5,14 +5,23 @@ more about the order of things than this file says.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
 from coexec.system.hardware import Place
 
-__all__ = ["Part", "Progress", "Schedule", "Segment", "Transfer", "by_device", "ended_before"]
+__all__ = [
+    "Origin",
+    "Part",
+    "Progress",
+    "Schedule",
+    "Segment",
+    "Transfer",
+    "by_device",
+    "ended_before",
+]
 
 Part = tuple[str, Region]
 """A region of a named tensor."""
@@ -66,6 +75,17 @@ class Transfer:
     target: int
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a segment gets a box of a tensor from."""
+
+    segment: int
+    made: Region
+    """What that segment writes of the tensor at once."""
+    box: Region
+    """What of it is read."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Everything that is derived from a plan."""
@@ -74,6 +94,9 @@ class Schedule:
     segments: tuple[Segment, ...]
     """In an order in which they could run one after the other."""
     transfers: tuple[Transfer, ...]
+    origins: Mapping[tuple[int, Part], tuple[Origin, ...]] = field(default_factory=dict)
+    """By segment and what it reads: the boxes that make it up, which do not overlap. Nothing for
+    inputs of the model."""
 
     @cached_property
     def by_device(self) -> Mapping[str, tuple[int, ...]]:

@@ -25,7 +25,7 @@ class Buffers:
 
     def __init__(self, installation: Installation) -> None:
         self._installed = installation
-        self._static = _allocate(installation)
+        self._static, self._gathers = _allocate(installation)
         self._landed: Landed = {}
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -33,7 +33,9 @@ class Buffers:
 
     def transfers(self, feeds: Mapping[str, Any], recorder: Recorder) -> Transfers:
         """The values of a new run."""
-        return Transfers(self._installed, self._static, self._landed, feeds, recorder)
+        return Transfers(
+            self._installed, self._static, self._landed, feeds, recorder, self._gathers
+        )
 
     def bound(self, segment: Segment, values: Transfers) -> Bound | None:
         """The segment's program with its tensors; None if there is nothing to compute."""
@@ -68,8 +70,11 @@ class Buffers:
         return self._installed.home[value].memory == engine.memory
 
 
-def _allocate(installed: Installation) -> dict[str, Any]:
-    """Device tensors by value. In host memory, tensors with disjoint lifetimes share buffers."""
+def _allocate(installed: Installation) -> tuple[dict[str, Any], dict[tuple[int, str], Any]]:
+    """Device tensors by value, and those that segments put together, by segment and value.
+
+    In host memory, tensors with disjoint lifetimes share buffers.
+    """
     returned = {t.name for t in installed.returned}
     kept = {value for parts in installed.compiled.parts.values() for value, _ in parts}
     kept.update(t.name for t in installed.compiled.outputs)
@@ -79,13 +84,20 @@ def _allocate(installed: Installation) -> dict[str, Any]:
         if name not in returned:
             groups.setdefault(installed.home[name].memory, []).append(name)
     leaving = kept | {n for values in installed.crossing.values() for n, _ in values}
+    leaving |= {s.value for g in installed.compiled.gathers.values() for s in g.sources}
     static: dict[str, Any] = {}
     for memory, names in groups.items():
         if memory.name == MAIN:
             static |= _shared(installed, names, kept, made)
         else:  # such engines lay their tensors out themselves
             static |= {n: installed.home[n].allocate(made[n][1], n in leaving) for n in names}
-    return static
+    gathers = {
+        (segment.index, tensor.name): installed.engines[segment.place].allocate(tensor)
+        for segment, module in installed.parts()
+        for tensor in module.inputs
+        if tensor.name in installed.compiled.gathers
+    }
+    return static, gathers
 
 
 def _shared(
@@ -98,9 +110,9 @@ def _shared(
     # The caller reads behind the last segment: nothing has ended before it.
     readers = {name: [len(segments)] if name in kept else [] for name in made}
     for segment, module in installed.parts():
-        for tensor in module.inputs:
-            if tensor.name in readers:
-                readers[tensor.name].append(segment.index)
+        for name in installed.sources(module):
+            if name in readers:
+                readers[name].append(segment.index)
     lives = [Lifetime(made[n][1].size_bytes, made[n][0], tuple(readers[n])) for n in names]
     buffer_of, sizes = share(lives, ended_before(segments))
     allocate = installed.home[names[0]].allocate

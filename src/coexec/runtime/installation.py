@@ -61,6 +61,15 @@ class Installation:
         names = [tensor.name for tensor in self.compiled.modules[index].inputs]
         return sorted(names, key=lambda name: turn.get(name, -1))
 
+    def sources(self, module: Module) -> Iterator[str]:
+        """The values that a module reads, those among them that others are put together from."""
+        gathers = self.compiled.gathers
+        for tensor in module.inputs:
+            if tensor.name in gathers:
+                yield from (source.value for source in gathers[tensor.name].sources)
+            else:
+                yield tensor.name
+
     @cached_property
     def used(self) -> tuple[str, ...]:
         """Names of the devices that have something to do."""

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from coexec.engines.base import Held, OpenEngine
+from coexec.frontend.dialect import blocked_region, in_blocks
 from coexec.frontend.module import Array, numpy_type
 from coexec.ir.graph import Tensor
+from coexec.ir.region import Region
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.system.hardware import MAIN, Memory
@@ -35,11 +37,13 @@ class Transfers:
         landed: Landed,
         feeds: Mapping[str, Any],
         recorder: Recorder,
+        gathers: Mapping[tuple[int, str], Any],
     ) -> None:
         """Allocate memory for what segments write straight into the caller's arrays.
 
         Args:
             static: by value, the tensors that are the same in every run.
+            gathers: by segment and value, the tensor in which it puts that together.
             landed: filled by the first run.
         """
         self._installed = installed
@@ -47,6 +51,7 @@ class Transfers:
         self._landed = landed
         self._feeds = feeds
         self._recorder = recorder
+        self._gathers = gathers
         home = installed.home
         self.returned = {
             t.name: Held() if t.opaque else home[t.name].allocate(t) for t in installed.returned
@@ -60,6 +65,8 @@ class Transfers:
 
     def input(self, value: str, engine: OpenEngine, reader: int) -> Any:
         """A value in the memory of ``engine``, for the segment ``reader``; moved if need be."""
+        if value in self._installed.compiled.gathers:
+            return self._gathered(value, engine, reader)
         source = self._installed.home.get(value)
         if source is None:
             if engine.memory.name == MAIN:
@@ -74,6 +81,28 @@ class Transfers:
             self._landed[key] = self._moved[key] = engine.upload(array, self._landed.get(key))
             self._recorder.end_transfer(began_s, value, array, source, engine, reader)
         return self._moved[key]
+
+    def _gathered(self, value: str, engine: OpenEngine, reader: int) -> Any:
+        """A value of boxes of other values, put together in the memory of ``engine``.
+
+        Only the boxes move. Each of its readers puts it together anew.
+        """
+        gather = self._installed.compiled.gathers[value]
+        target = self._gathers[reader, value]
+        boxes: list[tuple[Array, Region]] = []
+        for name, taken, put in gather.sources:
+            source = self._installed.home.get(name)
+            began_s = self._recorder.begin_transfer()
+            array = self._feeds[name] if source is None else source.download(self.tensor(name))
+            part = in_blocks(array, gather.block)[blocked_region(taken, gather.block).slices]
+            if source is not None and source.memory == engine.memory:
+                boxes.append((part, put))
+                continue
+            engine.fill(target, [(part, put)], gather.block)
+            self._recorder.end_transfer(began_s, name, part, source, engine, reader)
+        if boxes:
+            engine.fill(target, boxes, gather.block)
+        return target
 
     def output(self, tensor: Tensor) -> Any:
         """An output of the model, in memory of the caller's own; as ONNX Runtime returns it if it

@@ -11,7 +11,8 @@ import onnxruntime as ort
 from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
-from coexec.frontend.module import Array, LayoutOps, Module
+from coexec.frontend.dialect import Dialect
+from coexec.frontend.module import Array, Module
 from coexec.frontend.values import has_foreign, ort_value, run_session
 from coexec.ort import OrtSession, as_ours, raised_by_ort
 from coexec.system.hardware import Device, EngineInfo
@@ -25,14 +26,6 @@ class CpuCluster(OpenEngine):
     """ONNX Runtime on the cores of one device: one thread a core, bound to it."""
 
     has_own_session = True
-    layout_ops: LayoutOps = frozenset(
-        {
-            ("", "Identity"),
-            ("com.microsoft.nchwc", "ReorderInput"),
-            ("com.microsoft.nchwc", "ReorderOutput"),
-        }
-    )
-
     runs_opaque = True
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
@@ -46,6 +39,12 @@ class CpuCluster(OpenEngine):
         from coexec.engines.onnxruntime.lowering import lower
 
         return lower(model, borders, folder)
+
+    @property
+    def dialect(self) -> Dialect:
+        from coexec.engines.onnxruntime.dialect import dialect
+
+        return dialect()
 
     def compile(self, module: Module) -> "OrtProgram":
         return OrtProgram(module, self.options(), self.device.name)

@@ -1,0 +1,149 @@
+"""How the nodes of a lowered model are cut: by the rules of the operators that they stand for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+import onnx_ir as ir
+
+from coexec.frontend.lowered import LAYOUT, Lowered, reads
+from coexec.ir.graph import Operator, Scalars, Task, Tensor
+from coexec.ir.region import Region
+from coexec.ir.rules import RULES, OperatorRegion
+
+__all__ = ["Uncut", "node_region", "task_nodes"]
+
+_SMALL = 64
+"""Constants of at most this many elements may decide shapes (pads, axes, sizes)."""
+_CONV_INPUTS = 3
+"""Of the standard: data, weights and bias."""
+
+
+class Uncut(Exception):
+    """It is not known how to cut a node of a lowered model."""
+
+
+def task_nodes(low: Lowered, task: Task) -> list[int]:
+    """The nodes that compute what a task makes of what other tasks make, in order.
+
+    Raises:
+        Uncut: an output is an input of the model, or folded to a constant.
+    """
+    own = set(task.outputs)
+    found: set[int] = set()
+    stack = [low.native(name) for name in task.outputs]
+    if any(value not in low.maker for value in stack):
+        raise Uncut(f"{task.name} has nodes no more")
+    while stack:
+        value = stack.pop()
+        owner = low.stands_for.get(value)
+        if value not in low.maker or (owner is not None and owner not in own):
+            continue
+        if low.maker[value] not in found:
+            found.add(low.maker[value])
+            stack += [name for name in reads(low.nodes[low.maker[value]]) if name]
+    return sorted(found)
+
+
+def node_region(low: Lowered, node: onnx.NodeProto, wanted: Region) -> OperatorRegion:
+    """What ``node`` does for the region ``wanted`` of its only output.
+
+    Raises:
+        Uncut: no rule says it.
+    """
+    kind, dialect = (node.domain, node.op_type), low.dialect
+    whole = Region.whole(low.tensors[node.output[0]].shape)
+    if kind in (dialect.enter, dialect.leave):
+        return _relaid(low, node, wanted, whole, left=kind == dialect.leave)
+    if node.name.startswith(LAYOUT):
+        return _gathered(low, node, wanted, whole)
+    like = dialect.like.get(kind) if node.domain else node.op_type
+    if like is None or like not in RULES:
+        raise Uncut(node.op_type)
+    added = node.input[_CONV_INPUTS:] if like == "Conv" else []
+    op = _operator(low, node, like, len(node.input) - len(added))
+    tensors = _tensors(low, node)
+    if wanted == whole:
+        inputs = tuple(tensors[n].whole if n else None for n in node.input)
+        return OperatorRegion(wanted, wanted, inputs)
+    rule = RULES[like]
+    cut = {a for a in range(len(whole.stop)) if _range(wanted, a) != _range(whole, a)}
+    if not cut <= set(rule.axes(op, tensors)):
+        raise Uncut(f"{node.op_type} along {cut}")
+    part = rule.cut(op, tensors, wanted)
+    return replace(part, inputs=(*part.inputs, *(part.computes if n else None for n in added)))
+
+
+def _relaid(
+    low: Lowered, node: onnx.NodeProto, wanted: Region, whole: Region, *, left: bool
+) -> OperatorRegion:
+    """Of an operator that changes the layout alone."""
+    read = Region.whole(low.tensors[node.input[0]].shape)
+    if _range(wanted, 1) == _range(whole, 1):
+        region = wanted.with_axis(1, *_range(read, 1))
+    elif read == whole:
+        region = wanted
+    else:
+        raise Uncut("channels that are filled up")
+    attributes: Mapping[str, Scalars] = {"channels": wanted.shape[1]} if left else {}
+    return OperatorRegion(wanted, wanted, (region,), attributes)
+
+
+def _gathered(low: Lowered, node: onnx.NodeProto, wanted: Region, whole: Region) -> OperatorRegion:
+    """Of the Gather that leaves out what fills blocks."""
+    if node.op_type != "Gather" or _range(wanted, 1) != _range(whole, 1):
+        raise Uncut(node.name)
+    read = Region.whole(low.tensors[node.input[0]].shape)
+    places = Region.whole(tuple(low.weights[node.input[1]].shape.numpy()))
+    return OperatorRegion(wanted, wanted, (wanted.with_axis(1, *_range(read, 1)), places))
+
+
+def _operator(low: Lowered, node: onnx.NodeProto, like: str, count: int) -> Operator:
+    """``node`` as the rule of ``like`` sees it, with its first ``count`` inputs."""
+    attributes = {a.name: _scalars(a) for a in node.attribute}
+    constants = {
+        i: tuple(low.weights[name].numpy().flatten().tolist())
+        for i, name in enumerate(node.input[:count])
+        if name in low.weights
+        and low.weights[name].size <= _SMALL
+        and low.weights[name].dtype != ir.DataType.STRING
+    }
+    versions = {o.domain: o.version for o in low.header.opset_import}
+    return Operator(
+        like,
+        tuple(node.input[:count]),
+        tuple(node.output),
+        {key: value for key, value in attributes.items() if value is not None},
+        constants,
+        version=versions.get("", 0),
+    )
+
+
+def _scalars(attribute: onnx.AttributeProto) -> Scalars | None:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, Sequence) or hasattr(value, "__iter__"):
+        numbers = tuple(value)
+        plain = all(isinstance(n, int | float) for n in numbers)
+        return numbers if plain else None
+    return None
+
+
+def _tensors(low: Lowered, node: onnx.NodeProto) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for name in (*node.input, *node.output):
+        if name in low.weights:
+            weight = low.weights[name]
+            found[name] = Tensor(name, tuple(weight.shape.numpy()), "float32", True)
+        elif name in low.tensors:
+            found[name] = low.tensors[name]
+        elif name:
+            raise Uncut(f"the shape of {name} is not known")
+    return found
+
+
+def _range(region: Region, axis: int) -> tuple[int, int]:
+    return region.start[axis], region.stop[axis]

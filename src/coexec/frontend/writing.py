@@ -1,0 +1,510 @@
+"""Write one module of pieces: nodes of a lowered model, cut, joined and brought from layout to
+layout.
+
+Regions are those of the model's tensors. A lowered tensor may have more channels: blocks are
+filled up. Only an uncut range of channels reaches into what fills the last block.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from coexec.errors import PlanError
+from coexec.frontend.cutting import Uncut, node_region, task_nodes
+from coexec.frontend.dialect import Kind
+from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder
+from coexec.frontend.module import Array, Module
+from coexec.frontend.parts import tensor_part
+from coexec.frontend.stored import Stored, is_large
+from coexec.ir.graph import Graph, Piece, Task, Tensor
+from coexec.ir.region import Region
+from coexec.ir.rules import OperatorRegion
+from coexec.ir.stitch import Joined, Taken, assemble
+
+__all__ = ["Writer", "part_name"]
+
+
+def part_name(tensor: str, region: Region, block: int, graph: Graph) -> str:
+    """What a part of a tensor is called in modules: the tensor's name, its region if it is not
+    whole, and its layout if that is not the model's."""
+    name = tensor_part(tensor, region, graph)
+    return f"{name} in blocks of {block}" if block else name
+
+
+class Writer:
+    """The nodes of one module, in the order in which they are added."""
+
+    def __init__(self, graph: Graph, low: Lowered, plain: Lowered) -> None:
+        """
+        Args:
+            low: the model as the engine lowers it, with all tasks apart.
+            plain: the model as it was given.
+        """
+        self._graph, self._low, self._plain = graph, low, plain
+        self._dialect = low.dialect
+        self._inputs: list[Tensor] = []
+        self._nodes: list[onnx.NodeProto] = []
+        self._results: list[str] = []
+        """By node, the part that it works for."""
+        self._tensors: dict[str, Tensor] = {}
+        self._there: dict[str, dict[tuple[Region, int], str]] = {}
+        """By tensor: the values that hold a region of it in a layout."""
+        self._weights: dict[str, tuple[ir.TensorProtocol, Array | None, int]] = {}
+        """By name: the tensor, the part of it if not all is read, and where in it that starts, in
+        bytes; -1 if it had to be copied."""
+        self._working_for = ""
+        self._count = 0
+
+    def read(self, tensor: str, region: Region, block: int) -> None:
+        """Take a part from outside."""
+        name = part_name(tensor, region, block, self._graph)
+        self._inputs.append(self._keep(tensor, region, block, name))
+
+    def add(self, piece: Piece) -> None:
+        """Compute a piece of what is there.
+
+        Raises:
+            PlanError: it needs what is not there.
+        """
+        task = self._graph.task[piece.task]
+        whole = piece == self._graph.whole_piece(task)
+        self._working_for = tensor_part(task.outputs[0], piece.region, self._graph)
+        nodes, there = len(self._nodes), {n: dict(v) for n, v in self._there.items()}
+        try:
+            self._add(self._low, task, None if whole else piece.region)
+        except (Uncut, PlanError):  # also if the engine's optimizer needs more than the plan knows
+            del self._nodes[nodes:], self._results[nodes:]
+            self._there = there
+            self._add(self._plain, task, None if whole else piece.region)
+
+    def _add(self, low: Lowered, task: Task, region: Region | None) -> None:
+        """``region``: of the main output; None: all of the task."""
+        graph = self._graph
+        indices = task_nodes(low, task)
+        cuts: dict[int, OperatorRegion] = {}
+        if region is not None:
+            cuts = self._cuts(low, task, indices, region)
+        values: dict[str, tuple[str, Region | None]] = {}
+        for index in indices:
+            self._write(low, low.nodes[index], cuts.get(index), values)
+        for name in task.outputs:
+            carrier = low.native(name)
+            made = graph.tensors[name].whole if region is None else region
+            block = _block(low, carrier)
+            self._keep(name, made, block, values[carrier][0])
+
+    def _cuts(
+        self, low: Lowered, task: Task, indices: Sequence[int], region: Region
+    ) -> dict[int, OperatorRegion]:
+        """By node, what it does for ``region`` of the task's main output.
+
+        Raises:
+            Uncut: not known of one.
+        """
+        carrier = low.native(task.outputs[0])
+        need = {carrier: self._inner(low, carrier, task.outputs[0], region)}
+        cuts: dict[int, OperatorRegion] = {}
+        for index in reversed(indices):
+            node = low.nodes[index]
+            wanted = need.get(node.output[0])
+            if wanted is None or any(node.output[1:]):
+                raise Uncut(node.op_type)
+            cuts[index] = part = node_region(low, node, wanted)
+            for name, read in zip(node.input, part.inputs, strict=True):
+                if read is not None and name not in low.weights:
+                    need[name] = read if name not in need else need[name].hull(read)
+        return cuts
+
+    def _write(
+        self, low: Lowered, node: onnx.NodeProto, cut: OperatorRegion | None,
+        values: dict[str, tuple[str, Region | None]],
+    ) -> None:  # fmt: skip
+        """Add ``node``, all of it or cut; ``values`` are those that the task has made so far, with
+        their regions where they are cut."""
+        reads: list[str] = []
+        for position, name in enumerate(node.input):
+            region = None if cut is None else cut.inputs[position]
+            if cut is not None and position in cut.constants:
+                reads.append(self._numbers(cut.constants[position]))
+            elif not name or (cut is not None and region is None):
+                reads.append("")
+            elif region is None or region.size:
+                reads.append(self._value(low, name, region, values))
+        outputs = [self._fresh(name) if name else "" for name in node.output]
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        del copy.input[:], copy.output[:]
+        copy.input.extend(reads)
+        copy.output.extend(outputs)
+        if cut is None:
+            self._rename_captured(low, copy, values)
+        else:
+            _change(copy, cut)
+        for name, new in zip(node.output, outputs, strict=True):
+            if name in low.tensors:
+                shape = low.tensors[name].shape if cut is None else cut.computes.shape
+                self._declare(new, shape, low.tensors[name])
+        self._append(copy)
+        for name, new in zip(node.output, outputs, strict=True):
+            values[name] = (new, None if cut is None else cut.output)
+        if cut is not None and cut.computes != cut.output:
+            values[node.output[0]] = (
+                self._cropped(outputs[0], cut.computes, cut.output, _block(low, node.output[0])),
+                cut.output,
+            )
+
+    def _value(
+        self, low: Lowered, name: str, region: Region | None,
+        values: Mapping[str, tuple[str, Region | None]],
+    ) -> str:  # fmt: skip
+        """What a node reads as ``name``: a weight, a value of its task, or one that is there."""
+        if name in low.weights:
+            return self._weight(low, name, region)
+        if name in values:
+            made, have = values[name]
+            if region is None or have is None or have == region:
+                return made
+            return self._cropped(made, have, region, _block(low, name))
+        tensor = low.stands_for.get(name, name)
+        whole = self._graph.tensors[tensor].whole
+        if region is not None:
+            whole = _outer(region, whole)
+        return self._get(tensor, whole, _block(low, name))
+
+    def _rename_captured(
+        self, low: Lowered, node: onnx.NodeProto, values: Mapping[str, tuple[str, Region | None]],
+        own: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        """Of a node with bodies: what they read from outside is called otherwise here.
+
+        ``own``: what the bodies around have made, which stays."""
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                inside = own.union(
+                    (t.name for t in body.initializer), (v.name for v in body.input),
+                    (name for inner in body.node for name in inner.output),
+                )  # fmt: skip
+                for inner in body.node:
+                    for position, name in enumerate(inner.input):
+                        if name and name not in inside:
+                            inner.input[position] = self._value(low, name, None, values)
+                    self._rename_captured(low, inner, values, inside)
+                for output in body.output:
+                    if output.name not in inside:
+                        output.name = self._value(low, output.name, None, values)
+
+    # Regions and layouts
+
+    def _inner(self, low: Lowered, value: str, tensor: str, region: Region) -> Region:
+        """A region of ``tensor`` in the lowered ``value``, which may have more channels."""
+        shape, whole = low.tensors[value].shape, self._graph.tensors[tensor].shape
+        if shape == whole:
+            inside = value not in low.blocked or _aligned(region, whole, low.dialect.block)
+            if not inside:
+                raise Uncut(f"{tensor}{region} does not end where blocks end")
+            return region
+        if len(shape) != len(whole) or region.start[1] or region.stop[1] != whole[1]:
+            raise Uncut(f"{tensor}{region} is cut in its channels, which are filled up")
+        return region.with_axis(1, 0, shape[1])
+
+    def _get(self, tensor: str, region: Region, block: int) -> str:
+        """A part of a tensor in a layout, made of what is there if need be."""
+        there = self._there.get(tensor, {})
+        if (region, block) in there:
+            return there[region, block]
+        if block and not _aligned(region, self._graph.tensors[tensor].shape, block):
+            raise Uncut(f"{tensor}{region} does not end where blocks end")
+        same = next((name for (r, _), name in there.items() if r == region), None)
+        if same is not None:
+            other = next(b for (r, b), name in there.items() if name == same)
+            made = self._converted(same, tensor, region, other, block)
+        else:
+            made = self._assembled(tensor, region, block)
+        self._keep(tensor, region, block, made)
+        return made
+
+    def _assembled(self, tensor: str, region: Region, block: int) -> str:
+        parts = {r for r, _ in self._there.get(tensor, {})}
+        plan = assemble(region, parts) if region.size else None
+        if plan is None:
+            there = ", ".join(map(str, sorted(parts, key=str))) or "nothing"
+            raise PlanError(
+                f"the segment needs {tensor_part(tensor, region, self._graph)} of "
+                f"{self._graph.tensors[tensor].whole}, and has {there} of that tensor; add the "
+                f"missing parts to its inputs or pieces"
+            )
+        if isinstance(plan, Taken):
+            axes = _differing(plan.source, region)
+            inside = block if axes <= {0, 1} else 0
+            if inside and not _aligned(plan.source, self._graph.tensors[tensor].shape, block):
+                inside = 0
+            source = self._get(tensor, plan.source, inside)
+            made = self._cropped(source, plan.source, region, inside)
+        else:
+            made, inside = self._joined(tensor, plan, block)
+        return self._converted(made, tensor, region, inside, block)
+
+    def _joined(self, tensor: str, plan: Joined, block: int) -> tuple[str, int]:
+        whole = self._graph.tensors[tensor].shape
+        blocked = plan.axis <= 1 and all(_aligned(m.region, whole, block) for m in plan.members)
+        inside = block if block and blocked else 0
+        reads = [self._get(tensor, member.region, inside) for member in plan.members]
+        like = self._tensors[reads[0]]
+        shape = list(like.shape)
+        shape[plan.axis] = sum(self._tensors[name].shape[plan.axis] for name in reads)
+        output = self._fresh(tensor)
+        self._declare(output, shape, like)
+        self._append(onnx.helper.make_node("Concat", reads, [output], axis=plan.axis))
+        return output, inside
+
+    def _cropped(self, value: str, have: Region, want: Region, block: int) -> str:
+        """The region ``want`` of a value that holds ``have``."""
+        like = self._tensors[value]
+        if block and not _differing(have, want) <= {0, 1}:
+            plain = self._left(value, like.shape[1])
+            return self._entered(self._cropped(plain, have, want, 0), want.shape[1])
+        inside = want.relative_to(have)
+        axes = sorted(_differing(have, want))
+        shape = tuple(want.shape[a] if a in axes else size for a, size in enumerate(like.shape))
+        output = self._fresh(value)
+        self._declare(output, shape, like)
+        bounds = {"starts": [inside.start[a] for a in axes],
+                  "ends": [inside.stop[a] for a in axes], "axes": axes}  # fmt: skip
+        opset = next((o.version for o in self._plain.header.opset_import if not o.domain), 18)
+        if opset < _SLICE_BY_INPUTS:
+            node = onnx.helper.make_node("Slice", [value], [output])
+            node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in bounds.items())
+            self._append(node)
+        else:
+            reads = [value, *(self._numbers(n) for n in bounds.values())]
+            self._append(onnx.helper.make_node("Slice", reads, [output]))
+        return output
+
+    def _converted(self, value: str, tensor: str, region: Region, have: int, want: int) -> str:
+        """``value``, a region of ``tensor``, in another layout."""
+        if have == want:
+            return value
+        channels = region.shape[1]
+        if want:
+            low = self._low
+            filled = low.tensors[low.native(tensor)].shape[1]
+            if filled != self._graph.tensors[tensor].shape[1]:
+                if tensor in low.gapped:
+                    raise Uncut(f"blocks of {tensor} have gaps")
+                return self._entered(value, filled)
+            return self._entered(value, channels)
+        if tensor in self._low.gapped:
+            raise Uncut(f"blocks of {tensor} have gaps")
+        return self._left(value, channels)
+
+    def _entered(self, value: str, channels: int) -> str:
+        """In blocks, from the model's layout, filled up to so many channels."""
+        like = self._tensors[value]
+        shape = list(like.shape)
+        if shape[1] != channels:
+            padded = self._fresh(value)
+            pads = [0] * (2 * len(shape))
+            pads[len(shape) + 1] = channels - shape[1]
+            shape[1] = channels
+            self._declare(padded, tuple(shape), like)
+            self._append(onnx.helper.make_node("Pad", [value, self._numbers(pads)], [padded]))
+            value = padded
+        return self._reordered(value, self._dialect.enter, shape, like)
+
+    def _left(self, value: str, channels: int) -> str:
+        """In the model's layout, from blocks."""
+        like = self._tensors[value]
+        shape = (like.shape[0], channels, *like.shape[2:])
+        return self._reordered(value, self._dialect.leave, shape, like, channels)
+
+    def _reordered(
+        self, value: str, kind: Kind, shape: Sequence[int], like: Tensor, channels: int = 0
+    ) -> str:
+        output = self._fresh(value)
+        self._declare(output, shape, like)
+        domain, op_type = kind
+        node = onnx.helper.make_node(op_type, [value], [output], domain=domain)
+        if channels:
+            node.attribute.append(onnx.helper.make_attribute("channels", channels))
+        self._append(node)
+        return output
+
+    # Values
+
+    def _keep(self, tensor: str, region: Region, block: int, name: str) -> Tensor:
+        """Note that ``name`` is a part of a tensor."""
+        self._there.setdefault(tensor, {})[region, block] = name
+        if name not in self._tensors:
+            own = self._graph.tensors[tensor]
+            shape = own.shape if own.opaque else region.shape
+            if block:
+                low = self._low
+                filled = low.tensors[low.native(tensor)].shape[1]
+                whole = region.shape[1] == own.shape[1]
+                shape = (shape[0], filled if whole else shape[1], *shape[2:])
+            self._tensors[name] = Tensor(name, shape, own.dtype, opaque=own.opaque)
+        return self._tensors[name]
+
+    def _declare(self, name: str, shape: Sequence[int], like: Tensor) -> None:
+        self._tensors[name] = Tensor(name, tuple(shape), like.dtype, opaque=like.opaque)
+
+    def _fresh(self, like: str) -> str:
+        self._count += 1
+        return f"{like} #{self._count}"
+
+    def _append(self, node: onnx.NodeProto) -> None:
+        self._nodes.append(node)
+        self._results.append(self._working_for)
+
+    def _numbers(self, values: Iterable[int]) -> str:
+        """A new vector of int64."""
+        name = self._fresh("numbers")
+        self._weights[name] = (ir.Tensor(np.array([*values], np.int64), name=name), None, 0)
+        return name
+
+    def _weight(self, low: Lowered, name: str, region: Region | None) -> str:
+        """A weight, or the part of it that a cut node reads."""
+        tensor = low.weights[name]
+        label = name if low is self._low else f"{name} as given"
+        if region is None or region.covers(tuple(tensor.shape.numpy())):
+            self._weights[label] = (tensor, None, 0)
+            return label
+        label = f"{label}{region}"
+        if label not in self._weights:
+            array = tensor.numpy()
+            part = array[region.slices]
+            together = part.flags.c_contiguous
+            offset = part.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+            self._weights[label] = (
+                tensor, part if together else np.ascontiguousarray(part),
+                offset if together else -1,
+            )  # fmt: skip
+        return label
+
+    # The module
+
+    def module(self, title: str, outputs: Sequence[tuple[str, Region, int]]) -> Module:
+        """What was added, as a model that yields ``outputs``: tensor, region and layout of each."""
+        results = [self._output(*output) for output in outputs]
+        nodes, order = self._live({t.name for t in results})
+        model = onnx.ModelProto()
+        model.CopyFrom(self._low.header)
+        domains = {o.domain for o in model.opset_import}
+        model.opset_import.extend(
+            o for o in self._plain.header.opset_import if o.domain not in domains
+        )
+        if not model.functions:
+            model.functions.extend(self._plain.header.functions)
+        model.graph.name = title
+        model.graph.node.extend(nodes)
+        read = {name for node in nodes for name in node.input}
+        inputs = [t for t in self._inputs if t.name in read or t.name in
+                  {r.name for r in results}]  # fmt: skip
+        model.graph.input.extend(declared(t) for t in inputs)
+        model.graph.output.extend(declared(t) for t in results)
+        if self._low.annotated:
+            made = {name for node in nodes for name in node.output} - {t.name for t in results}
+            model.graph.value_info.extend(
+                declared(self._tensors[n]) for n in sorted(made)
+                if n in self._tensors and not self._tensors[n].opaque
+            )  # fmt: skip
+        external, stored = self._initializers(model, read | {t.name for t in results})
+        return Module(
+            model.SerializeToString(), external, tuple(inputs), tuple(results),
+            tuple(kind_of(node) for node in nodes), tuple(order), stored,
+        )  # fmt: skip
+
+    def _output(self, tensor: str, region: Region, block: int) -> Tensor:
+        """The part under the name that others read it by."""
+        name = part_name(tensor, region, block, self._graph)
+        self._working_for = tensor_part(tensor, region, self._graph)
+        made = self._get(tensor, region, block)
+        if made != name:
+            for node in self._nodes:
+                if made in node.output:
+                    _rename(self._nodes, made, name)
+                    break
+            else:
+                self._append(onnx.helper.make_node("Identity", [made], [name]))
+            self._declare(name, self._tensors[made].shape, self._tensors[made])
+            self._there[tensor][region, block] = name
+        return self._tensors[name]
+
+    def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
+        """The nodes that ``wanted`` needs, with the part that each works for."""
+        kept: list[tuple[onnx.NodeProto, str]] = []
+        for node, result in zip(reversed(self._nodes), reversed(self._results), strict=True):
+            if wanted.intersection(node.output):
+                kept.append((node, result))
+                wanted = wanted | {name for name in node.input if name}
+        return [node for node, _ in reversed(kept)], [result for _, result in reversed(kept)]
+
+    def _initializers(
+        self, model: onnx.ModelProto, read: set[str]
+    ) -> tuple[dict[str, Array], dict[str, tuple[str, int]]]:
+        """Write the weights that are read into ``model``, the large ones as placeholders."""
+        external: dict[str, Array] = {}
+        stored: dict[str, tuple[str, int]] = {}
+        for name, (tensor, part, offset) in self._weights.items():
+            if name not in read:
+                continue
+            if not is_large(tensor):
+                own = tensor if part is None else ir.Tensor(part, dtype=tensor.dtype, name=name)
+                proto = ir.serde.serialize_tensor(own)
+                proto.name = name
+                model.graph.initializer.append(proto)
+                continue
+            external[name] = array = tensor.numpy() if part is None else part
+            if isinstance(tensor, Stored) and offset >= 0:
+                stored[name] = (tensor.stored_as, offset)
+            model.graph.initializer.append(placeholder(name, tensor.dtype, array))
+        return external, stored
+
+
+_SLICE_BY_INPUTS = 10
+"""The opset from which Slice takes its bounds as inputs."""
+
+
+def _block(low: Lowered, value: str) -> int:
+    """Of the layout that a lowered value has."""
+    return low.dialect.block if value in low.blocked else 0
+
+
+def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:
+    """Give ``node`` the attributes that its part of the work has."""
+    kept = [a for a in node.attribute if a.name not in cut.attributes]
+    changed = [
+        onnx.helper.make_attribute(key, value)
+        for key, value in cut.attributes.items()
+        if value is not None
+    ]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *changed])
+
+
+def _rename(nodes: Sequence[onnx.NodeProto], old: str, new: str) -> None:
+    for node in nodes:
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                if name == old:
+                    names[position] = new
+
+
+def _aligned(region: Region, shape: Sequence[int], block: int) -> bool:
+    """Whether a region of a tensor of ``shape`` begins and ends with whole blocks of channels."""
+    start, stop = region.start[1], region.stop[1]
+    return start % block == 0 and (stop % block == 0 or stop == shape[1])
+
+
+def _differing(one: Region, other: Region) -> set[int]:
+    ranges = zip(one.start, one.stop, other.start, other.stop, strict=True)
+    return {axis for axis, (a, b, c, d) in enumerate(ranges) if (a, b) != (c, d)}
+
+
+def _outer(region: Region, whole: Region) -> Region:
+    """A region of a lowered tensor in the model's, which may have fewer channels."""
+    start = tuple(min(a, b) for a, b in zip(region.start, whole.stop, strict=True))
+    stop = tuple(min(a, b) for a, b in zip(region.stop, whole.stop, strict=True))
+    return Region(start, stop)
