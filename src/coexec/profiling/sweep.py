@@ -55,8 +55,8 @@ class Part:
 def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
     """The tasks at these positions alone.
 
-    What they read of other tasks becomes an input. None if that is a tensor whose values decide
-    what an operator does, as nobody can make these up: indices, sizes, conditions.
+    What they read of other tasks becomes an input. None if one of these may decide by its values
+    what an operator does (indices, sizes, conditions): random ones would not suit.
     """
     compiled = whole.compiled
     modules = tuple(compiled.modules[i] for i in chosen)
@@ -157,7 +157,7 @@ def _task_seconds(trace: Trace, tasks: Sequence[Task]) -> list[float]:
 
 def _layouts_within(spans: Mapping[int, Span], layouts: Sequence[Span]) -> Mapping[int, float]:
     """By segment, seconds of its span in which the device changed the layout of what it was
-    given: a transfer, of which a run of the whole model has none there."""
+    given. That is a part of a transfer, and tasks that run alone would all seem to have one."""
     order = sorted(spans.items(), key=lambda item: item[1].end_s)
     ends = [span.end_s for _, span in order]
     found = dict.fromkeys(spans, 0.0)
