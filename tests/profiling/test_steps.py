@@ -17,7 +17,9 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Prediction, Unmeasured
+from coexec.costs.scaled import scaled
 from coexec.engines.base import Program
+from coexec.engines.detect import usable_cores
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import load
@@ -186,16 +188,23 @@ def two_tasks(tensors: tuple[Tensor, Tensor], place: Place) -> Part:
 
 
 def test_a_third_size_on_a_core_measures_less(tmp_path: Path) -> None:
-    """With ONNX Runtime; planners get a finite time of every task."""
+    """With ONNX Runtime; planners get a finite time of every task. How certain predictions are
+    depends on the machine: here they are taken for certain."""
+
+    def certain(task: Unmeasured) -> Prediction | None:
+        found = scaled(task)
+        return None if found is None else Prediction(found.seconds, 0.0)
+
     measured = []
     for size in (32, 48, 64):
-        settings = Settings(["cpu:0"], cache=tmp_path, effort=Effort(2, 9, 9))
-        work = Workbench(chain(size), settings)
-        cost, system = work.measured
+        work = Workbench(chain(size), Settings([f"cpu:{usable_cores()[0]}"], cache=tmp_path))
+        with ProfileStore(tmp_path) as store:
+            profiler = Profiler(work.devices, store, effort=Effort(2, 9, 9), predictor=certain)
+            cost, system = profiler.cost(work.compiler), profiler.system()
         (place,) = system.places
         measured.append(Counter(cost.bases[place].values())["measured"])
         assert all(0 < s < 1 for s in cost.tasks_s[place].values())
         plan = make_plan("heft", {}, work.graph, cost, system)
         assert 0 < (plan.provenance.predicted_s or 0) < 1.01 * cost.total_s(place)
         work.release()
-    assert measured[0] == CONVS + 1 and measured[2] < measured[0]
+    assert measured == [CONVS + 1, 0, 0]
