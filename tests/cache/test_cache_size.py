@@ -16,6 +16,7 @@ from small_models import branches
 
 import coexec
 from coexec.cache import Cache, Entry
+from coexec.costs.estimated import Work
 from coexec.errors import CacheWarning
 from coexec.profiling.store import Measurement, ProfileStore
 
@@ -42,6 +43,23 @@ def test_a_damaged_store_is_replaced(spoil: Callable[[Path], None], tmp_path: Pa
             store.write("e", ROW)
         with ProfileStore(tmp_path) as store:
             assert store.read("e") == ROW
+
+
+def test_the_store_keeps_what_was_measured_and_of_what(tmp_path: Path) -> None:
+    row = Measurement(2e-3, 0.05, 7, "Conv(1x?x?x?) | Conv", Work(2**40, 2**33))
+    with ProfileStore(tmp_path) as store:
+        store.write("d", {"a": row} | {"link": Measurement(1.0, 0.0, 1)})
+    with ProfileStore(tmp_path) as store:
+        assert store.read("d") == {"a": row, "link": Measurement(1.0, 0.0, 1, "", Work(0, 0))}
+
+
+def test_a_store_of_another_form_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "profiles-2.sqlite"
+    other.write_bytes(b"of an older version")
+    with ProfileStore(tmp_path) as store:
+        store.write("d", ROW)
+        assert store.read("d") == ROW and store.path != other
+    assert other.read_bytes() == b"of an older version"
 
 
 def test_a_changed_number_in_the_store_is_measured_again(tmp_path: Path) -> None:

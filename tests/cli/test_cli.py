@@ -37,6 +37,9 @@ def test_every_verb(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "inspect", model) == 0
     assert "width" in capfd.readouterr().out
     assert call(folder, "profile", model, "--devices", TWO) == 0
+    assert " measured of " in capfd.readouterr().out
+    assert call(folder, "profile", model, "--devices", TWO) == 0
+    assert " known of " in (said := capfd.readouterr().out) and "measured" not in said
     assert call(folder, "plan", model, "--devices", TWO, "--output", plan) == 0
     assert "simulated" in capfd.readouterr().out
     assert call(folder, "simulate", model, "--plan", plan, "--trace", trace) == 0
@@ -239,7 +242,7 @@ def test_a_damaged_store_and_a_cache_that_is_no_folder(
     tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = str(folder / "model.onnx")
-    store = tmp_path / "cache" / "profiles-2.sqlite"
+    store = tmp_path / "cache" / "profiles-3.sqlite"
     store.parent.mkdir()
     store.write_bytes(b"not a database" * 100)
     assert call(tmp_path, "plan", model, "--devices", TWO) == 0

@@ -33,7 +33,7 @@ from coexec.cli.common import (
 from coexec.cli.console import out
 from coexec.errors import UsageError
 from coexec.plans.derive import stepwise
-from coexec.profiling.profiler import measure_in_place
+from coexec.profiling.sweep import measure_in_place
 from coexec.timing.explain import GROUPS, Group, Reason, explain
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds

@@ -1,12 +1,15 @@
-"""What a planner may ask about time."""
+"""What a planner may ask about time, and what a profile may be told instead of measuring."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from coexec.costs.estimated import Work
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
-__all__ = ["CostModel"]
+__all__ = ["CostModel", "Prediction", "Predictor", "Sample", "Unmeasured"]
 
 
 class CostModel(Protocol):
@@ -26,3 +29,39 @@ class CostModel(Protocol):
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         """Seconds that a transfer keeps the link and its busy processor occupied."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A task that was measured."""
+
+    work: Work
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """A task that was not measured at its size on a place, with what is known of it there."""
+
+    graph: Graph
+    task: Task
+    operators: str
+    """Types of the operators that the engine makes of it, with spaces between."""
+    key: str
+    """Equal for places on which a task takes equally long: `Device.key`."""
+    launch_s: float
+    """Seconds of launching any program there."""
+    samples: Sequence[Sample]
+    """Of equal operators at other sizes (`family_of`), as the same operators of the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds, and their relative error, which nine of ten predictions keep."""
+
+    seconds: float
+    uncertainty: float
+
+
+Predictor = Callable[[Unmeasured], Prediction | None]
+"""Predicts what a task takes; None where it knows too little to say."""

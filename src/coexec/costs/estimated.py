@@ -1,8 +1,10 @@
 """A rough cost of tasks that cannot be measured, from what they compute and move."""
 
+from typing import NamedTuple
+
 from coexec.ir.graph import Graph, Task
 
-__all__ = ["estimated_s"]
+__all__ = ["Work", "estimated_s", "work_of"]
 
 _MACS_PER_CORE_S = 10e9
 _BYTES_PER_S = 10e9
@@ -13,14 +15,30 @@ _OPERATOR_S = 5e-6
 and calling the kernel is what takes the time."""
 
 
-def estimated_s(graph: Graph, task: Task, cores: int) -> float:
-    """Seconds of ``task`` on ``cores`` cores: computing or moving, whichever takes longer.
+class Work(NamedTuple):
+    """What a task computes and moves."""
 
-    Of an opaque task also those of starting its operators; values inside whose size is known move.
-    """
+    macs: int = 0
+    """Multiply-accumulates."""
+    moved_bytes: int = 0
+    """Of all that it reads and writes, each tensor once."""
+
+    def rough_s(self, cores: int = 1) -> float:
+        """Seconds on ``cores`` cores: computing or moving, whichever takes longer."""
+        computing_s = self.macs / (_MACS_PER_CORE_S * max(1, cores))
+        return max(computing_s, self.moved_bytes / _BYTES_PER_S)
+
+
+def work_of(graph: Graph, task: Task) -> Work:
+    """The work of ``task``; inside of an opaque one, values whose size is known move, too."""
     names = {*task.inputs, *task.weights, *task.outputs}
     if task.opaque:
         names.update(name for op in task.operators for name in op.outputs if name in graph.tensors)
-    moved_bytes = sum(graph.tensors[name].size_bytes for name in names)
-    working_s = max(task.macs / (_MACS_PER_CORE_S * max(1, cores)), moved_bytes / _BYTES_PER_S)
+    return Work(task.macs, sum(graph.tensors[name].size_bytes for name in names))
+
+
+def estimated_s(graph: Graph, task: Task, cores: int) -> float:
+    """Seconds of ``task`` on ``cores`` cores; of an opaque one also those of starting its
+    operators."""
+    working_s = work_of(graph, task).rough_s(cores)
     return working_s + (_OPERATOR_S * len(task.operators) if task.opaque else 0.0)

@@ -1,15 +1,20 @@
-"""A cost model that looks everything up: what `coexec.profiling.profiler` measured."""
+"""A cost model that looks everything up: what `coexec.profiling.profiler` found."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
-__all__ = ["CostTable"]
+__all__ = ["Basis", "CostTable"]
+
+Basis = Literal["measured", "known", "predicted", "estimated"]
+"""Where a time comes from: measured now, or before; predicted from other sizes of the task; or
+estimated from what it computes and moves, as it could not be measured."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,8 @@ class CostTable:
     tasks_s: Mapping[Place, Mapping[str, float]]
     """By place, then by task name: the whole task; infinite where the engine cannot run it."""
     launches_s: Mapping[Place, float] = field(default_factory=dict)
+    bases: Mapping[Place, Mapping[str, Basis]] = field(default_factory=dict)
+    """By place, then by task that runs there; empty if nobody noted it."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         try:

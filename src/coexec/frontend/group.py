@@ -21,6 +21,7 @@ from coexec.frontend.opaque import content_of, live, reads, united
 from coexec.frontend.tensors import tensors_of, why_opaque
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
+from coexec.ir.signature import signature_of
 
 __all__ = ["build_graph", "only_read", "operator_of"]
 
@@ -169,7 +170,7 @@ def _task(
         known = [op for op in operators if _is_known(op, tensors)]
     else:
         outputs = tuple(n for n in operators[-1].outputs if n in tensors)
-        signature = _signature(operators, tensors, inside)
+        signature = signature_of(operators, tensors)
         known = list(operators)
     return Task(
         name=group[0].name or next(n for n in (*outputs, *operators[0].outputs) if n),
@@ -222,40 +223,6 @@ def _small_constant(value: ir.Value | None) -> np.ndarray | None:
     if tensor is None or tensor.size > _SMALL or tensor.dtype == ir.DataType.STRING:
         return None
     return tensor.numpy()
-
-
-def _signature(
-    operators: tuple[Operator, ...], tensors: Mapping[str, Tensor], inside: set[str]
-) -> str:
-    """Text that is equal for tasks of equal cost; names of tensors do not appear in it."""
-    parts = []
-    for op in operators:
-        shapes = [
-            "_" if not n else "." if n in inside else _shape_text(tensors[n]) for n in op.inputs
-        ]
-        settings = [f"{k}={_plain(v)}" for k, v in sorted(op.attributes.items())]
-        settings += [
-            f"{i}:{_plain(v)}" for i, v in sorted(op.constants.items()) if op.op_type in _BY_VALUE
-        ]
-        kind = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
-        parts.append(f"{kind}({', '.join(shapes)}){{{', '.join(settings)}}}")
-    outputs = [_shape_text(tensors[n]) for n in operators[-1].outputs if n in tensors]
-    return " + ".join(parts) + " -> " + ", ".join(outputs)
-
-
-_BY_VALUE = frozenset({"Pad", "Slice", "Resize", "Upsample", "Reshape", "Expand", "Tile", "Split",
-                       "Squeeze", "Unsqueeze", "TopK", "OneHot", "Range",
-                       "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})  # fmt: skip
-"""Operators whose constant inputs decide shapes; elsewhere they are weights."""
-
-
-def _plain(value: Scalars) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _shape_text(tensor: Tensor) -> str:
-    shape = "x".join(map(str, tensor.shape))
-    return shape if tensor.dtype == "float32" else f"{shape}:{tensor.dtype}"
 
 
 def _topological(tasks: tuple[Task, ...]) -> tuple[Task, ...]:

@@ -6,7 +6,7 @@ one after the other.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from coexec.frontend.module import is_float, numpy_type
 from coexec.ir.graph import Graph, Operator, Tensor
 
-__all__ = ["candidates", "filled", "random_inputs"]
+__all__ = ["candidates", "filled", "random_inputs", "random_values"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -65,19 +65,29 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Any]:
     Those are zeros and ones, or what the operators that read them allow: divisors are not zero,
     and indices lie within their axis.
     """
+    return random_values([graph.tensors[name] for name in graph.inputs], seed, _bounds(graph))
+
+
+def random_values(
+    tensors: Iterable[Tensor], seed: int = 0, bounds: Mapping[str, tuple[int, int]] | None = None
+) -> dict[str, Any]:
+    """Standard normal numbers for float tensors by name, small integers for others.
+
+    Args:
+        bounds: least and greatest integer by tensor, where they are not 0 and 1.
+    """
     rng = np.random.default_rng(seed)
-    bounds = _bounds(graph)
+    bounds = bounds or {}
     found: dict[str, Any] = {}
-    for name in graph.inputs:
-        tensor = graph.tensors[name]
+    for tensor in tensors:
         if tensor.opaque:
-            found[name] = _made_up(tensor.dtype, tensor.shape)
+            found[tensor.name] = _made_up(tensor.dtype, tensor.shape)
         elif is_float(numpy_type(tensor.dtype)):
             numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
-            found[name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
+            found[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
         else:
-            least, most = bounds.get(name, (0, 1))
-            found[name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
+            least, most = bounds.get(tensor.name, (0, 1))
+            found[tensor.name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
     return found
 
 

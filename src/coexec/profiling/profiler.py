@@ -1,55 +1,37 @@
 """Measure a model's tasks on each device, and how devices hand tensors to each other.
 
-Tasks are timed in place: all of them one after the other, each a segment of its own, so that caches
-are as cold as in a real inference. Timed one by one in a loop they look up to 10 % faster.
+Tasks are timed in place (`sweep`). Of those that the store does not hold, the ones that were
+measured at other sizes are predicted first, and measured only where an error may decide.
 """
 
 import math
-import statistics
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
+from dataclasses import replace
+from functools import cached_property
 
-from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
+from coexec.costs.base import Predictor
 from coexec.costs.estimated import estimated_s
-from coexec.costs.table import CostTable
+from coexec.costs.scaled import scaled
+from coexec.costs.table import Basis, CostTable
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
-from coexec.frontend.inputs import candidates, random_inputs
-from coexec.frontend.module import Array
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
-from coexec.plans.schedule import Schedule
 from coexec.profiling.links import crossing, launch_overhead, wake_up
+from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.profiling.traffic import Quiet, undisturbed
-from coexec.runtime.executor import Executor, Waiting
-from coexec.runtime.recorder import RealRecorder
+from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, part_of, sweep
+from coexec.profiling.traffic import Quiet
+from coexec.runtime.executor import Waiting
 from coexec.system.hardware import Link, Place, System
-from coexec.timing.trace import Detail, Trace
 
-__all__ = ["Effort", "Profiler", "Progress", "measure_in_place"]
+__all__ = ["Effort", "Profiler", "Progress"]
 
-Progress = Callable[[str, int, int], None]
-"""Told what is measured, how much of it is done, and how much there is."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """When to stop measuring."""
-
-    warm_up: int = 2
-    least: int = 7
-    most: int = 40
-    stable: float = 0.01
-    """Relative change of the median of the whole from the first half of the sweeps to all."""
-    budget_s: float = 20.0
-    """For one device."""
+_Times = Mapping[str, tuple[float, Basis]]
+"""By task: its seconds and where they come from."""
 
 
 class Profiler:
@@ -65,13 +47,17 @@ class Profiler:
         progress: Progress | None = None,
         waiting: Waiting = "passive",
         quiet: Quiet | None = None,
+        predictor: Predictor = scaled,
     ) -> None:
         """
         Args:
-            fresh: measure everything anew and replace what is stored.
+            fresh: measure everything again and replace what is stored.
             waiting: how the threads of two devices will wait for each other.
             quiet: measure only while another process is not asked for anything.
+            predictor: asked for tasks that the store does not hold.
         """
+        self._predictor = predictor
+        self._launches_s: dict[str, float] = {}
         self._quiet = quiet
         self._waiting: Waiting = waiting
         self._devices = devices
@@ -88,14 +74,20 @@ class Profiler:
         """
         graph = compiler.model.graph
         home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
-        tasks_s: dict[Place, Mapping[str, float]] = {}
-        by_key: dict[str, Mapping[str, float]] = {}
+        times: dict[Place, _Times] = {}
+        by_key: dict[str, _Times] = {}
         for engine in self._engines:
             key = _key(engine)
             if key not in by_key:
-                by_key[key] = self._tasks_s(compiler, engine, home)
-            tasks_s[engine.place] = by_key[key]
-        return CostTable(tasks_s, {e.place: self._launch_s(e) for e in self._engines})
+                by_key[key] = self._times(_Tasks(compiler, self._devices, engine, home))
+            times[engine.place] = by_key[key]
+        names = [task.name for task in graph.tasks]
+        infinite: dict[str, float] = dict.fromkeys(names, math.inf)
+        return CostTable(
+            {at: infinite | {n: s for n, (s, _) in found.items()} for at, found in times.items()},
+            {e.place: self._launch_s(e) for e in self._engines},
+            {at: {n: basis for n, (_, basis) in found.items()} for at, found in times.items()},
+        )
 
     @property
     def _engines(self) -> list[OpenEngine]:
@@ -112,86 +104,77 @@ class Profiler:
         raise InfeasibleError(f"no device runs task {task.name!r} ({task.kind}): "
                               f"{'; '.join(reasons)}; add a CPU device")  # fmt: skip
 
-    def _tasks_s(
-        self, compiler: Compiler, engine: OpenEngine, home: Mapping[str, Place]
-    ) -> Mapping[str, float]:
-        graph = compiler.model.graph
-        can = {t.name: engine.refusal(t, graph.tensors) is None for t in graph.tasks}
-        place_of = {n: engine.place if runs else home[n] for n, runs in can.items()}
-        compiled = compiler.compile(stepwise(graph, place_of), self._devices)
-        signatures = [
-            f"{task.signature} | {' '.join(module.operators)}"
-            for task, module in zip(graph.tasks, compiled.modules, strict=True)
-        ]
-        wanted = {s for s, t in zip(signatures, graph.tasks, strict=True) if can[t.name]}
-        known = {} if self._fresh else self._store.read(_key(engine))
-        if not wanted <= known.keys():
-            measured = self._sweep(compiled, signatures, engine, graph)
+    def _times(self, tasks: "_Tasks") -> _Times:
+        """Of the tasks that the engine runs: measured, or predicted where that decides nothing."""
+        key = _key(tasks.engine)
+        stored = {} if self._fresh else self._store.read(key)
+        operators = only_operators(tasks.graph, tasks.own, stored)
+        view = None if operators is None else self._view(tasks, operators, stored)
+        if view is None or view.deciding:  # what is measured is compiled, which tells for certain
+            view = self._view(tasks, tasks.operators, stored)
+        new: Mapping[str, Measurement] = {}
+        if view.deciding:
+            measured = self._measured(tasks, view)
             if measured is None:
-                return self._estimated(graph, engine, can)
-            known = {s: m for s, m in measured.items() if s in wanted and s not in known} | known
-            self._store.write(_key(engine), {s: known[s] for s in wanted})
+                return _estimated(tasks, self._launch_s(tasks.engine))
+            new = {s: m for s, m in measured.items() if s not in stored}
+            self._store.write(key, new)
+            view = self._view(tasks, tasks.operators, {**stored, **new})
         return {
-            t.name: known[s].seconds if can[t.name] else float("inf")
-            for s, t in zip(signatures, graph.tasks, strict=True)
+            step.task.name: (view.seconds(step), _basis(step.signature, stored, new))
+            for step in view.steps
         }
 
-    def _estimated(
-        self, graph: Graph, engine: OpenEngine, can: Mapping[str, bool]
-    ) -> Mapping[str, float]:
-        """Seconds of each task, of what it computes and moves. They are not stored."""
-        launch_s, cores = self._launch_s(engine), len(engine.device.cores)
-        return {
-            t.name: launch_s + estimated_s(graph, t, cores) if can[t.name] else float("inf")
-            for t in graph.tasks
-        }
+    def _view(
+        self, tasks: "_Tasks", operators: Mapping[str, str], stored: Mapping[str, Measurement]
+    ) -> Outlook:
+        steps = steps_of(tasks.graph, tasks.own, operators)
+        launch_s = self._launch_s(tasks.engine)
+        return outlook(tasks.graph, steps, stored, self._predictor, _key(tasks.engine), launch_s)
 
-    def _sweep(
-        self, compiled: CompiledPlan, signatures: Sequence[str], engine: OpenEngine, graph: Graph
-    ) -> dict[str, Measurement] | None:
-        """The median of each signature; None if no made-up inputs suit the model."""
-        reason = ""
-        for feeds in candidates(graph):
-            try:
-                return self._swept(compiled, signatures, engine, graph, feeds)
-            except ExecutionError as error:
-                reason = reason or first_line(error)
-        warnings.warn(
-            f"{graph.name!r} does not run with made-up inputs ({reason}); its tasks cannot be "
-            f"measured, and plans for {engine.place} rest on estimates",
-            ModelWarning, stacklevel=2,
-        )  # fmt: skip
-        return None
+    def _measured(self, tasks: "_Tasks", view: Outlook) -> dict[str, Measurement] | None:
+        """At least the tasks that decide; None if no made-up inputs suit the model.
+
+        All tasks run if most decide, and where what some read cannot be made up.
+        """
+        wanted = view.deciding
+        step_of = {step.task.name: step for step in view.steps}
+        names = [task.name for task in tasks.graph.tasks]
+        chosen = [i for i, n in enumerate(names) if n in step_of and step_of[n].signature in wanted]
+        part = part_of(tasks.part, chosen) if 2 * len(chosen) <= len(names) else None
+        found = None if part is None else self._swept(part, tasks, step_of, warn=False)
+        return found or self._swept(tasks.part, tasks, step_of, warn=True)
 
     def _swept(
-        self, compiled: CompiledPlan, signatures: Sequence[str], engine: OpenEngine, graph: Graph,
-        feeds: Mapping[str, Array],
-    ) -> dict[str, Measurement]:  # fmt: skip
-        """Run all tasks in order until their sum is stable; the median of each signature."""
-        effort = self._effort
-        rows: list[list[float]] = []
-        what = f"{engine.place}: {len(set(signatures))} distinct tasks"
-        with Executor(compiled, self._devices) as executor:
-            for _ in range(effort.warm_up):
-                executor.run(feeds)
-            started_s = time.perf_counter()
-            while len(rows) < effort.most and not (
-                len(rows) >= effort.least
-                and (_stable(rows, effort) or time.perf_counter() - started_s > effort.budget_s)
-            ):
-                recorder = RealRecorder(compiled, [d.spec.name for d in self._devices])
-                undisturbed(partial(executor.run, feeds, recorder), self._quiet)
-                rows.append(_task_seconds(recorder.trace(), graph))
-                self._progress(what, len(rows), effort.most)
-        self._progress(what, effort.most, effort.most)
-        samples: dict[str, list[float]] = {}
-        for signature, column in zip(signatures, zip(*rows, strict=True), strict=True):
-            samples.setdefault(signature, []).extend(column)
-        return {signature: Measurement.of(seconds) for signature, seconds in samples.items()}
+        self, part: Part, tasks: "_Tasks", step_of: Mapping[str, Step], warn: bool
+    ) -> dict[str, Measurement] | None:
+        """The median of each signature; None, with a warning, if no made-up inputs suit."""
+        graph, place = tasks.graph, tasks.engine.place
+        own = [(i, step_of[t.name]) for i, t in enumerate(part.tasks) if t.name in step_of]
+        what = f"{place}: {len({step.signature for _, step in own})} distinct tasks"
+        reason = ""
+        for feeds in feeds_of(part, graph):
+            try:
+                rows = sweep(part, self._devices, feeds, self._effort,
+                             lambda done, total: self._progress(what, done, total),
+                             self._quiet)  # fmt: skip
+                return _medians(rows, own)
+            except ExecutionError as error:
+                reason = reason or first_line(error)
+        if warn:
+            warnings.warn(
+                f"{graph.name!r} does not run with made-up inputs ({reason}); its tasks cannot be "
+                f"measured, and plans for {place} rest on estimates",
+                ModelWarning, stacklevel=2,
+            )  # fmt: skip
+        return None
 
     def _launch_s(self, engine: OpenEngine) -> float:
-        (seconds,) = self._cached(_key(engine), ["launch"], lambda: [launch_overhead(engine)])
-        return seconds
+        key = _key(engine)
+        if key not in self._launches_s:
+            (seconds,) = self._cached(key, ["launch"], lambda: [launch_overhead(engine)])
+            self._launches_s[key] = seconds
+        return self._launches_s[key]
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
@@ -231,54 +214,58 @@ def _key(engine: OpenEngine) -> str:
     return engine.device.key(engine.info.name)
 
 
-def measure_in_place(
-    compiler: Compiler, schedule: Schedule, devices: Sequence[OpenDevice], runs: int = 7
-) -> dict[str, float]:
-    """Median seconds of each task of a schedule that has a segment for each, in order."""
-    graph = schedule.graph
-    compiled = compiler.compile(schedule, devices)
-    feeds = random_inputs(graph)
-    rows = []
-    with Executor(compiled, devices) as executor:
-        for number in range(runs + 2):
-            recorder = RealRecorder(compiled, [d.spec.name for d in devices])
-            executor.run(feeds, recorder)
-            if number >= 2:
-                rows.append(_task_seconds(recorder.trace(), graph))
-    medians = (statistics.median(column) for column in zip(*rows, strict=True))
-    return dict(zip((t.name for t in graph.tasks), medians, strict=True))
+class _Tasks:
+    """The tasks of a model on one place; compiled when that is needed."""
+
+    def __init__(
+        self, compiler: Compiler, devices: Sequence[OpenDevice], engine: OpenEngine,
+        home: Mapping[str, Place],
+    ) -> None:  # fmt: skip
+        """``home``: by task, where it runs if the engine does not run it."""
+        self.engine = engine
+        self.graph = compiler.model.graph
+        self._compiler, self._devices, self._home = compiler, devices, home
+        tensors = self.graph.tensors
+        self.own = [t for t in self.graph.tasks if engine.refusal(t, tensors) is None]
+        """Those that the engine runs."""
+
+    @cached_property
+    def part(self) -> Part:
+        """All tasks of the model, the others where they are at home."""
+        place_of = {**self._home, **{t.name: self.engine.place for t in self.own}}
+        schedule = stepwise(self.graph, place_of)
+        return Part(self.graph.tasks, self._compiler.compile(schedule, self._devices))
+
+    @property
+    def operators(self) -> Mapping[str, str]:
+        """By task, the types of what the engine makes of it."""
+        modules = zip(self.graph.tasks, self.part.compiled.modules, strict=True)
+        return {task.name: " ".join(module.operators) for task, module in modules}
 
 
-def _task_seconds(trace: Trace, graph: Graph) -> list[float]:
-    """Seconds of each task in a run with one segment for each.
-
-    A device with a clock of its own tells how long its kernels took, which is free of the noise of
-    waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
-    What a segment needs besides its kernels is the launch: the median over all tasks.
-    """
-    spans = {s.segment: s for s in trace.of("compute")}
-    maker = {n: t.name for t in graph.tasks for op in t.operators for n in op.outputs}
-    kernels: dict[str, list[Detail]] = {}
-    for detail in trace.details:
-        if detail.kind == "kernel" and detail.result in maker and detail.name != "reorder":
-            kernels.setdefault(maker[detail.result], []).append(detail)
-    steps = [b.queued_s - a.queued_s for d in kernels.values() for a, b in pairwise(d)]
-    enqueue_s = statistics.median(steps) if steps else 0.0
-    busy = {task: sum(max(k.duration_s, enqueue_s) for k in done) for task, done in kernels.items()}
-    timed = {spans[i].device for i, t in enumerate(graph.tasks) if t.name in busy}
-    extra = [
-        spans[i].duration_s - busy.get(t.name, 0.0)
-        for i, t in enumerate(graph.tasks)
-        if spans[i].device in timed
-    ]
-    launch_s = max(0.0, statistics.median(extra)) if extra else 0.0
-    return [
-        busy.get(t.name, 0.0) + launch_s if spans[i].device in timed else spans[i].duration_s
-        for i, t in enumerate(graph.tasks)
-    ]
+def _medians(
+    rows: Sequence[Sequence[float]], own: Sequence[tuple[int, Step]]
+) -> dict[str, Measurement]:
+    """Of each signature; ``own``: steps with their column."""
+    samples: dict[str, list[float]] = {}
+    for column, step in own:
+        samples.setdefault(step.signature, []).extend(row[column] for row in rows)
+    step_of = {step.signature: step for _, step in own}
+    return {
+        s: replace(Measurement.of(seconds), family=step_of[s].family, work=step_of[s].work)
+        for s, seconds in samples.items()
+    }
 
 
-def _stable(rows: Sequence[Sequence[float]], effort: Effort) -> bool:
-    sums = [sum(row) for row in rows]
-    half = statistics.median(sums[: len(sums) // 2])
-    return abs(statistics.median(sums) - half) <= effort.stable * half
+def _estimated(tasks: _Tasks, launch_s: float) -> _Times:
+    """Seconds of each task, of what it computes and moves. They are not stored."""
+    graph, cores = tasks.graph, len(tasks.engine.device.cores)
+    return {t.name: (launch_s + estimated_s(graph, t, cores), "estimated") for t in tasks.own}
+
+
+def _basis(
+    signature: str, stored: Mapping[str, Measurement], new: Mapping[str, Measurement]
+) -> Basis:
+    if signature in stored:
+        return "known"
+    return "measured" if signature in new else "predicted"

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -11,10 +11,11 @@ import numpy as np
 import xxhash
 
 from coexec.cache import warn_once
+from coexec.costs.estimated import Work
 
 __all__ = ["Measurement", "ProfileStore"]
 
-_FILE = "profiles-2.sqlite"
+_FILE = "profiles-3.sqlite"
 _PATIENCE_S = 10.0
 """How long to wait for other processes."""
 _REFUSED = frozenset({
@@ -30,6 +31,9 @@ CREATE TABLE IF NOT EXISTS measurement (
     seconds REAL NOT NULL,     -- median
     spread REAL NOT NULL,      -- half the distance of the quartiles, relative to the median
     samples INTEGER NOT NULL,
+    family TEXT NOT NULL,      -- equal for equal operators at different sizes; '' of a link
+    macs INTEGER NOT NULL,     -- what a task computes
+    moved_bytes INTEGER NOT NULL,
     checksum TEXT NOT NULL,    -- of all the above
     PRIMARY KEY (device, signature)
 ) WITHOUT ROWID
@@ -43,6 +47,10 @@ class Measurement:
     seconds: float
     spread: float
     samples: int
+    family: str = ""
+    """Of a task: equal for equal operators at different sizes. "" for what is no task."""
+    work: Work = field(default_factory=Work)
+    """Of a task: what it computes and moves."""
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
@@ -117,11 +125,17 @@ class ProfileStore:
             self._db = self._replacement(error, self._db)
             return {}
         whole = (row for row in rows if row[-1] == _checksum(*row[:-1]))
-        return {row[1]: Measurement(*row[2:-1]) for row in whole}
+        return {
+            signature: Measurement(seconds, spread, samples, family, Work(macs, moved_bytes))
+            for _, signature, seconds, spread, samples, family, macs, moved_bytes, _ in whole
+        }
 
     def write(self, device: str, measured: Mapping[str, Measurement]) -> None:
         """Add or replace measurements, all or none."""
-        values = [(device, s, m.seconds, m.spread, m.samples) for s, m in measured.items()]
+        values = [
+            (device, s, m.seconds, m.spread, m.samples, m.family, *m.work)
+            for s, m in measured.items()
+        ]
         rows = [(*row, _checksum(*row)) for row in values]
         try:
             _insert(self._db, rows)
@@ -140,8 +154,9 @@ class ProfileStore:
 
 
 def _insert(db: sqlite3.Connection, rows: Sequence[tuple[str | float, ...]]) -> None:
+    values = ", ".join("?" * 9)
     with db:
-        db.executemany("INSERT OR REPLACE INTO measurement VALUES (?, ?, ?, ?, ?, ?)", rows)
+        db.executemany(f"INSERT OR REPLACE INTO measurement VALUES ({values})", rows)
 
 
 def _checksum(*values: str | float) -> str:

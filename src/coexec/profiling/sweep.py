@@ -1,0 +1,177 @@
+"""Time tasks in place: one after the other, each a segment of its own.
+
+So caches are as cold as in a real inference. Timed one by one in a loop tasks look up to 10 %
+faster.
+"""
+
+import statistics
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from coexec.compiling.compiled import CompiledPlan
+from coexec.compiling.compiler import Compiler
+from coexec.engines.opened import OpenDevice
+from coexec.frontend.inputs import candidates, random_inputs, random_values
+from coexec.frontend.module import is_float, numpy_type
+from coexec.ir.graph import Graph, Task, Tensor
+from coexec.plans.schedule import Schedule
+from coexec.profiling.traffic import Quiet, undisturbed
+from coexec.runtime.executor import Executor
+from coexec.runtime.recorder import RealRecorder
+from coexec.timing.trace import Detail, Span, Trace
+
+__all__ = ["Effort", "Part", "Progress", "feeds_of", "measure_in_place", "part_of", "sweep"]
+
+Progress = Callable[[str, int, int], None]
+"""Told what is measured, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop measuring."""
+
+    warm_up: int = 2
+    least: int = 7
+    most: int = 40
+    stable: float = 0.01
+    """Relative change of the median of the whole from the first half of the sweeps to all."""
+    budget_s: float = 20.0
+    """For one device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some tasks of a model in their order, compiled, each a segment of its own."""
+
+    tasks: Sequence[Task]
+    compiled: CompiledPlan
+
+
+def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
+    """The tasks at these positions alone.
+
+    What they read of other tasks becomes an input. None if one of these may decide by its values
+    what an operator does (indices, sizes, conditions): random ones would not suit.
+    """
+    compiled = whole.compiled
+    modules = tuple(compiled.modules[i] for i in chosen)
+    made = {tensor.name for module in modules for tensor in module.outputs}
+    inputs = {t.name: t for module in modules for t in module.inputs if t.name not in made}
+    given = {tensor.name for tensor in compiled.inputs}
+    if not all(name in given or _is_any(tensor) for name, tensor in inputs.items()):
+        return None
+    segments = tuple(
+        replace(compiled.segments[i], index=index, after=(index - 1,) if index else ())
+        for index, i in enumerate(chosen)
+    )
+    part = CompiledPlan(tuple(inputs.values()), (), {}, {}, segments, (), modules)
+    return Part([whole.tasks[i] for i in chosen], part)
+
+
+def _is_any(tensor: Tensor) -> bool:
+    """Whether an operator takes equally long whatever the values: floats, quantised numbers."""
+    return not tensor.opaque and (
+        is_float(numpy_type(tensor.dtype)) or tensor.dtype in ("int8", "uint8")
+    )
+
+
+def feeds_of(part: Part, graph: Graph) -> Iterator[dict[str, Any]]:
+    """Made-up inputs of ``part`` to try one after the other."""
+    for feeds in candidates(graph):
+        between = (t for t in part.compiled.inputs if t.name not in feeds)
+        yield feeds | random_values(between)
+
+
+def sweep(
+    part: Part, devices: Sequence[OpenDevice], feeds: Mapping[str, Any], effort: Effort,
+    progress: Callable[[int, int], None], quiet: Quiet | None = None,
+) -> list[list[float]]:  # fmt: skip
+    """Seconds of each task, in each of as many runs as it takes until their sum is stable.
+
+    Raises:
+        ExecutionError: a task does not run with these inputs.
+    """
+    rows: list[list[float]] = []
+    with Executor(part.compiled, devices) as executor:
+        for _ in range(effort.warm_up):
+            executor.run(feeds)
+        started_s = time.perf_counter()
+        while len(rows) < effort.most and not (
+            len(rows) >= effort.least
+            and (_stable(rows, effort) or time.perf_counter() - started_s > effort.budget_s)
+        ):
+            recorder = RealRecorder(part.compiled, [d.spec.name for d in devices])
+            undisturbed(partial(executor.run, feeds, recorder), quiet)
+            rows.append(_task_seconds(recorder.trace(), part.tasks))
+            progress(len(rows), effort.most)
+    progress(effort.most, effort.most)
+    return rows
+
+
+def measure_in_place(
+    compiler: Compiler, schedule: Schedule, devices: Sequence[OpenDevice], runs: int = 7
+) -> dict[str, float]:
+    """Median seconds of each task of a schedule that has a segment for each, in order."""
+    graph = schedule.graph
+    part = Part(graph.tasks, compiler.compile(schedule, devices))
+    effort = Effort(least=runs, most=runs)
+    rows = sweep(part, devices, random_inputs(graph), effort, lambda done, total: None)
+    medians = (statistics.median(column) for column in zip(*rows, strict=True))
+    return dict(zip((t.name for t in graph.tasks), medians, strict=True))
+
+
+def _task_seconds(trace: Trace, tasks: Sequence[Task]) -> list[float]:
+    """Seconds of each task in a run with one segment for each.
+
+    A device with a clock of its own tells how long its kernels took, which is free of the noise of
+    waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
+    What a segment needs besides its kernels is the launch: the median over all tasks.
+    """
+    spans = {s.segment: s for s in trace.of("compute")}
+    maker = {n: t.name for t in tasks for op in t.operators for n in op.outputs}
+    kernels: dict[str, list[Detail]] = {}
+    for detail in trace.details:
+        if detail.kind == "kernel" and detail.result in maker and detail.name != "reorder":
+            kernels.setdefault(maker[detail.result], []).append(detail)
+    steps = [b.queued_s - a.queued_s for d in kernels.values() for a, b in pairwise(d)]
+    enqueue_s = statistics.median(steps) if steps else 0.0
+    busy = {task: sum(max(k.duration_s, enqueue_s) for k in done) for task, done in kernels.items()}
+    timed = {spans[i].device for i, t in enumerate(tasks) if t.name in busy}
+    layout_s = _layouts_within(spans, trace.of("layout"))
+    extra = [
+        spans[i].duration_s - busy.get(t.name, 0.0) - layout_s[i]
+        for i, t in enumerate(tasks)
+        if spans[i].device in timed
+    ]
+    launch_s = max(0.0, statistics.median(extra)) if extra else 0.0
+    return [
+        busy.get(t.name, 0.0) + launch_s if spans[i].device in timed else spans[i].duration_s
+        for i, t in enumerate(tasks)
+    ]
+
+
+def _layouts_within(spans: Mapping[int, Span], layouts: Sequence[Span]) -> Mapping[int, float]:
+    """By segment, seconds of its span in which the device changed the layout of what it was
+    given. That is a part of a transfer, and tasks that run alone would all seem to have one."""
+    order = sorted(spans.items(), key=lambda item: item[1].end_s)
+    ends = [span.end_s for _, span in order]
+    found = dict.fromkeys(spans, 0.0)
+    for layout in layouts:
+        position = bisect_right(ends, layout.start_s)
+        while position < len(order) and order[position][1].start_s < layout.end_s:
+            segment, span = order[position]
+            within_s = min(span.end_s, layout.end_s) - max(span.start_s, layout.start_s)
+            found[segment] += max(0.0, within_s)
+            position += 1
+    return found
+
+
+def _stable(rows: Sequence[Sequence[float]], effort: Effort) -> bool:
+    sums = [sum(row) for row in rows]
+    half = statistics.median(sums[: len(sums) // 2])
+    return abs(statistics.median(sums) - half) <= effort.stable * half
