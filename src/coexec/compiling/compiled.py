@@ -192,7 +192,7 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _gather(row: Mapping[str, Any]) -> Gather:
     sources = ((value, _region(taken), _region(put)) for value, taken, put in row["sources"])
-    return Gather(row["block"], tuple(Source(*source) for source in sources))
+    return Gather(row["layout"], tuple(Source(*source) for source in sources))
 
 
 def _region(row: Mapping[str, Any]) -> Region:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from coexec.engines import detect
-from coexec.frontend.dialect import STANDARD, Dialect, blocked_region, in_blocks
+from coexec.frontend.dialect import PLAIN, STANDARD, Dialect, Layout, as_it_lies, where_it_lies
 from coexec.frontend.memory import main_memory_bytes
 from coexec.frontend.module import Array, Module, numpy_type
 from coexec.ir.graph import Operator, Task, Tensor
@@ -213,16 +213,18 @@ class OpenEngine(ABC):
         Elsewhere it is ``into`` if that is given, a tensor of equal shape and dtype."""
         return array
 
-    def fill(self, into: Any, boxes: Sequence[tuple[Array, Region]], block: int = 0) -> None:
+    def fill(
+        self, into: Any, boxes: Sequence[tuple[Array, Region]], layout: Layout = PLAIN
+    ) -> None:
         """Write arrays into boxes of a tensor of this engine.
 
         Args:
-            block: channels in a block of the tensor's and the arrays' layout, which is then not
-                the model's (`coexec.frontend.dialect`); such boxes end where blocks end.
+            layout: of the tensor and, once laid out so, of the arrays (`coexec.frontend.dialect`);
+                boxes end where blocks end.
         """
-        target = in_blocks(np.asarray(into), block)
+        target = as_it_lies(np.asarray(into), layout)
         for array, region in boxes:
-            target[blocked_region(region, block).slices] = array
+            target[where_it_lies(region, layout).slices] = array
 
     def download(self, tensor: Any) -> Array:
         """The values of a tensor, once computed; valid until the next download of it."""

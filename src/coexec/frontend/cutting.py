@@ -1,17 +1,17 @@
 """How the nodes of a lowered model are cut: by the rules of the operators that they stand for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import onnx
 import onnx_ir as ir
 
 from coexec.frontend.lowered import LAYOUT, Lowered, reads
-from coexec.ir.graph import Operator, Scalars, Task, Tensor
+from coexec.ir.graph import Operator, Scalars, Tensor
 from coexec.ir.region import Region
 from coexec.ir.rules import RULES, OperatorRegion
 
-__all__ = ["Uncut", "node_region", "task_nodes"]
+__all__ = ["Uncut", "node_region", "nodes_of"]
 
 _SMALL = 64
 """Constants of at most this many elements may decide shapes (pads, axes, sizes)."""
@@ -23,17 +23,10 @@ class Uncut(Exception):
     """It is not known how to cut a node of a lowered model."""
 
 
-def task_nodes(low: Lowered, task: Task) -> list[int]:
-    """The nodes that compute what a task makes of what other tasks make, in order.
-
-    Raises:
-        Uncut: an output is an input of the model, or folded to a constant.
-    """
-    own = set(task.outputs)
+def nodes_of(low: Lowered, wanted: Iterable[str], own: Container[str]) -> list[int]:
+    """The nodes that compute ``wanted`` of the tensors ``own`` of what others make, in order."""
     found: set[int] = set()
-    stack = [low.native(name) for name in task.outputs]
-    if any(value not in low.maker for value in stack):
-        raise Uncut(f"{task.name} has nodes no more")
+    stack = [low.native(name) for name in wanted]
     while stack:
         value = stack.pop()
         owner = low.stands_for.get(value)

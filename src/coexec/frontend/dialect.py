@@ -1,15 +1,33 @@
 """What an engine's own operators mean, as far as cutting them in pieces asks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coexec.frontend.module import Array
 from coexec.ir.region import Region
 
-__all__ = ["STANDARD", "Dialect", "Kind", "blocked_region", "in_blocks"]
+__all__ = [
+    "LAST",
+    "PLAIN",
+    "STANDARD",
+    "Dialect",
+    "Kind",
+    "Layout",
+    "as_it_lies",
+    "declared_shape",
+    "where_it_lies",
+]
 
 Kind = tuple[str, str]
 """Domain and type of an operator."""
+
+
+Layout = int
+"""`PLAIN`, `LAST`, or how many channels lie together in a block."""
+PLAIN = 0
+"""As the model has it."""
+LAST = -1
+"""Channels behind all other axes."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +53,40 @@ class Dialect:
     """Makes a plain tensor of a blocked one; the attribute "channels" says how many it has."""
 
 
-def in_blocks(array: Array, block: int) -> Array:
+def as_it_lies(array: Array, layout: Layout) -> Array:
     """A blocked tensor of declared shape [N, C, H, W] as [N, C / b, H, W, b]; another as it is."""
-    if not block:
+    if layout <= 0:
         return array
     batch, channels, *rest = array.shape
-    return array.reshape(batch, channels // block, *rest, block)
+    return array.reshape(batch, channels // layout, *rest, layout)
 
 
-def blocked_region(region: Region, block: int) -> Region:
-    """Where a region of a tensor lies in what `in_blocks` makes of it."""
-    if not block:
+def where_it_lies(region: Region, layout: Layout) -> Region:
+    """Where a region of a tensor is in what `as_it_lies` makes of it."""
+    if layout == LAST:
+        start, stop = (_turned(ends) for ends in (region.start, region.stop))
+        return Region(start, stop)
+    if layout == PLAIN:
         return region
-    low, high = region.start[1] // block, -(-region.stop[1] // block)
-    inside = region.with_axis(1, low, high)
-    return Region((*inside.start, 0), (*inside.stop, block))
+    inside = region.with_axis(1, region.start[1] // layout, -(-region.stop[1] // layout))
+    return Region((*inside.start, 0), (*inside.stop, layout))
+
+
+def declared_shape(shape: Sequence[int], layout: Layout, filled: int) -> tuple[int, ...]:
+    """How a lowered model declares a tensor of ``shape`` in a layout.
+
+    Args:
+        filled: its channels, with those that fill the last block.
+    """
+    if layout == PLAIN:
+        return tuple(shape)
+    if layout == LAST:
+        return _turned(tuple(shape))
+    return (shape[0], filled, *shape[2:])
+
+
+def _turned(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return (sizes[0], *sizes[2:], sizes[1])
 
 
 STANDARD = Dialect()

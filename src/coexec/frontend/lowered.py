@@ -1,7 +1,6 @@
-"""A model in the operators of one engine, and the segments that are cut out of it.
+"""A whole model in the operators of one engine.
 
-Cutting goes by names and protobuf messages: nothing is copied but the nodes of the segment, and
-weights stay where they are, mapped from their file.
+It stays in protobuf messages, and weights stay where they are, mapped from their file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +11,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.dialect import STANDARD, Dialect
-from coexec.frontend.module import Array, Module, numpy_type
+from coexec.frontend.dialect import LAST, PLAIN, STANDARD, Dialect, Layout
+from coexec.frontend.module import Array, numpy_type
 from coexec.frontend.plain import is_plain
-from coexec.frontend.stored import Stored, is_large
 from coexec.frontend.tensors import tensor_of
 from coexec.frontend.types import type_proto, type_text
 from coexec.ir.graph import Tensor
-from coexec.plans.schedule import Segment, ended_before
-from coexec.system.hardware import Place
 
-__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "cut", "declared", "kind_of", "placeholder",
-           "premature", "read_lowered", "reads"]  # fmt: skip
+__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "declared", "kind_of", "placeholder",
+           "read_lowered", "reads"]  # fmt: skip
 
 BORDER = "border:"
 """Before the names of the outputs that a device adds to a model while it lowers it."""
@@ -46,25 +42,29 @@ class Lowered:
     """By value that may cross a border: the part of a tensor that it is, in some layout."""
     maker: Mapping[str, int] = field(default_factory=dict)
     """By value: the node that computes it."""
+    last: frozenset[str] = frozenset()
+    """The values that have their channels last, and stand for tensors that have them second."""
     annotated: bool = False
     """Whether modules tell the types of what they compute inside: some engines infer them."""
     dialect: Dialect = STANDARD
 
-    def carrier(self, name: str) -> str:
-        """The value that the engine itself would pass on for the part ``name``."""
-        return self._carriers.get(name, name)
-
     def native(self, name: str) -> str:
-        """The value in which the engine itself has the tensor ``name``: in blocks, if it can."""
+        """The value in which the engine itself has the tensor ``name``."""
         return self._natives.get(name, name)
 
     @cached_property
     def _natives(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for value, name in self.stands_for.items():
-            if name not in found or (value in self.blocked and found[name] not in self.blocked):
+            if name not in found or (self.layout(value) and not self.layout(found[name])):
                 found[name] = value
         return found
+
+    def layout(self, value: str) -> Layout:
+        """Of a value."""
+        if value in self.blocked:
+            return self.dialect.block
+        return LAST if value in self.last else PLAIN
 
     @cached_property
     def blocked(self) -> frozenset[str]:
@@ -89,13 +89,6 @@ class Lowered:
                 if not np.array_equal(places, np.arange(len(places))):
                     found.add(node.name.removeprefix(LAYOUT))
         return frozenset(found)
-
-    @cached_property
-    def _carriers(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for value, name in self.stands_for.items():
-            found.setdefault(name, value)
-        return found
 
 
 def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
@@ -134,34 +127,43 @@ def read_lowered(
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
     stands_for = {name: name for name in borders if name in maker}
+    last: set[str] = set()
     for name in borders:
         if BORDER + name not in maker:
             raise ValueError(f"it lacks {BORDER + name!r}")
-        for value in _carrying(BORDER + name, nodes, maker, dialect):
+        for value, turned in _carrying(BORDER + name, nodes, maker, dialect):
             if stands_for.setdefault(value, name) != name:
                 break
+            if turned:
+                last.add(value)
             # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
-            if value not in tensors or tensors[value].opaque:
+            if not turned and (value not in tensors or tensors[value].opaque):
                 tensors[value] = replace(tensors[BORDER + name], name=value)
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, dialect) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
     header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
-    return Lowered(header, nodes, weights, tensors, stands_for, maker, dialect=dialect)
+    return Lowered(
+        header, nodes, weights, tensors, stands_for, maker, frozenset(last), dialect=dialect
+    )
 
 
 def _carrying(
     value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], dialect: Dialect
-) -> Iterable[str]:
-    """What ``value`` is made of by changes of layout alone, from the last value to the first."""
+) -> Iterable[tuple[str, bool]]:
+    """What ``value`` is made of by changes of layout alone, from the last value to the first, and
+    whether it has its channels last."""
+    turned = False
     while True:
         node = nodes[maker[value]]
-        if not _is_layout(node, dialect) and not _is_nhwc(node, nodes, maker):
-            return
+        if not _is_layout(node, dialect):
+            if turned or not _is_nhwc(node, nodes, maker):
+                return
+            turned = True
         value = node.input[0]
         if value not in maker:  # an input of the model is nobody's result, even unchanged
             return
-        yield value
+        yield value, turned
 
 
 def _is_nhwc(
@@ -196,82 +198,6 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
     return Tensor(info.name, shape, dtype.numpy().name)
 
 
-def cut(
-    lowered: Mapping[Place, Lowered],
-    segments: Sequence[Segment],
-    made_in: Mapping[str, int],
-    returned: Iterable[str],
-) -> tuple[Module, ...]:
-    """One module for each segment, in order.
-
-    Segments of one engine hand tensors on in its own layout; what the caller gets, and what
-    another engine reads, is in the model's.
-
-    Args:
-        lowered: by place; places of one engine share one.
-        made_in: by name of a part, the segment that computes it.
-        returned: names of parts that the caller gets.
-    """
-    wanted: list[dict[str, None]] = [{} for _ in segments]
-    carriers: list[list[str]] = [[] for _ in segments]
-    for name, maker in made_in.items():
-        carriers[maker].append(lowered[segments[maker].place].carrier(name))
-    for index, segment in enumerate(segments):
-        low = lowered[segment.place]
-        _, inputs = _slice(low, carriers[index], index, made_in)
-        for value in inputs:
-            name = low.stands_for.get(value, value)
-            if name in made_in:  # else it is an input of the model
-                wanted[made_in[name]][value] = None
-    for name in returned:
-        if name in made_in:
-            wanted[made_in[name]][name] = None
-    return tuple(
-        _module(lowered[segment.place], list(wanted[index]), index, made_in)
-        for index, segment in enumerate(segments)
-    )
-
-
-def premature(
-    modules: Sequence[Module],
-    lowered: Mapping[Place, Lowered],
-    segments: Sequence[Segment],
-    made_in: Mapping[str, int],
-) -> set[Place]:
-    """The places of segments whose module reads what a segment makes that they do not wait for."""
-    ended = ended_before(segments)
-    found: set[Place] = set()
-    for segment, module in zip(segments, modules, strict=True):
-        stands_for = lowered[segment.place].stands_for
-        owners = (stands_for.get(t.name, t.name) for t in module.inputs)
-        makers = {made_in[name] for name in owners if name in made_in}
-        if not all(ended[segment.index] >> maker & 1 for maker in makers):
-            found.add(segment.place)
-    return found
-
-
-def _slice(
-    low: Lowered, roots: Iterable[str], segment: int, made_in: Mapping[str, int]
-) -> tuple[list[int], list[str]]:
-    """The nodes that compute ``roots`` inside of a segment, and the values that they need."""
-    nodes: set[int] = set()
-    inputs: dict[str, None] = {}
-    stack = [root for root in roots]
-    seen: set[str] = set()
-    while stack:
-        value = stack.pop()
-        if value in seen or value in low.weights or not value:
-            continue
-        seen.add(value)
-        owner = low.stands_for.get(value)
-        if value not in low.maker or (owner is not None and made_in.get(owner) != segment):
-            inputs[value] = None
-        elif low.maker[value] not in nodes:
-            nodes.add(low.maker[value])
-            stack += reads(low.nodes[low.maker[value]])
-    return sorted(nodes), list(inputs)
-
-
 def reads(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node, and what its subgraphs take from outside."""
     names = list(node.input)
@@ -283,60 +209,6 @@ def reads(node: onnx.NodeProto) -> list[str]:
             outer += [v.name for v in body.output]
             names += [name for name in outer if name not in own]
     return names
-
-
-def _module(
-    low: Lowered, outputs: Sequence[str], segment: int, made_in: Mapping[str, int]
-) -> Module:
-    indices, inputs = _slice(low, outputs, segment, made_in)
-    model = onnx.ModelProto()
-    model.CopyFrom(low.header)
-    model.graph.name = f"segment_{segment}"
-    model.graph.node.extend(low.nodes[i] for i in indices)
-    for name in inputs:
-        model.graph.input.append(declared(low.tensors[name]))
-    for name in outputs:
-        model.graph.output.append(declared(low.tensors[name]))
-    if low.annotated:
-        made = (low.tensors.get(name) for i in indices for name in low.nodes[i].output)
-        model.graph.value_info.extend(declared(t) for t in made if t is not None and not t.opaque)
-    read = [name for i in indices for name in reads(low.nodes[i])]
-    # An output that the engine has folded to a constant is a weight.
-    used = {name: None for name in (*read, *outputs) if name in low.weights}
-    external: dict[str, Array] = {}
-    stored: dict[str, tuple[str, int]] = {}
-    for name in used:
-        tensor = low.weights[name]
-        if not is_large(tensor):
-            embedded = ir.serde.serialize_tensor(tensor)
-            embedded.name = name
-            model.graph.initializer.append(embedded)
-        else:
-            external[name] = tensor.numpy()
-            if isinstance(tensor, Stored):
-                stored[name] = (tensor.stored_as, 0)
-            model.graph.initializer.append(placeholder(name, tensor.dtype, external[name]))
-    return Module(
-        model.SerializeToString(),
-        external,
-        tuple(low.tensors[n] for n in inputs),
-        tuple(low.tensors[n] for n in outputs),
-        tuple(kind_of(low.nodes[i]) for i in indices),
-        _results(low, indices),
-        stored,
-    )
-
-
-def _results(low: Lowered, indices: Sequence[int]) -> tuple[str, ...]:
-    """By node, the part that it computes, or else the one that a node which reads it works for."""
-    part_of: dict[str, str] = {}
-    results: list[str] = []
-    for node in (low.nodes[i] for i in reversed(indices)):
-        outputs = [name for name in node.output if name]
-        parts = [low.stands_for.get(name) or part_of.get(name) for name in outputs]
-        results.append(next((part for part in parts if part), outputs[0] if outputs else ""))
-        part_of.update(dict.fromkeys(reads(node), results[-1]))
-    return tuple(reversed(results))
 
 
 def kind_of(node: onnx.NodeProto) -> str:

@@ -48,8 +48,8 @@ class Source(NamedTuple):
 class Gather:
     """An input of a module that is put together from boxes of other values of the same layout."""
 
-    block: int
-    """Of the layout; 0: the model's own."""
+    layout: int
+    """Of `coexec.frontend.dialect`."""
     sources: tuple[Source, ...]
 
 

@@ -7,13 +7,14 @@ padding at the tensor's own borders only, of weights a view is taken. Nodes that
 of are replaced by those of the model as it was given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from coexec.frontend.dialect import LAST, PLAIN, Layout
 from coexec.frontend.lowered import Lowered
 from coexec.frontend.module import Gather, Module, Source
 from coexec.frontend.writing import Writer, part_name
-from coexec.ir.graph import Graph
+from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
 from coexec.plans.schedule import Origin, Part, Schedule, Segment
 from coexec.system.hardware import Place
@@ -26,7 +27,7 @@ class _Made(NamedTuple):
 
     tensor: str
     region: Region
-    block: int
+    layout: Layout
 
 
 def cut_pieces(
@@ -53,39 +54,71 @@ def cut_pieces(
             made = _Made(name, region, exchange.of(segment, (name, region), origins))
             own.append(made)
             for origin in origins:
-                wanted[origin.segment][_Made(name, origin.made, made.block)] = None
+                wanted[origin.segment][_Made(name, origin.made, made.layout)] = None
             if (gather := _gather(made, origins, graph, lowered[segment.place])) is not None:
                 gathers[part_name(*made, graph)] = gather
         inputs.append(own)
         for name, region in segment.writes:
             if name in graph.outputs:
-                wanted[segment.index][_Made(name, region, 0)] = None
+                wanted[segment.index][_Made(name, region, PLAIN)] = None
+    needed = {name for row in wanted for name, _, _ in row} | _read_by_parts(schedule)
     modules = []
-    for segment, own in zip(schedule.segments, inputs, strict=True):
+    for segment, own, asked in zip(schedule.segments, inputs, wanted, strict=True):
         writer = Writer(graph, lowered[segment.place], plain)
-        for made in own:
-            writer.read(*made)
-        for piece in segment.pieces:
-            writer.add(piece)
-        modules.append(writer.module(f"segment_{segment.index}", list(wanted[segment.index])))
+        for part in own:
+            writer.read(*part)
+        for pieces in _runs(segment, graph):
+            if graph.whole_piece(graph.task[pieces[0].task]) == pieces[0]:
+                tasks = [graph.task[piece.task] for piece in pieces]
+                writer.add_whole(tasks, needed)
+            else:
+                writer.add(pieces[0])
+        modules.append(writer.module(f"segment_{segment.index}", list(asked)))
     return tuple(modules), gathers
+
+
+def _read_by_parts(schedule: Schedule) -> set[str]:
+    """The tensors that split tasks read: of what whole tasks make for them, parts are taken."""
+    graph = schedule.graph
+    return {
+        name
+        for segment in schedule.segments
+        for piece in segment.pieces
+        if piece != graph.whole_piece(graph.task[piece.task])
+        for name in graph.task[piece.task].inputs
+    }
+
+
+def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
+    """Pieces that are whole and follow each other together; of split tasks, each alone."""
+    run: list[Piece] = []
+    for piece in segment.pieces:
+        if piece == graph.whole_piece(graph.task[piece.task]):
+            run.append(piece)
+            continue
+        if run:
+            yield run
+        run = []
+        yield [piece]
+    if run:
+        yield run
 
 
 def _gather(made: _Made, origins: Sequence[Origin], graph: Graph, low: Lowered) -> Gather | None:
     """None if one segment makes exactly this, or it is an input of the model as it is fed."""
-    name, region, block = made
+    name, region, layout = made
     tensor = graph.tensors[name]
     if not origins:
         if region == tensor.whole:
             return None
-        return Gather(0, (Source(name, region, region.relative_to(region)),))
+        return Gather(PLAIN, (Source(name, region, region.relative_to(region)),))
     if len(origins) == 1 and origins[0].made == region:
         return None
     whole = tensor.whole
-    if block:
+    if layout > 0:
         whole = whole.with_axis(1, 0, low.tensors[low.native(name)].shape[1])
-    return Gather(block, tuple(
-        Source(part_name(name, o.made, block, graph),
+    return Gather(layout, tuple(
+        Source(part_name(name, o.made, layout, graph),
                _inside(o.box, o.made, tensor.whole, whole),
                _inside(o.box, region, tensor.whole, whole))
         for o in origins
@@ -106,28 +139,28 @@ class _Exchange:
     def __init__(self, schedule: Schedule, lowered: Mapping[Place, Lowered]) -> None:
         self._schedule, self._lowered = schedule, lowered
 
-    def of(self, reader: Segment, part: Part, origins: Sequence[Origin]) -> int:
-        """The block that reader and makers have in common, if all boxes end where blocks end."""
+    def of(self, reader: Segment, part: Part, origins: Sequence[Origin]) -> Layout:
+        """The layout that reader and makers have in common, if all boxes end where blocks end."""
         name, region = part
-        block = self._native(reader.place, name)
-        if not block or not origins:
-            return 0
-        segments = self._schedule.segments
-        places = {segments[o.segment].place for o in origins}
+        layout = self._native(reader.place, name)
+        if layout == PLAIN or not origins:
+            return PLAIN
+        segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
         own = self._lowered[reader.place]
-        channels = self._schedule.graph.tensors[name].shape[1]
+        places = {segments[o.segment].place for o in origins}
+        if any(self._native(place, name) != layout for place in places):
+            return PLAIN
         boxes = [region, *(o.box for o in origins), *(o.made for o in origins)]
-        fits = all(
-            self._native(place, name) == block
-            and (self._lowered[place] is own or channels % block == 0)
-            for place in places
-        )
+        if layout == LAST:
+            return LAST if all(box == tensor.whole for box in boxes) else PLAIN
+        channels = tensor.shape[1]
+        alike = channels % layout == 0 or all(self._lowered[place] is own for place in places)
         aligned = all(
-            box.start[1] % block == 0 and (box.stop[1] % block == 0 or box.stop[1] == channels)
+            box.start[1] % layout == 0 and (box.stop[1] % layout == 0 or box.stop[1] == channels)
             for box in boxes
         )
-        return block if fits and aligned else 0
+        return layout if alike and aligned else PLAIN
 
-    def _native(self, place: Place, name: str) -> int:
+    def _native(self, place: Place, name: str) -> Layout:
         low = self._lowered[place]
-        return low.dialect.block if low.native(name) in low.blocked else 0
+        return low.layout(low.native(name))

@@ -5,32 +5,34 @@ Regions are those of the model's tensors. A lowered tensor may have more channel
 filled up. Only an uncut range of channels reaches into what fills the last block.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from coexec.errors import PlanError
-from coexec.frontend.cutting import Uncut, node_region, task_nodes
-from coexec.frontend.dialect import Kind
-from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder
+from coexec.frontend.cutting import Uncut, node_region, nodes_of
+from coexec.frontend.dialect import LAST, PLAIN, Layout, declared_shape
+from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder, reads
 from coexec.frontend.module import Array, Module
 from coexec.frontend.parts import tensor_part
 from coexec.frontend.stored import Stored, is_large
 from coexec.ir.graph import Graph, Piece, Task, Tensor
 from coexec.ir.region import Region
 from coexec.ir.rules import OperatorRegion
-from coexec.ir.stitch import Joined, Taken, assemble
+from coexec.ir.stitch import Taken, assemble
 
 __all__ = ["Writer", "part_name"]
 
 
-def part_name(tensor: str, region: Region, block: int, graph: Graph) -> str:
+def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
     """What a part of a tensor is called in modules: the tensor's name, its region if it is not
     whole, and its layout if that is not the model's."""
     name = tensor_part(tensor, region, graph)
-    return f"{name} in blocks of {block}" if block else name
+    if layout == PLAIN:
+        return name
+    return f"{name}, channels last" if layout == LAST else f"{name} in blocks of {layout}"
 
 
 class Writer:
@@ -43,68 +45,83 @@ class Writer:
             plain: the model as it was given.
         """
         self._graph, self._low, self._plain = graph, low, plain
-        self._dialect = low.dialect
         self._inputs: list[Tensor] = []
         self._nodes: list[onnx.NodeProto] = []
-        self._results: list[str] = []
-        """By node, the part that it works for."""
+        self._parts: list[str] = []
+        """By node, the part that it computes; "" if that is a step on the way to one."""
         self._tensors: dict[str, Tensor] = {}
-        self._there: dict[str, dict[tuple[Region, int], str]] = {}
+        self._there: dict[str, dict[tuple[Region, Layout], str]] = {}
         """By tensor: the values that hold a region of it in a layout."""
         self._weights: dict[str, tuple[ir.TensorProtocol, Array | None, int]] = {}
         """By name: the tensor, the part of it if not all is read, and where in it that starts, in
         bytes; -1 if it had to be copied."""
-        self._working_for = ""
         self._count = 0
 
-    def read(self, tensor: str, region: Region, block: int) -> None:
+    def read(self, tensor: str, region: Region, layout: Layout) -> None:
         """Take a part from outside."""
-        name = part_name(tensor, region, block, self._graph)
-        self._inputs.append(self._keep(tensor, region, block, name))
+        name = part_name(tensor, region, layout, self._graph)
+        self._inputs.append(self._keep(tensor, region, layout, name))
 
     def add(self, piece: Piece) -> None:
-        """Compute a piece of what is there.
+        """Compute a part of a task from what is there.
 
         Raises:
             PlanError: it needs what is not there.
         """
         task = self._graph.task[piece.task]
-        whole = piece == self._graph.whole_piece(task)
-        self._working_for = tensor_part(task.outputs[0], piece.region, self._graph)
+        own = task.outputs[:1]
+        self._try(own, frozenset(own), piece.region)
+
+    def add_whole(self, tasks: Sequence[Task], wanted: Collection[str]) -> None:
+        """Compute ``wanted``, which others need of the whole ``tasks``.
+
+        Raises:
+            PlanError: they need what is not there.
+        """
+        own = [name for task in tasks for name in task.outputs]
+        self._try([name for name in own if name in wanted], frozenset(own), None)
+
+    def _try(self, wanted: Sequence[str], own: frozenset[str], region: Region | None) -> None:
+        """In the engine's own operators; else in the model's.
+
+        Else: if a node cannot be cut, or if the engine's optimizer has made something depend on
+        what no task of the plan reads.
+        """
         nodes, there = len(self._nodes), {n: dict(v) for n, v in self._there.items()}
         try:
-            self._add(self._low, task, None if whole else piece.region)
-        except (Uncut, PlanError):  # also if the engine's optimizer needs more than the plan knows
-            del self._nodes[nodes:], self._results[nodes:]
+            self._add(self._low, wanted, own, region)
+        except (Uncut, PlanError):
+            del self._nodes[nodes:], self._parts[nodes:]
             self._there = there
-            self._add(self._plain, task, None if whole else piece.region)
+            self._add(self._plain, wanted, own, region)
 
-    def _add(self, low: Lowered, task: Task, region: Region | None) -> None:
-        """``region``: of the main output; None: all of the task."""
-        graph = self._graph
-        indices = task_nodes(low, task)
-        cuts: dict[int, OperatorRegion] = {}
-        if region is not None:
-            cuts = self._cuts(low, task, indices, region)
+    def _add(
+        self, low: Lowered, wanted: Sequence[str], own: frozenset[str], region: Region | None
+    ) -> None:
+        """``region``: of the only tensor that is wanted; None: all of all."""
+        indices = nodes_of(low, wanted, own)
+        cuts = {} if region is None else self._cuts(low, wanted[0], indices, region)
         values: dict[str, tuple[str, Region | None]] = {}
         for index in indices:
-            self._write(low, low.nodes[index], cuts.get(index), values)
-        for name in task.outputs:
-            carrier = low.native(name)
-            made = graph.tensors[name].whole if region is None else region
-            block = _block(low, carrier)
-            self._keep(name, made, block, values[carrier][0])
+            self._write(low, low.nodes[index], cuts.get(index), values, region)
+        for name in wanted:
+            native = low.native(name)
+            made = self._graph.tensors[name].whole if region is None else region
+            if native in low.weights:  # the engine has folded it to a constant
+                self._keep(name, made, PLAIN, self._weight(low, native, None))
+            else:
+                self._keep(name, made, low.layout(native), values[native][0])
 
     def _cuts(
-        self, low: Lowered, task: Task, indices: Sequence[int], region: Region
+        self, low: Lowered, tensor: str, indices: Sequence[int], region: Region
     ) -> dict[int, OperatorRegion]:
-        """By node, what it does for ``region`` of the task's main output.
+        """By node, what it does for ``region`` of a tensor.
 
         Raises:
             Uncut: not known of one.
         """
-        carrier = low.native(task.outputs[0])
-        need = {carrier: self._inner(low, carrier, task.outputs[0], region)}
+        native = low.native(tensor)
+        need = {native: self._inner(low, native, tensor, region)}
         cuts: dict[int, OperatorRegion] = {}
         for index in reversed(indices):
             node = low.nodes[index]
@@ -119,24 +136,28 @@ class Writer:
 
     def _write(
         self, low: Lowered, node: onnx.NodeProto, cut: OperatorRegion | None,
-        values: dict[str, tuple[str, Region | None]],
+        values: dict[str, tuple[str, Region | None]], made: Region | None,
     ) -> None:  # fmt: skip
-        """Add ``node``, all of it or cut; ``values`` are those that the task has made so far, with
-        their regions where they are cut."""
-        reads: list[str] = []
+        """Add ``node``, all of it or cut.
+
+        Args:
+            values: those that were made so far, with their regions where they are cut.
+            made: of the tensor that it works for; None: all.
+        """
+        taken: list[str] = []
         for position, name in enumerate(node.input):
             region = None if cut is None else cut.inputs[position]
             if cut is not None and position in cut.constants:
-                reads.append(self._numbers(cut.constants[position]))
+                taken.append(self._numbers(cut.constants[position]))
             elif not name or (cut is not None and region is None):
-                reads.append("")
+                taken.append("")
             elif region is None or region.size:
-                reads.append(self._value(low, name, region, values))
+                taken.append(self._value(low, name, region, values))
         outputs = [self._fresh(name) if name else "" for name in node.output]
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         del copy.input[:], copy.output[:]
-        copy.input.extend(reads)
+        copy.input.extend(taken)
         copy.output.extend(outputs)
         if cut is None:
             self._rename_captured(low, copy, values)
@@ -146,12 +167,12 @@ class Writer:
             if name in low.tensors:
                 shape = low.tensors[name].shape if cut is None else cut.computes.shape
                 self._declare(new, shape, low.tensors[name])
-        self._append(copy)
+        self._append(copy, self._part_of(low, node, made))
         for name, new in zip(node.output, outputs, strict=True):
             values[name] = (new, None if cut is None else cut.output)
         if cut is not None and cut.computes != cut.output:
             values[node.output[0]] = (
-                self._cropped(outputs[0], cut.computes, cut.output, _block(low, node.output[0])),
+                self._cropped(outputs[0], cut.computes, cut.output, low.layout(node.output[0])),
                 cut.output,
             )
 
@@ -166,12 +187,14 @@ class Writer:
             made, have = values[name]
             if region is None or have is None or have == region:
                 return made
-            return self._cropped(made, have, region, _block(low, name))
+            return self._cropped(made, have, region, low.layout(name))
         tensor = low.stands_for.get(name, name)
-        whole = self._graph.tensors[tensor].whole
+        if tensor not in self._graph.tensors:
+            raise Uncut(f"{name} is of no task")
+        wanted = self._graph.tensors[tensor].whole
         if region is not None:
-            whole = _outer(region, whole)
-        return self._get(tensor, whole, _block(low, name))
+            wanted = _outer(region, wanted)
+        return self._get(tensor, wanted, low.layout(name))
 
     def _rename_captured(
         self, low: Lowered, node: onnx.NodeProto, values: Mapping[str, tuple[str, Region | None]],
@@ -200,8 +223,11 @@ class Writer:
     def _inner(self, low: Lowered, value: str, tensor: str, region: Region) -> Region:
         """A region of ``tensor`` in the lowered ``value``, which may have more channels."""
         shape, whole = low.tensors[value].shape, self._graph.tensors[tensor].shape
+        layout = low.layout(value)
+        if layout == LAST:
+            raise Uncut(f"{tensor} has its channels last")
         if shape == whole:
-            inside = value not in low.blocked or _aligned(region, whole, low.dialect.block)
+            inside = layout == PLAIN or _aligned(region, whole, layout)
             if not inside:
                 raise Uncut(f"{tensor}{region} does not end where blocks end")
             return region
@@ -209,23 +235,27 @@ class Writer:
             raise Uncut(f"{tensor}{region} is cut in its channels, which are filled up")
         return region.with_axis(1, 0, shape[1])
 
-    def _get(self, tensor: str, region: Region, block: int) -> str:
+    def _get(self, tensor: str, region: Region, layout: Layout) -> str:
         """A part of a tensor in a layout, made of what is there if need be."""
         there = self._there.get(tensor, {})
-        if (region, block) in there:
-            return there[region, block]
-        if block and not _aligned(region, self._graph.tensors[tensor].shape, block):
+        if (region, layout) in there:
+            return there[region, layout]
+        if layout > 0 and not _aligned(region, self._graph.tensors[tensor].shape, layout):
             raise Uncut(f"{tensor}{region} does not end where blocks end")
-        same = next((name for (r, _), name in there.items() if r == region), None)
-        if same is not None:
-            other = next(b for (r, b), name in there.items() if name == same)
-            made = self._converted(same, tensor, region, other, block)
+        if self._graph.tensors[tensor].opaque:
+            raise PlanError(f"the segment needs {tensor}, and does not have it; add it to its "
+                            f"inputs or pieces")  # fmt: skip
+        have = next((own for r, own in there if r == region), None)
+        if have is not None:
+            made = there[region, have]
         else:
-            made = self._assembled(tensor, region, block)
-        self._keep(tensor, region, block, made)
+            made, have = self._assembled(tensor, region, layout)
+        made = self._converted(made, tensor, region, have, layout)
+        self._keep(tensor, region, layout, made)
         return made
 
-    def _assembled(self, tensor: str, region: Region, block: int) -> str:
+    def _assembled(self, tensor: str, region: Region, layout: Layout) -> tuple[str, Layout]:
+        """A part that is cut out of another or joined, in a layout in which that can be done."""
         parts = {r for r, _ in self._there.get(tensor, {})}
         plan = assemble(region, parts) if region.size else None
         if plan is None:
@@ -235,39 +265,38 @@ class Writer:
                 f"{self._graph.tensors[tensor].whole}, and has {there} of that tensor; add the "
                 f"missing parts to its inputs or pieces"
             )
-        if isinstance(plan, Taken):
-            axes = _differing(plan.source, region)
-            inside = block if axes <= {0, 1} else 0
-            if inside and not _aligned(plan.source, self._graph.tensors[tensor].shape, block):
-                inside = 0
-            source = self._get(tensor, plan.source, inside)
-            made = self._cropped(source, plan.source, region, inside)
-        else:
-            made, inside = self._joined(tensor, plan, block)
-        return self._converted(made, tensor, region, inside, block)
-
-    def _joined(self, tensor: str, plan: Joined, block: int) -> tuple[str, int]:
         whole = self._graph.tensors[tensor].shape
-        blocked = plan.axis <= 1 and all(_aligned(m.region, whole, block) for m in plan.members)
-        inside = block if block and blocked else 0
-        reads = [self._get(tensor, member.region, inside) for member in plan.members]
-        like = self._tensors[reads[0]]
-        shape = list(like.shape)
-        shape[plan.axis] = sum(self._tensors[name].shape[plan.axis] for name in reads)
-        output = self._fresh(tensor)
-        self._declare(output, shape, like)
-        self._append(onnx.helper.make_node("Concat", reads, [output], axis=plan.axis))
-        return output, inside
+        if isinstance(plan, Taken):
+            axes, regions = _differing(plan.source, region), [plan.source]
+        else:
+            axes, regions = {plan.axis}, [member.region for member in plan.members]
+        # Blocks lie beside each other along the channels: these are cut and joined as they lie.
+        as_they_lie = layout > 0 and axes <= {0, 1}
+        as_they_lie = as_they_lie and all(_aligned(r, whole, layout) for r in regions)
+        inside = layout if as_they_lie else PLAIN
+        values = [self._get(tensor, r, inside) for r in regions]
+        if isinstance(plan, Taken):
+            return self._cropped(values[0], plan.source, region, inside), inside
+        return self._joined(values, plan.axis), inside
 
-    def _cropped(self, value: str, have: Region, want: Region, block: int) -> str:
+    def _joined(self, values: Sequence[str], axis: int) -> str:
+        like = self._tensors[values[0]]
+        shape = list(like.shape)
+        shape[axis] = sum(self._tensors[name].shape[axis] for name in values)
+        output = self._fresh(values[0])
+        self._declare(output, shape, like)
+        self._append(onnx.helper.make_node("Concat", values, [output], axis=axis))
+        return output
+
+    def _cropped(self, value: str, have: Region, want: Region, layout: Layout) -> str:
         """The region ``want`` of a value that holds ``have``."""
         like = self._tensors[value]
-        if block and not _differing(have, want) <= {0, 1}:
-            plain = self._left(value, like.shape[1])
-            return self._entered(self._cropped(plain, have, want, 0), want.shape[1])
-        inside = want.relative_to(have)
         axes = sorted(_differing(have, want))
-        shape = tuple(want.shape[a] if a in axes else size for a, size in enumerate(like.shape))
+        if layout == LAST or (layout > 0 and not set(axes) <= {0, 1}):
+            plain = self._left(value, like.shape[1], layout)
+            return self._entered(self._cropped(plain, have, want, PLAIN), want.shape[1], layout)
+        inside = want.relative_to(have)
+        shape = [want.shape[a] if a in axes else size for a, size in enumerate(like.shape)]
         output = self._fresh(value)
         self._declare(output, shape, like)
         bounds = {"starts": [inside.start[a] for a in axes],
@@ -278,29 +307,32 @@ class Writer:
             node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in bounds.items())
             self._append(node)
         else:
-            reads = [value, *(self._numbers(n) for n in bounds.values())]
-            self._append(onnx.helper.make_node("Slice", reads, [output]))
+            taken = [value, *(self._numbers(n) for n in bounds.values())]
+            self._append(onnx.helper.make_node("Slice", taken, [output]))
         return output
 
-    def _converted(self, value: str, tensor: str, region: Region, have: int, want: int) -> str:
+    def _converted(
+        self, value: str, tensor: str, region: Region, have: Layout, want: Layout
+    ) -> str:
         """``value``, a region of ``tensor``, in another layout."""
         if have == want:
             return value
-        channels = region.shape[1]
-        if want:
-            low = self._low
-            filled = low.tensors[low.native(tensor)].shape[1]
-            if filled != self._graph.tensors[tensor].shape[1]:
-                if tensor in low.gapped:
-                    raise Uncut(f"blocks of {tensor} have gaps")
-                return self._entered(value, filled)
-            return self._entered(value, channels)
-        if tensor in self._low.gapped:
+        if tensor in self._low.gapped and max(have, want) > 0:
             raise Uncut(f"blocks of {tensor} have gaps")
-        return self._left(value, channels)
+        if have != PLAIN:
+            value = self._left(value, region.shape[1], have)
+        return value if want == PLAIN else self._entered(value, self._filled(tensor, region), want)
 
-    def _entered(self, value: str, channels: int) -> str:
-        """In blocks, from the model's layout, filled up to so many channels."""
+    def _filled(self, tensor: str, region: Region) -> int:
+        """The channels of a part of a tensor with those that fill the last block."""
+        low, whole = self._low, self._graph.tensors[tensor].shape
+        native = low.native(tensor)
+        if low.layout(native) <= 0 or region.stop[1] < whole[1]:
+            return region.shape[1]
+        return region.shape[1] + low.tensors[native].shape[1] - whole[1]
+
+    def _entered(self, value: str, channels: int, layout: Layout) -> str:
+        """In a layout, from the model's; filled up to so many channels."""
         like = self._tensors[value]
         shape = list(like.shape)
         if shape[1] != channels:
@@ -308,42 +340,49 @@ class Writer:
             pads = [0] * (2 * len(shape))
             pads[len(shape) + 1] = channels - shape[1]
             shape[1] = channels
-            self._declare(padded, tuple(shape), like)
+            self._declare(padded, shape, like)
             self._append(onnx.helper.make_node("Pad", [value, self._numbers(pads)], [padded]))
             value = padded
-        return self._reordered(value, self._dialect.enter, shape, like)
-
-    def _left(self, value: str, channels: int) -> str:
-        """In the model's layout, from blocks."""
-        like = self._tensors[value]
-        shape = (like.shape[0], channels, *like.shape[2:])
-        return self._reordered(value, self._dialect.leave, shape, like, channels)
-
-    def _reordered(
-        self, value: str, kind: Kind, shape: Sequence[int], like: Tensor, channels: int = 0
-    ) -> str:
+        if layout == LAST:
+            return self._turned(value, [0, *range(2, len(shape)), 1])
+        domain, op_type = self._low.dialect.enter
         output = self._fresh(value)
         self._declare(output, shape, like)
-        domain, op_type = kind
-        node = onnx.helper.make_node(op_type, [value], [output], domain=domain)
-        if channels:
-            node.attribute.append(onnx.helper.make_attribute("channels", channels))
-        self._append(node)
+        self._append(onnx.helper.make_node(op_type, [value], [output], domain=domain))
+        return output
+
+    def _left(self, value: str, channels: int, layout: Layout) -> str:
+        """In the model's layout, from another."""
+        like = self._tensors[value]
+        if layout == LAST:
+            return self._turned(value, [0, len(like.shape) - 1, *range(1, len(like.shape) - 1)])
+        domain, op_type = self._low.dialect.leave
+        output = self._fresh(value)
+        self._declare(output, (like.shape[0], channels, *like.shape[2:]), like)
+        self._append(
+            onnx.helper.make_node(op_type, [value], [output], domain=domain, channels=channels)
+        )
+        return output
+
+    def _turned(self, value: str, order: Sequence[int]) -> str:
+        like = self._tensors[value]
+        output = self._fresh(value)
+        self._declare(output, [like.shape[axis] for axis in order], like)
+        self._append(onnx.helper.make_node("Transpose", [value], [output], perm=order))
         return output
 
     # Values
 
-    def _keep(self, tensor: str, region: Region, block: int, name: str) -> Tensor:
+    def _keep(self, tensor: str, region: Region, layout: Layout, name: str) -> Tensor:
         """Note that ``name`` is a part of a tensor."""
-        self._there.setdefault(tensor, {})[region, block] = name
+        self._there.setdefault(tensor, {})[region, layout] = name
         if name not in self._tensors:
             own = self._graph.tensors[tensor]
-            shape = own.shape if own.opaque else region.shape
-            if block:
-                low = self._low
-                filled = low.tensors[low.native(tensor)].shape[1]
-                whole = region.shape[1] == own.shape[1]
-                shape = (shape[0], filled if whole else shape[1], *shape[2:])
+            if own.opaque:
+                shape = own.shape
+            else:
+                filled = self._filled(tensor, region) if layout > 0 else 0
+                shape = declared_shape(region.shape, layout, filled)
             self._tensors[name] = Tensor(name, shape, own.dtype, opaque=own.opaque)
         return self._tensors[name]
 
@@ -354,9 +393,17 @@ class Writer:
         self._count += 1
         return f"{like} #{self._count}"
 
-    def _append(self, node: onnx.NodeProto) -> None:
+    def _append(self, node: onnx.NodeProto, part: str = "") -> None:
         self._nodes.append(node)
-        self._results.append(self._working_for)
+        self._parts.append(part)
+
+    def _part_of(self, low: Lowered, node: onnx.NodeProto, region: Region | None) -> str:
+        """The part of a tensor that a node computes; "" if nobody else knows its result."""
+        tensor = next((t for n in node.output if (t := low.stands_for.get(n))), "")
+        if not tensor:
+            return ""
+        whole = self._graph.tensors[tensor].whole
+        return tensor_part(tensor, whole if region is None else region, self._graph)
 
     def _numbers(self, values: Iterable[int]) -> str:
         """A new vector of int64."""
@@ -385,7 +432,7 @@ class Writer:
 
     # The module
 
-    def module(self, title: str, outputs: Sequence[tuple[str, Region, int]]) -> Module:
+    def module(self, title: str, outputs: Sequence[tuple[str, Region, Layout]]) -> Module:
         """What was added, as a model that yields ``outputs``: tensor, region and layout of each."""
         results = [self._output(*output) for output in outputs]
         nodes, order = self._live({t.name for t in results})
@@ -399,7 +446,7 @@ class Writer:
             model.functions.extend(self._plain.header.functions)
         model.graph.name = title
         model.graph.node.extend(nodes)
-        read = {name for node in nodes for name in node.input}
+        read = {name for node in nodes for name in reads(node)}
         inputs = [t for t in self._inputs if t.name in read or t.name in
                   {r.name for r in results}]  # fmt: skip
         model.graph.input.extend(declared(t) for t in inputs)
@@ -416,11 +463,10 @@ class Writer:
             tuple(kind_of(node) for node in nodes), tuple(order), stored,
         )  # fmt: skip
 
-    def _output(self, tensor: str, region: Region, block: int) -> Tensor:
+    def _output(self, tensor: str, region: Region, layout: Layout) -> Tensor:
         """The part under the name that others read it by."""
-        name = part_name(tensor, region, block, self._graph)
-        self._working_for = tensor_part(tensor, region, self._graph)
-        made = self._get(tensor, region, block)
+        name = part_name(tensor, region, layout, self._graph)
+        made = self._get(tensor, region, layout)
         if made != name:
             for node in self._nodes:
                 if made in node.output:
@@ -429,17 +475,23 @@ class Writer:
             else:
                 self._append(onnx.helper.make_node("Identity", [made], [name]))
             self._declare(name, self._tensors[made].shape, self._tensors[made])
-            self._there[tensor][region, block] = name
+            self._there[tensor][region, layout] = name
         return self._tensors[name]
 
     def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
-        """The nodes that ``wanted`` needs, with the part that each works for."""
+        """The nodes that ``wanted`` needs, with the part that each works for: its own, or that of
+        a node which reads it."""
         kept: list[tuple[onnx.NodeProto, str]] = []
-        for node, result in zip(reversed(self._nodes), reversed(self._results), strict=True):
-            if wanted.intersection(node.output):
-                kept.append((node, result))
-                wanted = wanted | {name for name in node.input if name}
-        return [node for node, _ in reversed(kept)], [result for _, result in reversed(kept)]
+        works_for: dict[str, str] = {}
+        for node, part in zip(reversed(self._nodes), reversed(self._parts), strict=True):
+            if wanted.isdisjoint(node.output):
+                continue
+            readers = (works_for[name] for name in node.output if name in works_for)
+            part = part or next(readers, node.output[0])
+            kept.append((node, part))
+            wanted = wanted.union(reads(node))
+            works_for.update(dict.fromkeys(reads(node), part))
+        return [node for node, _ in reversed(kept)], [part for _, part in reversed(kept)]
 
     def _initializers(
         self, model: onnx.ModelProto, read: set[str]
@@ -465,11 +517,6 @@ class Writer:
 
 _SLICE_BY_INPUTS = 10
 """The opset from which Slice takes its bounds as inputs."""
-
-
-def _block(low: Lowered, value: str) -> int:
-    """Of the layout that a lowered value has."""
-    return low.dialect.block if value in low.blocked else 0
 
 
 def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coexec.engines.base import Held, OpenEngine
-from coexec.frontend.dialect import blocked_region, in_blocks
+from coexec.frontend.dialect import as_it_lies, where_it_lies
 from coexec.frontend.module import Array, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
@@ -94,14 +94,14 @@ class Transfers:
             source = self._installed.home.get(name)
             began_s = self._recorder.begin_transfer()
             array = self._feeds[name] if source is None else source.download(self.tensor(name))
-            part = in_blocks(array, gather.block)[blocked_region(taken, gather.block).slices]
+            part = as_it_lies(array, gather.layout)[where_it_lies(taken, gather.layout).slices]
             if source is not None and source.memory == engine.memory:
                 boxes.append((part, put))
                 continue
-            engine.fill(target, [(part, put)], gather.block)
+            engine.fill(target, [(part, put)], gather.layout)
             self._recorder.end_transfer(began_s, name, part, source, engine, reader)
         if boxes:
-            engine.fill(target, boxes, gather.block)
+            engine.fill(target, boxes, gather.layout)
         return target
 
     def output(self, tensor: Tensor) -> Any:
