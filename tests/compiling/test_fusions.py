@@ -9,11 +9,11 @@ from fused_blocks import IMAGES, ON_IMAGES, ON_WORDS, QUANTISED, WORDS, network,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_cases import pieces_of
+from onnx_models import written
 from test_borders import compiled, operators, optimised, without_reshapes
 
 from coexec.cache import Cache
 from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.extract import extract
 from coexec.frontend.load import load, random_inputs
 
 
@@ -50,7 +50,7 @@ def test_tasks_of_many_operators_in_pieces(data: st.DataObject) -> None:
     model = load(proto)
     pieces = data.draw(pieces_of(model.graph))
     ends = [(name, model.graph.tensors[name].whole) for name in model.graph.outputs]
-    cut = extract(model, pieces, ends, [("x", model.graph.tensors["x"].whole)])
+    cut = written(model, pieces, ends, [("x", model.graph.tensors["x"].whole)])
     feeds = random_inputs(model.graph)
     (found,) = plain_session(cut, optimised=False).run(None, feeds)
     (expected,) = plain_session(proto, optimised=False).run(None, feeds)

@@ -9,9 +9,10 @@ from small_models import from_nodes, tensor_info
 
 from coexec.engines.base import OpenEngine
 from coexec.frontend.load import load
-from coexec.frontend.lowered import as_it_is, cut
+from coexec.frontend.lowered import as_it_is
 from coexec.frontend.model import Model
 from coexec.frontend.module import Module
+from coexec.frontend.pieces import cut_pieces
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
 from coexec.system.hardware import Place
@@ -111,10 +112,9 @@ def module_of(model: Model) -> Module:
     place = Place("gpu:0", "opencl")
     pieces = tuple(graph.whole_piece(t) for t in graph.tasks)
     plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("test"))
-    (segment,) = derive(plan, graph).segments
-    made_in = {name: 0 for name, _ in segment.writes}
-    lowered = as_it_is(model.source, made_in)
-    return cut({place: lowered}, [place], made_in, graph.outputs)[0]
+    lowered = as_it_is(model.source, [name for task in graph.tasks for name in task.outputs])
+    (module,), _ = cut_pieces(derive(plan, graph), {place: lowered}, lowered)
+    return module
 
 
 def run_on(engine: OpenEngine, model: Model, feeds: Any, only_compile: bool = False) -> Any:

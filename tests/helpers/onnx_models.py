@@ -10,10 +10,16 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 from operator_cases import Case
 
-from coexec.frontend.extract import tensor_part
+from coexec.frontend.dialect import PLAIN
 from coexec.frontend.group import build_graph
+from coexec.frontend.lowered import Lowered, as_it_is
 from coexec.frontend.model import Model
+from coexec.frontend.module import Module
+from coexec.frontend.writing import Writer
+from coexec.ir.graph import Graph, Piece, tensor_part
+from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
+from coexec.ir.stitch import missing
 
 Array = np.ndarray[Any, Any]
 Part = tuple[str, Region]
@@ -65,6 +71,67 @@ def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
     )
     found: list[Array] = session.run(None, dict(feeds))
     return found
+
+
+def written(
+    model: Model, pieces: Sequence[Piece], outputs: Sequence[Part],
+    inputs: Sequence[Part] | None = None,
+) -> ir.Model:  # fmt: skip
+    """The module of ``pieces`` in the model's own operators, with its weights."""
+    module = module_of_pieces(model, plain_of(model), pieces, outputs, inputs)
+    proto = onnx.load_model_from_string(module.proto)
+    for weight in proto.graph.initializer:
+        if weight.name in module.weights:
+            weight.CopyFrom(numpy_helper.from_array(module.weights[weight.name], weight.name))
+    return ir.from_proto(proto)
+
+
+def plain_of(model: Model) -> Lowered:
+    """The model in its own operators, with all tasks apart."""
+    return as_it_is(model.source, [n for t in model.graph.tasks for n in t.outputs])
+
+
+def module_of_pieces(
+    model: Model, plain: Lowered, pieces: Sequence[Piece], outputs: Sequence[Part],
+    inputs: Sequence[Part] | None = None,
+) -> Module:  # fmt: skip
+    """What computes ``outputs`` by running ``pieces``; by default, all else comes from outside."""
+    graph = model.graph
+    writer = Writer(graph, plain, plain)
+    for part in segment_inputs(graph, pieces, outputs) if inputs is None else inputs:
+        writer.read(*part, PLAIN)
+    for piece in pieces:
+        task = graph.task[piece.task]
+        if piece == graph.whole_piece(task):
+            writer.add_whole([task], task.outputs)
+        else:
+            writer.add(piece)
+    return writer.module("pieces", [(*part, PLAIN) for part in outputs])
+
+
+def segment_inputs(
+    graph: Graph, pieces: Sequence[Piece], outputs: Sequence[tuple[str, Region]] = ()
+) -> tuple[tuple[str, Region], ...]:
+    """The parts of tensors that ``pieces`` need and none of them computes, in order of need."""
+    computed: dict[str, list[Region]] = {}
+    found: dict[tuple[str, Region], None] = {}
+
+    def need(name: str, region: Region) -> None:
+        if not graph.tensors[name].constant:
+            boxes = missing(region, computed.get(name, ()))
+            found.update({(name, box): None for box in boxes})
+
+    for piece in pieces:
+        task = graph.task[piece.task]
+        for name, region in needed_inputs(graph, task, piece.region).items():
+            need(name, region)
+        for name in task.outputs:
+            main = name == task.outputs[0]
+            part = piece.region if main else graph.tensors[name].whole
+            computed.setdefault(name, []).append(part)
+    for name, region in outputs:
+        need(name, region)
+    return tuple(found)
 
 
 def random_feeds(model: Model) -> dict[str, Array]:

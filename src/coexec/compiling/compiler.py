@@ -16,9 +16,9 @@ from coexec.errors import ModelError, StoreError
 from coexec.frontend.lowered import Lowered, as_it_is, read_lowered
 from coexec.frontend.model import Model
 from coexec.frontend.module import Array
-from coexec.frontend.parts import tensor_part
 from coexec.frontend.pieces import cut_pieces
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
+from coexec.ir.graph import tensor_part
 from coexec.plans.schedule import Part, Schedule
 from coexec.system.hardware import Place
 

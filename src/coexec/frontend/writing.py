@@ -16,9 +16,8 @@ from coexec.frontend.cutting import Uncut, node_region, nodes_of
 from coexec.frontend.dialect import LAST, PLAIN, Layout, declared_shape
 from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder, reads
 from coexec.frontend.module import Array, Module
-from coexec.frontend.parts import tensor_part
 from coexec.frontend.stored import Stored, is_large
-from coexec.ir.graph import Graph, Piece, Task, Tensor
+from coexec.ir.graph import Graph, Piece, Task, Tensor, tensor_part
 from coexec.ir.region import Region
 from coexec.ir.rules import OperatorRegion
 from coexec.ir.stitch import Taken, assemble
@@ -153,16 +152,17 @@ class Writer:
                 taken.append("")
             elif region is None or region.size:
                 taken.append(self._value(low, name, region, values))
-        outputs = [self._fresh(name) if name else "" for name in node.output]
+        outputs = [self._named(name, cut) if name else "" for name in node.output]
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        del copy.input[:], copy.output[:]
+        del copy.input[:], copy.output[:], copy.metadata_props[:]
         copy.input.extend(taken)
         copy.output.extend(outputs)
         if cut is None:
             self._rename_captured(low, copy, values)
         else:
             _change(copy, cut)
+            copy.name = f"{node.name}{cut.output}"  # names of nodes are unique in a model
         for name, new in zip(node.output, outputs, strict=True):
             if name in low.tensors:
                 shape = low.tensors[name].shape if cut is None else cut.computes.shape
@@ -388,6 +388,11 @@ class Writer:
 
     def _declare(self, name: str, shape: Sequence[int], like: Tensor) -> None:
         self._tensors[name] = Tensor(name, tuple(shape), like.dtype, opaque=like.opaque)
+
+    def _named(self, value: str, cut: OperatorRegion | None) -> str:
+        """What the result of a lowered node is called: as there, if nothing else is."""
+        name = value if cut is None else f"{value}{cut.computes}"
+        return self._fresh(name) if name in self._tensors else name
 
     def _fresh(self, like: str) -> str:
         self._count += 1

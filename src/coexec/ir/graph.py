@@ -13,7 +13,8 @@ from functools import cached_property
 
 from coexec.ir.region import Region
 
-__all__ = ["Graph", "Operator", "Piece", "Scalars", "Task", "Tensor", "piece_signature"]
+__all__ = ["Graph", "Operator", "Piece", "Scalars", "Task", "Tensor", "piece_signature",
+           "tensor_part"]  # fmt: skip
 
 Scalars = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 """An attribute of an operator, or the values of a small constant input."""
@@ -127,6 +128,11 @@ class Piece:
 
     def __str__(self) -> str:
         return f"{self.task}{self.region}"
+
+
+def tensor_part(name: str, region: Region, graph: "Graph") -> str:
+    """What a part of a tensor is called: the tensor's name if it is whole."""
+    return name if region.covers(graph.tensors[name].shape) else f"{name}{region}"
 
 
 def piece_signature(task: Task, region: Region, whole: Region) -> str:

@@ -12,13 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from network_cases import networks, pieces_of
 from onnx import helper
-from onnx_models import direct, part_feeds, random_feeds, run, tensor
+from onnx_models import (
+    direct,
+    module_of_pieces,
+    part_feeds,
+    plain_of,
+    random_feeds,
+    run,
+    segment_inputs,
+    tensor,
+    written,
+)
 
 from coexec.errors import PlanError
-from coexec.frontend.extract import extract, segment_inputs, tensor_part
 from coexec.frontend.load import load
 from coexec.frontend.model import Model
-from coexec.ir.graph import Piece
+from coexec.ir.graph import Piece, tensor_part
 from coexec.ir.region import Region
 
 quick = settings(
@@ -62,7 +71,7 @@ def test_one_segment_of_pieces_equals_the_model(data: st.DataObject) -> None:
     pieces = data.draw(pieces_of(model.graph))
     feeds = random_feeds(model)
     ends = [whole(model, name) for name in model.graph.outputs]
-    small = extract(model, pieces, ends)
+    small = written(model, pieces, ends)
     onnx.checker.check_model(ir.to_proto(small))
     reads = segment_inputs(model.graph, pieces, ends)
     assert [v.name for v in small.graph.inputs] == [tensor_part(*r, model.graph) for r in reads]
@@ -93,7 +102,7 @@ def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
         reads = segment_inputs(graph, segment)
         fed = part_feeds(model, reads, buffers)
         assert not any(np.isnan(values).any() for values in fed.values())
-        results = run(extract(model, segment, makes, reads), fed)
+        results = run(written(model, segment, makes, reads), fed)
         for (name, region), values in zip(makes, results, strict=True):
             buffers[name][region.slices] = values
     for name, wanted in zip(graph.outputs, run(model.source, feeds), strict=True):
@@ -103,7 +112,7 @@ def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
 def test_a_fused_task_is_cut_by_rows_and_by_channels_with_its_residual() -> None:
     model = residual_block()
     feeds = {"x": random(1, 4, 8, 8)}
-    feeds["b"] = run(extract(model, [model.graph.whole_piece(model.graph.tasks[0])],
+    feeds["b"] = run(written(model, [model.graph.whole_piece(model.graph.tasks[0])],
                              [whole(model, "b")]), feeds)[0]  # fmt: skip
     wanted = run(model.source, feeds={"x": feeds["x"]})[0]
     rows, channels = Region((0, 0, 2, 0), (1, 4, 5, 8)), Region((0, 1, 0, 0), (1, 3, 8, 8))
@@ -114,7 +123,7 @@ def test_a_fused_task_is_cut_by_rows_and_by_channels_with_its_residual() -> None
         piece = Piece("conv2", region)
         reads = segment_inputs(model.graph, [piece])
         assert reads == (("b", of_b), ("x", of_x))
-        small = extract(model, [piece], [("y", region)])
+        small = written(model, [piece], [("y", region)])
         assert [n.op_type for n in small.graph] == ["Conv", "Add", "Relu"]
         close(run(small, part_feeds(model, reads, feeds))[0], wanted[region.slices])
 
@@ -127,7 +136,7 @@ def test_halves_of_two_tasks_share_their_halo(opset: int) -> None:
     upper, lower = Region((0, 0, 0, 0), (1, 4, 3, 8)), Region((0, 0, 3, 0), (1, 4, 8, 8))
     pieces = [Piece("conv1", top), Piece("conv1", bottom), Piece("conv2", upper),
               Piece("conv2", lower)]  # fmt: skip
-    small = extract(model, pieces, [whole(model, "y")])
+    small = written(model, pieces, [whole(model, "y")])
     kinds = [node.op_type for node in small.graph]
     assert kinds.count("Conv") == 4
     feeds = {"x": random(1, 4, 8, 8)}
@@ -142,12 +151,12 @@ def test_a_part_comes_from_outside_and_the_rest_from_the_segment() -> None:
     reads = segment_inputs(model.graph, pieces)
     assert ("b", bottom) in reads
     feeds = {"x": random(1, 4, 8, 8)}
-    first = extract(model, [Piece("conv1", bottom)], [("b", bottom)])
+    first = written(model, [Piece("conv1", bottom)], [("b", bottom)])
     below = run(
         first, part_feeds(model, segment_inputs(model.graph, [Piece("conv1", bottom)]), feeds)
     )
     fed = part_feeds(model, [r for r in reads if r[0] == "x"], feeds)
-    small = extract(model, pieces, [whole(model, "y")])
+    small = written(model, pieces, [whole(model, "y")])
     found = run(small, {**fed, tensor_part("b", bottom, model.graph): below[0]})
     close(found[0], run(model.source, feeds)[0])
 
@@ -156,32 +165,17 @@ def test_pieces_share_an_input_that_is_given_once() -> None:
     model = residual_block()
     halves = [Region((0, 0, a, 0), (1, 6, a + 4, 8)) for a in (0, 4)]
     pieces = [Piece("conv1", region) for region in halves]
-    small = extract(model, pieces, [whole(model, "b")], inputs=[whole(model, "x")])
+    small = written(model, pieces, [whole(model, "b")], inputs=[whole(model, "x")])
     assert [v.name for v in small.graph.inputs] == ["x"]
     feeds = {"x": random(1, 4, 8, 8)}
-    wanted = extract(model, [Piece("conv1", Region.whole((1, 6, 8, 8)))], [whole(model, "b")])
+    wanted = written(model, [Piece("conv1", Region.whole((1, 6, 8, 8)))], [whole(model, "b")])
     close(run(small, feeds)[0], run(wanted, feeds)[0])
-
-
-def test_a_pad_that_two_pieces_need_whole_is_computed_once() -> None:
-    nodes = [
-        helper.make_node("Pad", ["x", "p"], ["a"], name="pad", mode="reflect"),
-        helper.make_node("Conv", ["a", "w"], ["y"], name="conv"),
-    ]
-    weights = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": random(6, 4, 3, 3)}
-    model = direct(nodes, [tensor("x", (1, 4, 8, 8))], ["y"], weights)
-    assert [task.kind for task in model.graph.tasks] == ["Pad+Conv"]
-    pieces = [Piece("pad", Region((0, a, 0, 0), (1, a + 3, 8, 8))) for a in (0, 3)]
-    small = extract(model, pieces, [whole(model, "y")])
-    assert [node.op_type for node in small.graph] == ["Pad", "Conv", "Conv", "Concat"]
-    feeds = {"x": random(1, 4, 8, 8)}
-    close(run(small, feeds)[0], run(model.source, feeds)[0])
 
 
 def test_a_whole_model_keeps_its_nodes_and_weights() -> None:
     model = load(ir.to_proto(residual_block().source))
     pieces = [model.graph.whole_piece(task) for task in model.graph.tasks]
-    small = extract(model, pieces, [whole(model, "y")])
+    small = written(model, pieces, [whole(model, "y")])
     for mine, theirs in zip(small.graph, model.source.graph, strict=True):
         wanted = ir.serde.serialize_node(theirs)
         wanted.ClearField("metadata_props")  # what the simplifier notes down about its own rules
@@ -194,25 +188,17 @@ def test_a_whole_model_keeps_its_nodes_and_weights() -> None:
     close(run(small, feeds)[0], run(model.source, feeds)[0])
 
 
-def test_weights_are_read_only_where_they_are_cut_and_then_not_copied() -> None:
-    model = residual_block()
-    array, reads = random(4, 6, 3, 3), []
-
-    def lazy() -> ir.Tensor[Any]:
-        reads.append("w2")
-        return ir.Tensor(array, name="w2")
-
-    shape = ir.Shape(array.shape)
-    model.values["w2"].const_value = ir.LazyTensor(lazy, ir.DataType.FLOAT, shape, name="w2")
-    rows = Region((0, 0, 2, 0), (1, 4, 5, 8))
-    extract(model, [Piece("conv2", rows)], [("y", rows)])
-    assert not reads
-    halves = [Region((0, a, 0, 0), (1, a + 2, 8, 8)) for a in (0, 2)]
-    small = extract(model, [Piece("conv2", r) for r in halves], [whole(model, "y")])
-    assert reads == ["w2"]
-    for label in ("w2[0:2, 0:6, 0:3, 0:3]", "w2[2:4, 0:6, 0:3, 0:3]"):
-        part = small.graph.initializers[label].const_value
-        assert part is not None and np.shares_memory(part.numpy(), array)
+def test_parts_of_weights_are_not_copied() -> None:
+    weights = {"w": random(16, 8, 3, 3)}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])]
+    model = direct(nodes, [tensor("x", (1, 8, 8, 8))], ["y"], weights)
+    held = ir.Tensor(weights["w"], name="w")
+    model.values["w"].const_value = held
+    halves = [Region((0, a, 0, 0), (1, a + 8, 8, 8)) for a in (0, 8)]
+    pieces = [Piece("conv", region) for region in halves]
+    module = module_of_pieces(model, plain_of(model), pieces, [whole(model, "y")])
+    assert set(module.weights) == {"w[0:8, 0:8, 0:3, 0:3]", "w[8:16, 0:8, 0:3, 0:3]"}
+    assert all(np.shares_memory(part, held.numpy()) for part in module.weights.values())
 
 
 def conditional() -> Model:
@@ -235,10 +221,10 @@ def test_branches_read_the_values_of_the_new_model() -> None:
     feeds = {"x": random(2, 3), "c": np.array(True)}
     halves = [Piece("relu", Region((i, 0), (i + 1, 3))) for i in (0, 1)]
     pieces = [*halves, model.graph.whole_piece(model.graph.task["if"])]
-    small = extract(model, pieces, [whole(model, "y")])
+    small = written(model, pieces, [whole(model, "y")])
     close(run(small, part_feeds(model, segment_inputs(model.graph, pieces), feeds))[0],
           run(model.source, feeds)[0])  # fmt: skip
-    alone = extract(model, pieces[2:], [whole(model, "y")])
+    alone = written(model, pieces[2:], [whole(model, "y")])
     assert {v.name for v in alone.graph.inputs} == {"a", "c"}
     outer = {v for node in alone.graph.all_nodes() for v in node.inputs} & {*model.values.values()}
     assert not outer
@@ -251,7 +237,7 @@ def test_the_source_model_is_not_changed(make: Any) -> None:
     uses = {name: value.uses() for name, value in model.values.items()}
     owners = {name: value.graph for name, value in model.values.items()}
     pieces = [model.graph.whole_piece(task) for task in model.graph.tasks]
-    small = extract(model, pieces, [whole(model, "y")])
+    small = written(model, pieces, [whole(model, "y")])
     run(small, random_feeds(model))
     for node in list(small.graph):
         node.name = f"{node.name}!"
@@ -263,36 +249,21 @@ def test_the_source_model_is_not_changed(make: Any) -> None:
 ROWS = Region((0, 0, 0, 0), (1, 6, 4, 8))
 
 
-@pytest.mark.parametrize(
-    ("pieces", "output", "words"),
-    [
-        ([Piece("conv2", Region.whole((1, 4, 8, 8))), Piece("conv1", ROWS)], "y", "before a later"),
-        ([Piece("conv1", ROWS), Piece("conv1", ROWS)], "b", "twice"),
-        ([Piece("nowhere", ROWS)], "y", "no task"),
-        ([Piece("conv1", Region((0, 0, 4, 0), (1, 6, 9, 8)))], "b", "outside"),
-    ],
-)
-def test_impossible_segments_are_refused(pieces: list[Piece], output: str, words: str) -> None:
-    model = residual_block()
-    with pytest.raises(PlanError, match=words):
-        extract(model, pieces, [whole(model, output)])
-
-
 def test_missing_inputs_are_named() -> None:
     model = residual_block()
     with pytest.raises(PlanError, match=r"needs b\[0:1, 0:6, 0:5, 0:8\] .* has \[0:1, 0:6, 0:4"):
         region = Region((0, 0, 0, 0), (1, 4, 4, 8))
-        extract(model, [Piece("conv2", region)], [("y", region)], inputs=[("b", ROWS)])
+        written(model, [Piece("conv2", region)], [("y", region)], inputs=[("b", ROWS)])
 
 
 def test_cutting_a_large_model_in_many_segments_is_fast() -> None:
     names = ["x", *(f"t{i}" for i in range(700))]
     nodes = [helper.make_node("Conv", [a, "w"], [b], name=b) for a, b in pairwise(names)]
     model = direct(nodes, [tensor("x", (1, 2, 4, 4))], ["t699"], {"w": random(2, 2, 1, 1)})
-    tasks = model.graph.tasks
+    tasks, plain = model.graph.tasks, plain_of(model)
     start = time.process_time()
     for i in range(200):
         segment = tasks[i * 700 // 200 : (i + 1) * 700 // 200]
         pieces = [model.graph.whole_piece(task) for task in segment]
-        extract(model, pieces, [whole(model, segment[-1].name)])
+        module_of_pieces(model, plain, pieces, [whole(model, segment[-1].name)])
     assert time.process_time() - start < 1

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from onnx_models import model_of, part_feeds, random_feeds, run
+from onnx_models import model_of, part_feeds, random_feeds, run, segment_inputs, written
 from operator_cases import Case
 
-from coexec.frontend.extract import extract, segment_inputs
 from coexec.ir.graph import Piece
 from coexec.ir.receptive import needed_inputs, splittable_axes
 from coexec.ir.region import Region
@@ -62,7 +61,7 @@ def test_a_piece_equals_the_slice_of_the_whole(family: str) -> None:
         reads = segment_inputs(graph, [piece])
         needed = needed_inputs(graph, task, region)
         assert set(reads) == {(name, part) for name, part in needed.items() if part.size}
-        small = extract(model, [piece], [("y", region)])
+        small = written(model, [piece], [("y", region)])
         found = run(small, part_feeds(model, reads, feeds))[0]
         np.testing.assert_allclose(found, whole[region.slices], rtol=1e-5, atol=1e-5)
 
