@@ -183,7 +183,9 @@ def test_a_whole_model_keeps_its_nodes_and_weights() -> None:
     assert small.opset_imports == model.source.opset_imports
     assert small.ir_version == model.source.ir_version
     for name, value in small.graph.initializers.items():
-        assert value.const_value is model.source.graph.initializers[name].const_value
+        theirs = model.source.graph.initializers[name].const_value
+        assert value.const_value is not None and theirs is not None
+        assert np.array_equal(value.const_value.numpy(), theirs.numpy())
     feeds = {"x": random(1, 4, 8, 8)}
     close(run(small, feeds)[0], run(model.source, feeds)[0])
 
