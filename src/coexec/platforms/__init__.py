@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coexec.costs.platform import PlatformCosts
+from coexec.costs.platform import PlatformCosts, Rates
 from coexec.errors import DeviceError
 from coexec.platforms.files import ENGINE, engines, figure, fitted_rates, names, power, read
 from coexec.system.hardware import Device, EngineInfo, Link, Place, System
@@ -62,19 +62,24 @@ def load(
     for device in (*(d for d, _ in asked), *clocks_hz):
         if device not in tables:
             raise DeviceError(f"{name} has no device {device!r}, only {', '.join(tables)}")
-    fitted, rates, found = fitted_rates(data), {}, []
+    fitted, found = fitted_rates(data), []
+    rates: dict[Place, Rates] = {}
     for device, wanted in asked:
         table = tables[device]
         chosen = _engines(name, table, wanted)
         ratio = _clock_ratio(name, table, clocks_hz.get(device))
-        for engine in chosen:
-            key = f"{device}/{engine}" if "engine" in table else device
-            rates[Place(device, engine)] = fitted[key].at_clock(ratio)
+        rates |= {Place(device, e): fitted[_key(table, e)].at_clock(ratio) for e in chosen}
         found.append(_device(table, data["stack"], chosen))
-    links = [link for link in data["link"] if _ends(link) <= set(rates) | _devices(found)]
+    ends = {*rates, *(Place(device.name, "") for device in found)}
+    links = [link for link in data["link"] if _ends(link) <= ends]
     setups_s = {(x["source"], x["target"]): figure(x, "setup_s") for x in links if "setup_s" in x}
     system = System(tuple(found), tuple(map(_link, links)))
     return Platform(name, data["title"], data["stack"], system, PlatformCosts(rates, setups_s))
+
+
+def _key(table: Mapping[str, Any], engine: str) -> str:
+    """How figures of the file name a device with an engine."""
+    return f"{table['name']}/{engine}" if "engine" in table else table["name"]
 
 
 def _asked(text: str) -> tuple[str, tuple[str, ...]]:
@@ -93,12 +98,8 @@ def _engines(name: str, table: Mapping[str, Any], wanted: Sequence[str]) -> tupl
     return tuple(dict.fromkeys(wanted)) or tuple(listed)
 
 
-def _devices(found: Sequence[Device]) -> set[Place]:
-    """The ends of links that name no engine."""
-    return {Place(device.name, "") for device in found}
-
-
 def _ends(link: Mapping[str, Any]) -> set[Place]:
+    """The ends of a link, with an empty engine where it names none."""
     return {Place(link[end], link.get(f"{end}_engine", "")) for end in ("source", "target")}
 
 
