@@ -44,7 +44,8 @@ FOLDS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("platform", choices=NAMES)
+    phones = [name for name in NAMES if "profiles" in read(name)["sources"]]
+    parser.add_argument("platform", choices=phones)
     parser.add_argument("--quality", action="store_true", help="errors instead of rates")
     parser.add_argument("--json", action="store_true", help="errors as JSON")
     options = parser.parse_args()

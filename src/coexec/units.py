@@ -5,8 +5,8 @@ import re
 
 from coexec.errors import UsageError
 
-__all__ = ["format_bytes", "format_count", "format_seconds", "format_since", "parse_bandwidth",
-           "parse_bytes"]  # fmt: skip
+__all__ = ["format_bytes", "format_count", "format_joules", "format_seconds", "format_since",
+           "parse_bandwidth", "parse_bytes"]  # fmt: skip
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -55,6 +55,11 @@ def format_seconds(seconds: float) -> str:
     if seconds == float("inf"):
         return "never"
     return _scaled(seconds, [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+
+
+def format_joules(joules: float) -> str:
+    """``0.00123`` becomes "1.23 mJ"."""
+    return _scaled(joules, [(1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ")])
 
 
 def format_since(seconds: float) -> str:

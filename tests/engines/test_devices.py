@@ -22,7 +22,7 @@ from coexec.ir.graph import Graph, Tensor
 from coexec.plans.derive import derive, stepwise
 from coexec.plans.plan import Plan, Provenance
 from coexec.runtime.executor import Executor
-from coexec.system.hardware import MAIN, Memory, Place
+from coexec.system.hardware import MAIN, Device, EngineInfo, Link, Memory, Place, System
 
 KINDS = ("onnxruntime", "opencl", "null", "reference")
 COMPUTING = [kind for kind in KINDS if kind != "null"]
@@ -160,6 +160,22 @@ def usable_on_cpu() -> tuple[str, ...]:
 
 def only_memory() -> Memory:
     return Memory("localhost", MAIN)
+
+
+def test_the_link_of_an_engine_goes_before_that_of_its_device() -> None:
+    engines = (EngineInfo("p"), EngineInfo("q"))
+    links = (
+        Link("A", "B", 1),
+        Link("A", "B", 2, target_engine="q"),
+        Link("A", "B", 3, source_engine="q"),
+        Link("A", "B", 4, source_engine="q", target_engine="p"),
+    )
+    system = System(tuple(Device(name, "null", engines) for name in "AB"), links)
+    found = {
+        (a, b): system.link(Place("A", a), Place("B", b)).sync_latency_s for a in "pq" for b in "pq"
+    }
+    assert found == {("p", "p"): 1, ("p", "q"): 2, ("q", "q"): 3, ("q", "p"): 4}
+    assert system.link(Place("B", "p"), Place("A", "p")) == Link("B", "A")
 
 
 def test_devices_of_one_plan_share_no_core() -> None:

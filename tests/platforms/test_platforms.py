@@ -33,7 +33,10 @@ from coexec.system.hardware import Place, System
 from coexec.timing.simulate import simulate
 from coexec.zoo import build
 
+HOPE = ("kirin_990", "snapdragon_625", "snapdragon_712")
+"""Fitted to many operators, one by one; the others to a few whole networks, see test_mace.py."""
 every_platform = pytest.mark.parametrize("name", NAMES)
+every_profiled = pytest.mark.parametrize("name", HOPE)
 Table = Mapping[str, Any]
 
 # What the model keeps of the latencies that it was fitted to, and of those it was not.
@@ -67,7 +70,7 @@ def figures(node: Any, source: str | None = None) -> Iterator[Figure]:
 def sources(node: Any) -> Iterator[str]:
     """All that is named as a source."""
     if isinstance(node, dict):
-        yield from (node[key] for key in ("from", "busy_from") if key in node)
+        yield from (text for key, text in node.items() if key == "from" or key.endswith("_from"))
     for value in (
         node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     ):
@@ -78,14 +81,14 @@ def sources(node: Any) -> Iterator[str]:
 def test_every_figure_has_a_source(name: str) -> None:
     data = read(name)
     found = list(figures(data))
-    assert len(found) > 100
+    assert len(found) > 60
     assert not [f for f in found if f.source is None]
     assert set(sources(data)) == set(data["sources"])
     assert all(len(text.split()) > 5 for text in data["sources"].values())
     assert all("busy_from" in link for link in data["link"])
 
 
-@every_platform
+@every_profiled
 def test_calibration_knows_no_scheduler(name: str) -> None:
     """One operator on one processor a figure, from files that hold nothing else."""
     data = read(name)
@@ -114,7 +117,7 @@ def by_device(found: list[Comparison]) -> dict[str, list[Comparison]]:
     }
 
 
-@every_platform
+@every_profiled
 def test_published_operators_are_reproduced(name: str) -> None:
     for device, found in by_device(compare_operators(name)).items():
         assert len(found) > 50, device
@@ -126,7 +129,7 @@ def test_published_operators_are_reproduced(name: str) -> None:
         assert sums[0] == pytest.approx(sums[1], rel=SUM_ERROR), device
 
 
-@every_platform
+@every_profiled
 def test_published_transfers_are_reproduced(name: str) -> None:
     for link, found in by_device(compare_transfers(name)).items():
         error = statistics.median(abs(c.ratio - 1) for c in found)
@@ -145,7 +148,7 @@ def alone_s(graph: Graph, cost: PlatformCosts, device: str) -> float:
     )
 
 
-@every_platform
+@every_profiled
 def test_whole_models_that_nothing_was_fitted_to(name: str) -> None:
     for check in read(name)["check"]:
         graph, device = zoo_graph(check["model"]), check["device"]
@@ -177,7 +180,8 @@ def test_costs_grow_with_the_work(name: str) -> None:
 def test_pieces_and_transfers(name: str) -> None:
     phone = load(name)
     graph = zoo_graph("squeezenet")
-    for task, place in product(graph.tasks, phone.system.places):
+    places = [place for device in phone.system.devices for place in device.places]
+    for task, place in product(graph.tasks, places):
         whole = graph.output_of(task).whole
         part = Region(whole.start, tuple(max(1, n // 2) for n in whole.stop))
         part_s, whole_s = (phone.cost.piece_s(graph, task, r, place) for r in (part, whole))
@@ -185,9 +189,9 @@ def test_pieces_and_transfers(name: str) -> None:
     for link in phone.system.links:
         times_s = [phone.cost.transfer_s(n, link) for n in (0, 4, 4000, 4_000_000)]
         assert times_s == sorted(times_s)
-        assert times_s[0] > 0
-        # The paper's engine lets the CPU convert layouts, whichever way the tensor goes.
-        assert getattr(link, link.busy).startswith("cpu:")
+        assert times_s[0] + link.sync_latency_s > 0 or link.source == link.target
+        # HOPE's engine lets the CPU convert layouts, MACE the GPU, whichever way the tensor goes.
+        assert getattr(link, link.busy).startswith("cpu:" if name in HOPE else "gpu:")
 
 
 def test_a_slower_clock_slows_computing_and_not_memory() -> None:

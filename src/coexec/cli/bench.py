@@ -49,7 +49,7 @@ from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.timing.simulate import simulate
-from coexec.units import format_bytes, format_seconds
+from coexec.units import format_bytes, format_joules, format_seconds
 from coexec.workbench import Prepared, Workbench
 
 
@@ -77,7 +77,8 @@ def command(
     All take turns in one process, so that a noisy machine disturbs all alike, and each begins when
     the threads of the one before have stopped spinning for work. A plan that is one of the devices
     alone runs once for both rows. Two figures: requests at 30 a second, and requests in a loop;
-    engines rank differently by them. Peak memory is that of a fresh process for each.
+    engines rank differently by them. Peak memory is that of a fresh process for each. Energy, where
+    this machine lets its counters be read, is all that processors and memory draw per inference.
     """
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
@@ -217,13 +218,18 @@ def _table(standings: Standings) -> Table:
     columns = ["", "init", "warm-up", "predicted"]
     for figure in REQUESTS:
         columns += [figure, "ratio"]
-    table = Table(*columns, "peak memory", box=None, padding=(0, 1, 0, 0))
+    known = any(row.energy.energy_j is not None for row in standings.rows)
+    columns += [*(["energy"] if known else []), "peak memory"]
+    table = Table(*columns, box=None, padding=(0, 1, 0, 0))
     table.columns[0].overflow = "fold"
     for row in standings.rows:
         facts = standings.facts(row)
         cells = [_seconds(facts[key]) for key in ("init_s", "warm_up_s", "predicted_s")]
         for figure in REQUESTS:
             cells += [_seconds(facts[f"{figure}_s"]), f"{facts[f'{figure}_ratio']:.2f}"]
+        if known:
+            joules = row.energy.energy_j
+            cells.append("" if joules is None else format_joules(joules))
         same = f" = {facts['same_as']}" if facts["same_as"] else ""
         memory = "not known" if row.peak_bytes is None else format_bytes(row.peak_bytes)
         table.add_row(row.name + same, *cells, memory)

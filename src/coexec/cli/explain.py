@@ -31,18 +31,21 @@ from coexec.cli.common import (
     settings,
 )
 from coexec.cli.console import out
+from coexec.cli.planned import PlatformOpt, energy_facts, energy_line, on_platform
 from coexec.errors import UsageError
 from coexec.plans.derive import stepwise
 from coexec.profiling.sweep import measure_in_place
 from coexec.timing.explain import GROUPS, Group, Reason, explain
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_seconds
+from coexec.workbench import Prepared
 
 
 def command(
     model: ModelArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
+    platform: PlatformOpt = None,
     planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
@@ -58,7 +61,7 @@ def command(
 ) -> None:
     """Say why tasks are where they are: how much later the result of each, moved alone, would be
     where it is read. Groups of equal reasons first, then the longest tasks, or --all. Measured
-    times are of tasks one after the other.
+    times are of tasks one after the other; with --platform nothing can run, and there are none.
     """
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
@@ -69,30 +72,42 @@ def command(
             cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
-        found = prepare(model, asked, given)
+        if platform is None:
+            found = prepare(model, asked, given)
+        else:
+            found = on_platform(model, platform, asked, given)
         cost, system = found.cost, found.system
-    work, chosen, schedule = found.work, found.plan, found.schedule
-    reasons = explain(chosen, schedule, cost, system, work.pinned_tasks(cost, system))
-    place_of = {piece.task: place for piece, place in chosen.place_of.items()}
-    whole = all(p == schedule.graph.whole_piece(schedule.graph.task[p.task])
-                for p in chosen.device_of)  # fmt: skip
-    measured: dict[str, float] = {}
-    if whole:  # parts of a task cannot run as steps of their own
-        steps = stepwise(schedule.graph, place_of)
-        measured = measure_in_place(work.compiler, steps, work.devices)
+    chosen, schedule = found.plan, found.schedule
+    pinned = found.work.pinned_tasks(cost, system) if platform is None else ()
+    reasons = explain(chosen, schedule, cost, system, pinned)
+    measured = _measured(found) if platform is None else {}
+    trace = simulate(schedule, cost, system)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
-        print_json({"candidates": [asdict(c) for c in found.candidates], "tasks": rows})
+        candidates = [asdict(c) for c in found.candidates]
+        print_json({"candidates": candidates, "tasks": rows} | energy_facts(trace, system))
         return
     for candidate in found.candidates:
         out.print(f"tried: {format_candidate(candidate)}")
     out.print(f"plan: {chosen.provenance.planner}, predicted "
-              f"{format_seconds(simulate(schedule, cost, system).makespan_s)}")  # fmt: skip
+              f"{format_seconds(trace.makespan_s)}")  # fmt: skip
+    if (joules := energy_line(trace, system)) is not None:
+        out.print(f"energy: {joules}, simulated")
     out.print(_groups(reasons))
     shown = reasons if every else sorted(reasons, key=lambda r: -r.predicted_s)[:top]
     out.print(_tasks([r for r in reasons if r in shown], measured))
     if len(reasons) > len(shown):
         out.print(f"the {top} longest of {len(reasons)} tasks; --all lists every one, --top N more")
+
+
+def _measured(found: Prepared) -> Mapping[str, float]:
+    """By task, the seconds that it takes where the plan has it, one task after the other; nothing
+    for plans of parts, which cannot run as steps of their own."""
+    graph, work = found.schedule.graph, found.work
+    if any(piece != graph.whole_piece(graph.task[piece.task]) for piece in found.plan.device_of):
+        return {}
+    place_of = {piece.task: place for piece, place in found.plan.place_of.items()}
+    return measure_in_place(work.compiler, stepwise(graph, place_of), work.devices)
 
 
 def _groups(reasons: Sequence[Reason]) -> Table:

@@ -25,7 +25,14 @@ from coexec.cli.common import (
     write_file,
 )
 from coexec.cli.console import out
-from coexec.cli.planned import PlatformOpt, alone_s, bound_of, on_platform
+from coexec.cli.planned import (
+    PlatformOpt,
+    alone_s,
+    bound_of,
+    energy_facts,
+    energy_line,
+    on_platform,
+)
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
@@ -72,6 +79,7 @@ def command(
     if json:
         facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments),
                  "bound_devices": None if bound is None else bound.devices}  # fmt: skip
+        facts |= energy_facts(trace, system)
         print_json(json_module.loads(plan.to_json()) | facts)
         return
     for candidate in found.candidates:
@@ -80,6 +88,8 @@ def command(
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
     out.print(f"predicted  {format_seconds(trace.makespan_s)} (simulated)")
+    if (joules := energy_line(trace, system)) is not None:
+        out.print(f"energy     {joules}, simulated")
     if bound is not None:
         out.print(f"bound      {bound}")
     for name in system.names:

@@ -2,18 +2,22 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from coexec.errors import UsageError
 from coexec.plans.plan import Plan
-from coexec.platforms import ENGINE, NAMES, load
+from coexec.platforms import NAMES, load
+from coexec.system.hardware import System
+from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
-from coexec.units import format_seconds
+from coexec.timing.trace import Trace
+from coexec.units import format_joules, format_seconds
 from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
 
-__all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "on_platform"]
+__all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "energy_facts", "energy_line",
+           "on_platform"]  # fmt: skip
 
 PlatformOpt = Annotated[
     str | None, typer.Option(help=f"Simulate this instead of the machine: {', '.join(NAMES)}.")
@@ -65,6 +69,25 @@ def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> LowerBound | No
     return LowerBound(seconds, tuple(str(place) for place in prepared.system.places))
 
 
+def energy_facts(trace: Trace, system: System, requests: int = 1) -> dict[str, Any]:
+    """Joules of one inference for programs, of all devices and of each; None where the watts of a
+    device are not known."""
+    found = device_energy_j(trace, system)
+    if found is None:
+        return {"energy_j": None, "device_energy_j": None}
+    each = {name: joules / requests for name, joules in found.items()}
+    return {"energy_j": math.fsum(each.values()), "device_energy_j": each}
+
+
+def energy_line(trace: Trace, system: System, requests: int = 1) -> str | None:
+    """The same in words: "1.92 J (cpu:4-7 1.20 J, gpu:0 720 mJ)"; None if it is not known."""
+    facts = energy_facts(trace, system, requests)
+    if facts["energy_j"] is None:
+        return None
+    each = (f"{name} {format_joules(joules)}" for name, joules in facts["device_energy_j"].items())
+    return f"{format_joules(facts['energy_j'])} ({', '.join(each)})"
+
+
 def on_platform(
     model: str, platform: str, settings: Settings, given: Plan | None = None
 ) -> Prepared:
@@ -77,9 +100,7 @@ def on_platform(
     """
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-    # A plan names its devices with their engine, of which these have one.
-    listed = settings.devices
-    phone = load(platform, listed and [name.removesuffix(f"/{ENGINE}") for name in listed])
+    phone = load(platform, settings.devices)
     here = Settings(shapes=settings.shapes, values=settings.values, cache=settings.cache)
     origin = Simulated(Workbench(model, here).given.published_graph, (phone.cost, phone.system))
     if given is not None:

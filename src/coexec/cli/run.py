@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,14 @@ from coexec.cli.common import (
     write_file,
 )
 from coexec.cli.console import out
+from coexec.cli.energy import measured_energy
 from coexec.cli.gantt import draw
 from coexec.cli.recorded import write_trace
 from coexec.errors import InputError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
-from coexec.units import format_seconds
+from coexec.units import format_joules, format_seconds
 
 
 def command(
@@ -88,6 +91,7 @@ def command(
             executor.run(feeds)
         recorder = RealRecorder(compiled, work.names)
         outputs = executor.run(feeds, recorder)
+        energy = measured_energy(partial(executor.run, feeds))
     ran = recorder.trace()
     if trace is not None:
         write_trace(trace, found, feeds, ran.makespan_s)
@@ -96,10 +100,14 @@ def command(
     unlike = differences(work, feeds, outputs) if check else {}
     if json:
         print_json({"latency_s": ran.makespan_s, "differences": unlike,
-                    "busy_s": {d: ran.busy_s(d) for d in work.names}})  # fmt: skip
+                    "busy_s": {d: ran.busy_s(d) for d in work.names}}
+                   | asdict(energy))  # fmt: skip
     else:
         print(draw(ran))
         out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
+        if energy.energy_j is not None:
+            out.print(f"energy: {format_joules(energy.energy_j)}, all that the processors and "
+                      f"their memory draw meanwhile")  # fmt: skip
         for name, array in outputs.items():
             note = f", differs by {unlike[name]:.1e}" if check else ""
             kind = f"{list(array.shape)} {array.dtype}" if isinstance(array, np.ndarray) else (

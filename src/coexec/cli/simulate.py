@@ -22,7 +22,7 @@ from coexec.cli.common import (
 )
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
-from coexec.cli.planned import PlatformOpt, on_platform
+from coexec.cli.planned import PlatformOpt, energy_facts, energy_line, on_platform
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
@@ -66,9 +66,12 @@ def command(
         write_file(trace, found.to_chrome(f"coexec: {there.graph.name}, simulated"))
     if json:
         busy = {d: found.busy_s(d) for d in system.names}
-        print_json({"simulated_s": found.makespan_s, "requests": requests, "busy_s": busy})
+        facts = {"simulated_s": found.makespan_s, "requests": requests, "busy_s": busy}
+        print_json(facts | energy_facts(found, system, requests))
         return
     print(draw(found))
     each = format_seconds(found.makespan_s / requests)
     out.print(f"simulated: {format_seconds(found.makespan_s)} for {requests} request(s), "
               f"{each} each")  # fmt: skip
+    if (joules := energy_line(found, system, requests)) is not None:
+        out.print(f"energy: {joules} each")

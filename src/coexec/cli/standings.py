@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from coexec.choosing.idle import REAL, Rest
 from coexec.choosing.race import REQUESTS, Outcome, race
+from coexec.cli.energy import MeasuredEnergy, measured_energy
 from coexec.plans.schedule import Segment
 from coexec.workbench import Requests
 
@@ -31,6 +32,7 @@ class Row:
     init_s: float = 0.0
     warm_up_s: float = 0.0
     peak_bytes: int | None = None
+    energy: MeasuredEnergy = field(default_factory=MeasuredEnergy)
 
     def is_same(self, other: "Row") -> bool:
         """Whether both run the same segments: then nothing but noise could differ."""
@@ -75,11 +77,11 @@ class Standings:
             ratio = self.outcome.ratio(ran, self.best[figure], figure)
             facts |= {f"{figure}_s": median_s, f"{figure}_p90_s": p90_s, f"{figure}_p99_s": p99_s,
                       f"{figure}_ratio": ratio}  # fmt: skip
-        return facts | {"peak_bytes": row.peak_bytes}
+        return facts | {"peak_bytes": row.peak_bytes} | asdict(row.energy)
 
 
 def raced(rows: Sequence[Row], rounds: int) -> Standings:
-    """Let the rows take turns, each plan once, then measure the memory of each."""
+    """Let the rows take turns, each plan once, then measure energy and memory of each."""
     ran_for = {row.name: next(r for r in rows if r is row or r.is_same(row)) for row in rows}
     different = [row for row in rows if ran_for[row.name] is row]
     for row in different:
@@ -88,9 +90,12 @@ def raced(rows: Sequence[Row], rounds: int) -> Standings:
         row.run()
     outcome = race({row.name: row.run for row in different}, (rounds, rounds)).complete()
     for row in different:
+        Rest().until_idle()
+        row.energy = measured_energy(row.run)
         row.peak_bytes = row.peak()
     same_as = {row.name: ran_for[row.name].name for row in rows if row not in different}
     for row in (row for row in rows if row.name in same_as):
         ran = ran_for[row.name]
-        row.init_s, row.warm_up_s, row.peak_bytes = ran.init_s, ran.warm_up_s, ran.peak_bytes
+        row.init_s, row.warm_up_s = ran.init_s, ran.warm_up_s
+        row.energy, row.peak_bytes = ran.energy, ran.peak_bytes
     return Standings(rows, same_as, outcome)

@@ -24,8 +24,8 @@ _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Uns
 _FUSED = frozenset({"Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu",
                     "Sigmoid", "Tanh"})  # fmt: skip
 _COPY_BOUND = frozenset({"copy_bytes_per_s", "unaligned_concat_bytes_per_s",
-                         "vector_conv_bytes_per_s",
-                         "matmul_bytes_per_s"})  # fmt: skip
+                         "vector_conv_bytes_per_s", "matmul_bytes_per_s",
+                         "conv_weight_bytes_per_s"})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Rates:
     conv_macs_per_s: float
     """Filters that are not square or move by more than one: direct or as a matrix product."""
     winograd_macs_per_s: float
-    """Square filters that move by one, in multiply-accumulates of the direct method."""
+    """Square filters that move by one, in multiply-accumulates of the direct method. Engines that
+    do not use Winograd's algorithm have a kernel of its own for these, too."""
     pointwise_macs_per_s: float
     """1x1 filters."""
     depthwise_macs_per_s: float
@@ -56,6 +57,11 @@ class Rates:
     half_items: float = 0.0
     """Work items, of 4 channels x 4 columns each, that use half of the processor; 0: it is always
     used in full. So small feature maps are slow on a processor with many lanes."""
+    conv_weight_bytes_per_s: float = math.inf
+    """Weights of convolutions, besides their multiply-accumulates: read however few positions there
+    are, and where Winograd's algorithm is used, in a form several times as large."""
+    largest_winograd: float = math.inf
+    """Columns of the largest filter that `winograd_macs_per_s` is for; MACE has it for 3x3 only."""
 
     def at_clock(self, ratio: float) -> "Rates":
         """The same processor at ``ratio`` times the clock; what memory bounds stays."""
@@ -76,23 +82,25 @@ class PlatformCosts:
     operator of its task is computed by that operator's kernel and costs nothing.
     """
 
-    rates: Mapping[str, Rates]
-    """By device."""
+    rates: Mapping[Place, Rates]
     setups_s: Mapping[tuple[str, str], float]
-    """By (source, target): what each transfer takes besides its bytes (mapping, waiting)."""
+    """By (source, target) device: what each transfer takes besides its bytes (mapping, waiting)."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
-        """A part of a task takes its share of the work and all of the overheads.
+        """A part of a task takes its share of the work and all of the overheads. A part with all
+        rows of some channels reads their weights only, one with some rows reads all weights.
 
         What was published about an engine says nothing of opaque tasks: it runs none.
         """
         if task.opaque:
             return math.inf
-        share = region.size / max(1, graph.output_of(task).whole.size)
+        whole = graph.output_of(task).whole
+        share = region.size / max(1, whole.size)
+        channels = region.shape[1] / max(1, whole.shape[1]) if len(whole.shape) > 1 else 1.0
         first, *rest = task.operators
         kernels = [first, *(op for op in rest if op.op_type not in _FUSED)]
-        rates = self.rates[place.device]
-        return math.fsum(operator_s(op, graph.tensors, rates, share) for op in kernels)
+        rates = self.rates[place]
+        return math.fsum(operator_s(op, graph.tensors, rates, share, channels) for op in kernels)
 
     def launch_s(self, place: Place) -> float:
         return 0.0
@@ -102,9 +110,17 @@ class PlatformCosts:
 
 
 def operator_s(
-    op: Operator, tensors: Mapping[str, Tensor], rates: Rates, share: float = 1.0
+    op: Operator,
+    tensors: Mapping[str, Tensor],
+    rates: Rates,
+    share: float = 1.0,
+    channels: float = 1.0,
 ) -> float:
-    """Seconds of ``share`` of one operator that is started by itself."""
+    """Seconds of ``share`` of one operator that is started by itself.
+
+    ``channels`` is the share of the output channels that are computed, 0 to 1: a convolution reads
+    the weights of these.
+    """
     output = tensors[op.outputs[0]]
     inputs = [tensors[n] for n in op.inputs if n and n in tensors and not tensors[n].constant]
     if op.op_type in _VIEWS:
@@ -114,7 +130,10 @@ def operator_s(
     if op.op_type == "Gemm" or _is_vector(op, output):
         return rates.operator_s + _weight_bytes(op, tensors) * share / rates.vector_conv_bytes_per_s
     if op.op_type in ("Conv", "ConvTranspose"):
-        seconds = _conv_s(op, tensors[op.inputs[1]], inputs[0], output, rates, share)
+        weight = tensors[op.inputs[1]]
+        seconds = _conv_s(op, weight, inputs[0], output, rates, share)
+        if share:
+            seconds += weight.size_bytes * channels / rates.conv_weight_bytes_per_s
     elif op.op_type in ("MaxPool", "AveragePool"):
         window = math.prod(op.ints("kernel_shape", (1, 1)))
         seconds = _padded(output) * window * share / rates.pool_elements_per_s
@@ -131,14 +150,17 @@ def _conv_s(
 ) -> float:
     kernel, strides = weight.shape[2:], op.ints("strides", (1,) * (len(weight.shape) - 2))
     group = op.int("group", 1)
-    macs = _padded(output) * math.prod(kernel)
+    # A transposed convolution multiplies each input by the whole filter, not each output.
+    made, read = (source, output) if op.op_type == "ConvTranspose" else (output, source)
+    macs = _padded(made) * math.prod(kernel)
     columns = output.shape[-1]
     items = share * _padded(output) / columns / BLOCK * math.ceil(columns / BLOCK)
     if group == 1:
-        macs *= _round_up(source.shape[1])
+        macs *= _round_up(read.shape[1])
+        winograd = max(kernel) <= rates.largest_winograd
         if max(kernel) == 1:
             rate = rates.pointwise_macs_per_s
-        elif _is_winograd(kernel, strides, source, output):
+        elif winograd and _is_winograd(kernel, strides, source, output):
             rate = rates.winograd_macs_per_s
         else:
             rate = rates.conv_macs_per_s
@@ -146,7 +168,7 @@ def _conv_s(
         strided = max(strides) > 1
         rate = rates.strided_depthwise_macs_per_s if strided else rates.depthwise_macs_per_s
     else:
-        macs *= _round_up(source.shape[1] // group)
+        macs *= _round_up(read.shape[1] // group)
         rate = rates.conv_macs_per_s
     if not items:
         return 0.0

@@ -4,25 +4,24 @@
     phone = platforms.load("kirin_990")
     plan = PLANNERS["heft"](graph, phone.cost, phone.system)
 
-To add a platform: one TOML file in this folder. `benchmarks/fit_phones.py` fits its rates.
+To add a platform: one TOML file in this folder. `benchmarks/fit_phones.py` fits its rates to single
+operators, `benchmarks/fit_mace.py` to whole networks.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coexec.costs.platform import PlatformCosts
+from coexec.costs.platform import PlatformCosts, Rates
 from coexec.errors import DeviceError
-from coexec.platforms.files import figure, fitted_rates, names, read
-from coexec.system.hardware import Device, EngineInfo, Link, System
+from coexec.platforms.files import ENGINE, engines, figure, fitted_rates, names, power, read
+from coexec.system.hardware import Device, EngineInfo, Link, Place, System
 
 __all__ = ["ENGINE", "NAMES", "Platform", "load"]
 
 NAMES = names()
 """The platforms that come with coexec, sorted."""
-
-ENGINE = "simulated"
-"""The only engine of a platform's devices."""
 
 
 @dataclass(frozen=True)
@@ -42,37 +41,66 @@ def load(
 ) -> Platform:
     """The platform ``name`` with the devices that are asked for, at the clocks that are asked for.
 
-    Devices with the same layout of tensors share them at no cost; between others a file describes
-    each direction.
+    Engines with the same layout share tensors at no cost; between others a file describes each
+    direction.
 
     Args:
         name: one of `NAMES`.
         devices: by default those that the platform's users would take, such as big cores and GPU.
+            "gpu:0/buffer" is a device with this engine only, "gpu:0" has all that the file lists.
         clocks_hz: by CPU device, another clock than its highest; compute rates go with it, what
             memory bounds does not.
 
     Raises:
         UsageError: there is no such platform.
-        DeviceError: it has no such device, or no clock to change.
+        DeviceError: it has no such device, the device no such engine, or no clock to change.
     """
     data = read(name)
     tables = {d["name"]: d for d in data["device"]}
-    chosen = list(data["default"] if devices is None else devices)
+    asked = [_asked(device) for device in (data["default"] if devices is None else devices)]
     clocks_hz = clocks_hz or {}
-    for device in (*chosen, *clocks_hz):
+    for device in (*(d for d, _ in asked), *clocks_hz):
         if device not in tables:
             raise DeviceError(f"{name} has no device {device!r}, only {', '.join(tables)}")
-    rates = fitted_rates(data)
-    for device in chosen:
-        ratio = _clock_ratio(name, tables[device], clocks_hz.get(device))
-        rates[device] = rates[device].at_clock(ratio)
-    links = [link for link in data["link"] if {link["source"], link["target"]} <= {*chosen}]
-    system = System(
-        tuple(_device(tables[d], data["stack"]) for d in chosen), tuple(map(_link, links))
-    )
-    setups_s = {(x["source"], x["target"]): figure(x, "setup_s") for x in links}
-    cost = PlatformCosts({d: rates[d] for d in chosen}, setups_s)
-    return Platform(name, data["title"], data["stack"], system, cost)
+    fitted, found = fitted_rates(data), []
+    rates: dict[Place, Rates] = {}
+    for device, wanted in asked:
+        table = tables[device]
+        chosen = _engines(name, table, wanted)
+        ratio = _clock_ratio(name, table, clocks_hz.get(device))
+        rates |= {Place(device, e): fitted[_key(table, e)].at_clock(ratio) for e in chosen}
+        found.append(_device(table, data["stack"], chosen))
+    ends = {*rates, *(Place(device.name, "") for device in found)}
+    links = [link for link in data["link"] if _ends(link) <= ends]
+    setups_s = {(x["source"], x["target"]): figure(x, "setup_s") for x in links if "setup_s" in x}
+    system = System(tuple(found), tuple(map(_link, links)))
+    return Platform(name, data["title"], data["stack"], system, PlatformCosts(rates, setups_s))
+
+
+def _key(table: Mapping[str, Any], engine: str) -> str:
+    """How figures of the file name a device with an engine."""
+    return f"{table['name']}/{engine}" if "engine" in table else table["name"]
+
+
+def _asked(text: str) -> tuple[str, tuple[str, ...]]:
+    """ "gpu:0/image+buffer" as the device and its engines; none: all that it has."""
+    device, _, wanted = text.partition("/")
+    return device, tuple(wanted.split("+")) if wanted else ()
+
+
+def _engines(name: str, table: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...]:
+    """The engines of a device that are asked for, in the order of the request."""
+    listed = engines(table)
+    for engine in wanted:
+        if engine not in listed:
+            raise DeviceError(f"{table['name']} of {name} has no engine {engine!r}, only "
+                              f"{', '.join(listed)}")  # fmt: skip
+    return tuple(dict.fromkeys(wanted)) or tuple(listed)
+
+
+def _ends(link: Mapping[str, Any]) -> set[Place]:
+    """The ends of a link, with an empty engine where it names none."""
+    return {Place(link[end], link.get(f"{end}_engine", "")) for end in ("source", "target")}
 
 
 def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -> float:
@@ -86,16 +114,23 @@ def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -
     return clock_hz / figure(table, "measured_hz")
 
 
-def _device(table: Mapping[str, Any], stack: str) -> Device:
+def _device(table: Mapping[str, Any], stack: str, chosen: Sequence[str]) -> Device:
     cores = tuple(table["cores"]["value"]) if "cores" in table else ()
     hertz = figure(table, "clock_hz") if "clock_hz" in table else None
-    engine = EngineInfo(ENGINE, stack, memory=table["layout"])
+    tables = engines(table)
+    infos = tuple(EngineInfo(name, stack, memory=tables[name]["layout"]) for name in chosen)
     return Device(
-        table["name"], "simulated", (engine,), cores, host="simulated",
-        max_frequency_hz=hertz, processor=table["processor"],
+        table["name"], "simulated", infos, cores, host="simulated",
+        max_frequency_hz=hertz, processor=table["processor"], power=power(table),
     )  # fmt: skip
 
 
 def _link(table: Mapping[str, Any]) -> Link:
-    bytes_per_s = figure(table, "bandwidth_bytes_per_s")
-    return Link(table["source"], table["target"], 0.0, bytes_per_s, table["busy"])
+    def told(key: str, otherwise: float) -> float:
+        return figure(table, key) if key in table else otherwise
+
+    return Link(
+        table["source"], table["target"], told("sync_latency_s", 0.0),
+        told("bandwidth_bytes_per_s", math.inf), table["busy"],
+        table.get("source_engine", ""), table.get("target_engine", ""),
+    )  # fmt: skip

@@ -1,5 +1,6 @@
 """Read platform files: TOML in which each figure names its source."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -7,8 +8,12 @@ from typing import Any
 
 from coexec.costs.platform import Rates
 from coexec.errors import UsageError
+from coexec.system.hardware import Power
 
-__all__ = ["Rates", "figure", "fitted_rates", "names", "read"]
+__all__ = ["ENGINE", "Rates", "engines", "figure", "fitted_rates", "names", "power", "read"]
+
+ENGINE = "simulated"
+"""The engine of a device that lists none."""
 
 
 def names() -> tuple[str, ...]:
@@ -29,15 +34,51 @@ def read(name: str) -> dict[str, Any]:
 
 
 def figure(table: Mapping[str, Any], key: str) -> float:
-    """The number of a figure ``{ value = 2.0e9, from = "source" }``."""
-    return float(table[key]["value"])
+    """The number of a figure ``{ value = 2.0e9, from = "source" }``.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    value = table[key]["value"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UsageError(f"{key} = {value!r} in a platform file is not a finite number")
+    return float(value)
+
+
+def engines(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """By name, the tables of a device's engines: each has a layout and rates of its own. A device
+    that lists none has the engine `ENGINE`, whose layout and rates stand in the device's table."""
+    return {e["name"]: e for e in device["engine"]} if "engine" in device else {ENGINE: device}
 
 
 def fitted_rates(data: Mapping[str, Any]) -> dict[str, Rates]:
-    """By device, its rates at the clock that they were measured at."""
-    own = {
-        d["name"]: Rates(**{key: figure(d["rates"], key) for key in d["rates"]})
-        for d in data["device"]
-        if "rates" in d
+    """Rates at the clock that they were measured at, by device or by "device/engine" where a device
+    lists engines: as figures of the file name them."""
+    tables = {
+        device["name"] + ("" if table is device else f"/{engine}"): table
+        for device in data["device"]
+        for engine, table in engines(device).items()
     }
-    return {d["name"]: own[d.get("rates_of", d["name"])] for d in data["device"]}
+    own = {
+        name: Rates(**{key: figure(table["rates"], key) for key in table["rates"]})
+        for name, table in tables.items()
+        if "rates" in table
+    }
+    return {name: own[table.get("rates_of", name)] for name, table in tables.items()}
+
+
+def power(device: Mapping[str, Any]) -> Power | None:
+    """What a device draws; None if its table does not tell.
+
+    Raises:
+        UsageError: one of the two figures is missing, or is no number.
+        DeviceError: they are negative, or less when busy than when idle.
+    """
+    table = device.get("power")
+    if table is None:
+        return None
+    if set(table) != {"busy_w", "idle_w"}:
+        told = ", ".join(table) or "nothing"
+        raise UsageError(f"power of {device['name']} in a platform file has {told}; it takes "
+                         f"busy_w and idle_w")  # fmt: skip
+    return Power(figure(table, "busy_w"), figure(table, "idle_w"))

@@ -1,6 +1,7 @@
 """Descriptions of processors and of what connects them. No handles, nothing is measured here."""
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from coexec.errors import DeviceError
 
-__all__ = ["MAIN", "Busy", "Device", "EngineInfo", "Link", "Memory", "Place", "System"]
+__all__ = ["MAIN", "Busy", "Device", "EngineInfo", "Link", "Memory", "Place", "Power", "System"]
 
 Busy = Literal["source", "target", "none"]
 """Which processor cannot compute while data moves over a link."""
@@ -52,6 +53,21 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Power:
+    """What a device draws, in watts."""
+
+    busy_w: float
+    """While it computes or copies."""
+    idle_w: float
+    """While it does neither."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.idle_w <= self.busy_w < math.inf:
+            raise DeviceError(f"a device that draws {self.idle_w:g} W idle and {self.busy_w:g} W "
+                              f"busy: idle is at least 0 W, and busy at least idle")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A processor, or a set of cores, with the engines that may compute on it."""
 
@@ -72,6 +88,8 @@ class Device:
     """A digest of the processor's instruction sets: engines lay out weights by them."""
     identity: str = ""
     """What engines tell it by from others of its kind, such as a GPU's UUID."""
+    power: Power | None = None
+    """None: not known."""
 
     def engine(self, name: str) -> EngineInfo:
         """What is known of one of its engines.
@@ -136,8 +154,9 @@ class Link:
 class System:
     """The devices that a plan may use, and a link for each ordered pair of them.
 
-    Where two engines have a link of their own, that one counts; else the link of their devices;
-    and where there is none, data moves at no cost.
+    Where two engines have a link of their own, that one counts; else that of one engine, the
+    source's first, with any of the other device; else the link of their devices; and where there is
+    none, data moves at no cost.
     """
 
     devices: tuple[Device, ...]
@@ -171,10 +190,12 @@ class System:
 
     def link(self, source: Place, target: Place) -> Link:
         """The link between two places; one without cost where none is described."""
-        found = self._link.get((*source, *target))
-        if found is None:
-            found = self._link.get((source.device, "", target.device, ""))
-        return Link(source.device, target.device) if found is None else found
+        for source_engine in (source.engine, ""):
+            for target_engine in (target.engine, ""):
+                ends = source.device, source_engine, target.device, target_engine
+                if (found := self._link.get(ends)) is not None:
+                    return found
+        return Link(source.device, target.device)
 
     def memory(self, place: Place) -> Memory:
         """Where the tensors of a place lie."""
@@ -211,7 +232,8 @@ class System:
 
 def _device(row: Mapping[str, Any]) -> Device:
     engines = tuple(EngineInfo(**engine) for engine in row["engines"])
-    return Device(**{**row, "cores": tuple(row["cores"]), "engines": engines})
+    power = Power(**row["power"]) if row.get("power") else None
+    return Device(**{**row, "cores": tuple(row["cores"]), "engines": engines, "power": power})
 
 
 def _finite(link: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,28 @@
+"""What an inference draws on this machine, where its energy counters can be read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coexec.errors import DeviceError
+from coexec.profiling.energy import CLASSES, EnergyMeter
+
+__all__ = ["MeasuredEnergy", "measured_energy"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEnergy:
+    """Joules of an inference, or why they are not known."""
+
+    energy_j: float | None = None
+    energy_unknown: str | None = None
+
+
+def measured_energy(run: Callable[[], Any], root: Path = CLASSES) -> MeasuredEnergy:
+    """Joules of one ``run``, in a loop of about half a second: all that processors and memory draw
+    meanwhile. Where counters cannot be read, nothing runs, and the reason is returned."""
+    try:
+        return MeasuredEnergy(EnergyMeter.of_machine(root).joules_each(run))
+    except DeviceError as error:
+        return MeasuredEnergy(energy_unknown=str(error))
