@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -80,15 +79,15 @@ class Lowered:
         return frozenset(found)
 
     @cached_property
-    def gapped(self) -> frozenset[str]:
-        """The tensors whose channels do not lie one behind the other in the blocks."""
-        found: set[str] = set()
+    def places(self) -> Mapping[str, tuple[int, ...]]:
+        """Where channels lie in the blocks, of tensors in which they leave gaps."""
+        found: dict[str, tuple[int, ...]] = {}
         for node in self.nodes:
             if node.name.startswith(LAYOUT) and node.op_type == "Gather":
-                places = self.weights[node.input[1]].numpy()
-                if not np.array_equal(places, np.arange(len(places))):
-                    found.add(node.name.removeprefix(LAYOUT))
-        return frozenset(found)
+                places = tuple(self.weights[node.input[1]].numpy().tolist())
+                if places != tuple(range(len(places))):
+                    found[node.name.removeprefix(LAYOUT)] = places
+        return found
 
 
 def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:

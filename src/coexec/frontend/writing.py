@@ -106,10 +106,10 @@ class Writer:
         for name in wanted:
             native = low.native(name)
             made = self._graph.tensors[name].whole if region is None else region
-            if native in low.weights:  # the engine has folded it to a constant
-                self._keep(name, made, PLAIN, self._weight(low, native, None))
-            else:
-                self._keep(name, made, low.layout(native), values[native][0])
+            if native not in values and region is not None:
+                raise Uncut(f"{name} is computed no more")
+            # It may be a weight, or something else that is there, if the engine has found that out.
+            self._keep(name, made, low.layout(native), self._value(low, native, None, values))
 
     def _cuts(
         self, low: Lowered, tensor: str, indices: Sequence[int], region: Region
@@ -317,11 +317,25 @@ class Writer:
         """``value``, a region of ``tensor``, in another layout."""
         if have == want:
             return value
-        if tensor in self._low.gapped and max(have, want) > 0:
-            raise Uncut(f"blocks of {tensor} have gaps")
-        if have != PLAIN:
+        places, filled = self._low.places.get(tensor), self._filled(tensor, region)
+        if have > 0 and places is not None:
+            value = self._chosen(self._left(value, filled, have), places)
+        elif have != PLAIN:
             value = self._left(value, region.shape[1], have)
-        return value if want == PLAIN else self._entered(value, self._filled(tensor, region), want)
+        if want > 0 and places is not None:
+            index = [len(places)] * filled
+            for channel, place in enumerate(places):
+                index[place] = channel
+            value = self._chosen(self._filled_up(value, len(places) + 1), index)
+        return value if want == PLAIN else self._entered(value, filled, want)
+
+    def _chosen(self, value: str, channels: Sequence[int]) -> str:
+        like = self._tensors[value]
+        output = self._fresh(value)
+        self._declare(output, (like.shape[0], len(channels), *like.shape[2:]), like)
+        read = [value, self._numbers(channels)]
+        self._append(onnx.helper.make_node("Gather", read, [output], axis=1))
+        return output
 
     def _filled(self, tensor: str, region: Region) -> int:
         """The channels of a part of a tensor with those that fill the last block."""
@@ -333,22 +347,25 @@ class Writer:
 
     def _entered(self, value: str, channels: int, layout: Layout) -> str:
         """In a layout, from the model's; filled up to so many channels."""
+        value = self._filled_up(value, channels)
         like = self._tensors[value]
-        shape = list(like.shape)
-        if shape[1] != channels:
-            padded = self._fresh(value)
-            pads = [0] * (2 * len(shape))
-            pads[len(shape) + 1] = channels - shape[1]
-            shape[1] = channels
-            self._declare(padded, shape, like)
-            self._append(onnx.helper.make_node("Pad", [value, self._numbers(pads)], [padded]))
-            value = padded
         if layout == LAST:
-            return self._turned(value, [0, *range(2, len(shape)), 1])
+            return self._turned(value, [0, *range(2, len(like.shape)), 1])
         domain, op_type = self._low.dialect.enter
         output = self._fresh(value)
-        self._declare(output, shape, like)
+        self._declare(output, like.shape, like)
         self._append(onnx.helper.make_node(op_type, [value], [output], domain=domain))
+        return output
+
+    def _filled_up(self, value: str, channels: int) -> str:
+        like = self._tensors[value]
+        if like.shape[1] == channels:
+            return value
+        output, rank = self._fresh(value), len(like.shape)
+        pads = [0] * (2 * rank)
+        pads[rank + 1] = channels - like.shape[1]
+        self._declare(output, (like.shape[0], channels, *like.shape[2:]), like)
+        self._append(onnx.helper.make_node("Pad", [value, self._numbers(pads)], [output]))
         return output
 
     def _left(self, value: str, channels: int, layout: Layout) -> str:
