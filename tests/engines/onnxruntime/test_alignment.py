@@ -155,8 +155,8 @@ def test_every_border_can_be_crossed(cache: Cache) -> None:
     compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
     crossing = {t.name: t.shape for module in compiled.modules for t in module.inputs}
     assert any(len(s) == 4 and s[1] == 3 * 2 * block for s in crossing.values()), crossing
-    apart = [m for m in compiled.modules if "Gather" in m.operators]
-    assert [t.name for m in apart for t in m.outputs][-1:] == ["joined"] and len(apart) == 1
+    (apart,) = (m for m in compiled.modules if "Gather" in m.operators)
+    assert "joined" in {t.name for t in apart.outputs}
     feeds = random_inputs(graph)
     with Executor(compiled, devices) as executor:
         found = executor.run(feeds)
