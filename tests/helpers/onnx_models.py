@@ -99,7 +99,7 @@ def module_of_pieces(
     graph = model.graph
     writer = Writer(graph, plain, plain)
     for part in segment_inputs(graph, pieces, outputs) if inputs is None else inputs:
-        writer.read(*part, PLAIN)
+        writer.read(*part, PLAIN, tensor_part(*part, graph))
     for piece in pieces:
         task = graph.task[piece.task]
         if piece == graph.whole_piece(task):

@@ -14,7 +14,7 @@ import numpy as np
 
 from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
-from coexec.frontend.module import Array, Gather, Module, Source, numpy_type
+from coexec.frontend.module import Array, Gather, GatheredBox, Module, numpy_type
 from coexec.ir.graph import Piece, Tensor
 from coexec.ir.region import Region
 from coexec.plans.schedule import Part, Schedule, Segment, Transfer
@@ -191,8 +191,8 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 
 def _gather(row: Mapping[str, Any]) -> Gather:
-    sources = ((value, _region(taken), _region(put)) for value, taken, put in row["sources"])
-    return Gather(row["layout"], tuple(Source(*source) for source in sources))
+    boxes = ((value, _region(taken), _region(put)) for value, taken, put in row["boxes"])
+    return Gather(row["layout"], tuple(GatheredBox(*box) for box in boxes))
 
 
 def _region(row: Mapping[str, Any]) -> Region:

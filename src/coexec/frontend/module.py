@@ -10,7 +10,7 @@ import numpy.typing as npt
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 
-__all__ = ["Array", "Gather", "Module", "Source", "is_float", "numpy_type"]
+__all__ = ["Array", "Gather", "GatheredBox", "Module", "is_float", "numpy_type"]
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +36,7 @@ class Module:
     """
 
 
-class Source(NamedTuple):
+class GatheredBox(NamedTuple):
     """A box of a value, and where it goes. Channels count with those that fill the last block."""
 
     value: str
@@ -50,7 +50,7 @@ class Gather:
 
     layout: int
     """Of `coexec.frontend.dialect`."""
-    sources: tuple[Source, ...]
+    boxes: tuple[GatheredBox, ...]
 
 
 def numpy_type(name: str) -> np.dtype[Any]:

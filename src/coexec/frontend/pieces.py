@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 from coexec.frontend.dialect import LAST, PLAIN, Layout
 from coexec.frontend.lowered import Lowered
-from coexec.frontend.module import Gather, Module, Source
-from coexec.frontend.writing import Writer, part_name
+from coexec.frontend.module import Gather, GatheredBox, Module
+from coexec.frontend.parts import part_name
+from coexec.frontend.writing import Writer
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
-from coexec.plans.schedule import Origin, Part, Schedule, Segment
+from coexec.plans.schedule import Part, Schedule, Segment, Supply
 from coexec.system.hardware import Place
 
 __all__ = ["cut_pieces"]
 
 
-class _Made(NamedTuple):
+class _Handed(NamedTuple):
     """A part of a tensor, in a layout."""
 
     tensor: str
@@ -45,28 +46,31 @@ def cut_pieces(
     graph = schedule.graph
     exchange = _Exchange(schedule, lowered)
     gathers: dict[str, Gather] = {}
-    wanted: list[dict[_Made, None]] = [{} for _ in schedule.segments]
-    inputs: list[list[_Made]] = []
+    wanted: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
+    inputs: list[dict[str, _Handed]] = []
     for segment in schedule.segments:
-        own: list[_Made] = []
+        own: dict[str, _Handed] = {}
         for name, region in segment.reads:
-            origins = schedule.origins.get((segment.index, (name, region)), ())
-            made = _Made(name, region, exchange.of(segment, (name, region), origins))
-            own.append(made)
-            for origin in origins:
-                wanted[origin.segment][_Made(name, origin.made, made.layout)] = None
-            if (gather := _gather(made, origins, graph, lowered[segment.place])) is not None:
-                gathers[part_name(*made, graph)] = gather
+            supplies = schedule.supplies.get((segment.index, (name, region)), ())
+            made = _Handed(name, region, exchange.of(segment, (name, region), supplies))
+            for supply in supplies:
+                wanted[supply.segment][_Handed(name, supply.made, made.layout)] = None
+            value = part_name(*made, graph)
+            if (gather := _gather(made, supplies, graph, lowered[segment.place])) is not None:
+                # Each segment has boxes of its own, also of what somebody else has as it is.
+                value = f"{value}, for segment {segment.index}"
+                gathers[value] = gather
+            own[value] = made
         inputs.append(own)
         for name, region in segment.writes:
             if name in graph.outputs:
-                wanted[segment.index][_Made(name, region, PLAIN)] = None
+                wanted[segment.index][_Handed(name, region, PLAIN)] = None
     needed = {name for row in wanted for name, _, _ in row} | _read_by_parts(schedule)
     modules = []
     for segment, own, asked in zip(schedule.segments, inputs, wanted, strict=True):
         writer = Writer(graph, lowered[segment.place], plain)
-        for part in own:
-            writer.read(*part)
+        for value, part in own.items():
+            writer.read(*part, value)
         for pieces in _runs(segment, graph):
             if graph.whole_piece(graph.task[pieces[0].task]) == pieces[0]:
                 tasks = [graph.task[piece.task] for piece in pieces]
@@ -104,24 +108,24 @@ def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
         yield run
 
 
-def _gather(made: _Made, origins: Sequence[Origin], graph: Graph, low: Lowered) -> Gather | None:
+def _gather(made: _Handed, supplies: Sequence[Supply], graph: Graph, low: Lowered) -> Gather | None:
     """None if one segment makes exactly this, or it is an input of the model as it is fed."""
     name, region, layout = made
     tensor = graph.tensors[name]
-    if not origins:
+    if not supplies:
         if region == tensor.whole:
             return None
-        return Gather(PLAIN, (Source(name, region, region.relative_to(region)),))
-    if len(origins) == 1 and origins[0].made == region:
+        return Gather(PLAIN, (GatheredBox(name, region, region.relative_to(region)),))
+    if len(supplies) == 1 and supplies[0].made == region:
         return None
     whole = tensor.whole
     if layout > 0:
         whole = whole.with_axis(1, 0, low.tensors[low.native(name)].shape[1])
     return Gather(layout, tuple(
-        Source(part_name(name, o.made, layout, graph),
-               _inside(o.box, o.made, tensor.whole, whole),
-               _inside(o.box, region, tensor.whole, whole))
-        for o in origins
+        GatheredBox(part_name(name, s.made, layout, graph),
+               _inside(s.box, s.made, tensor.whole, whole),
+               _inside(s.box, region, tensor.whole, whole))
+        for s in supplies
     ))  # fmt: skip
 
 
@@ -139,18 +143,18 @@ class _Exchange:
     def __init__(self, schedule: Schedule, lowered: Mapping[Place, Lowered]) -> None:
         self._schedule, self._lowered = schedule, lowered
 
-    def of(self, reader: Segment, part: Part, origins: Sequence[Origin]) -> Layout:
+    def of(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
         """The layout that reader and makers have in common, if all boxes end where blocks end."""
         name, region = part
         layout = self._native(reader.place, name)
-        if layout == PLAIN or not origins:
+        if layout == PLAIN or not supplies:
             return PLAIN
         segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
         own = self._lowered[reader.place]
-        places = {segments[o.segment].place for o in origins}
+        places = {segments[s.segment].place for s in supplies}
         if any(self._native(place, name) != layout for place in places):
             return PLAIN
-        boxes = [region, *(o.box for o in origins), *(o.made for o in origins)]
+        boxes = [region, *(s.box for s in supplies), *(s.made for s in supplies)]
         if layout == LAST:
             return LAST if all(box == tensor.whole for box in boxes) else PLAIN
         channels = tensor.shape[1]

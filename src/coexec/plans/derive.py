@@ -11,7 +11,7 @@ from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
 from coexec.ir.stitch import missing
 from coexec.plans.plan import Plan
-from coexec.plans.schedule import Origin, Part, Schedule, Segment, Transfer
+from coexec.plans.schedule import Part, Schedule, Segment, Supply, Transfer
 from coexec.system.hardware import Place
 
 __all__ = ["derive", "stepwise"]
@@ -29,14 +29,14 @@ def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     runs = _cut(plan, wiring, _topological(plan, wiring))
     segments = tuple(_segments(plan, graph, wiring, runs))
     transfers = tuple(_transfers(plan, graph, wiring, segments, tensor_caching))
-    return Schedule(graph, segments, transfers, _origins(segments, graph, wiring))
+    return Schedule(graph, segments, transfers, _supplies(segments, graph, wiring))
 
 
 def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
     """Every task a segment of its own, one after the other: how tasks are measured in place."""
     segments = []
     maker: dict[str, int] = {}
-    origins: dict[tuple[int, Part], tuple[Origin, ...]] = {}
+    supplies: dict[tuple[int, Part], tuple[Supply, ...]] = {}
     for index, task in enumerate(graph.tasks):
         piece = graph.whole_piece(task)
         reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
@@ -46,9 +46,9 @@ def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
         segments.append(Segment(index, *place, (piece,), reads, writes, after))
         for name, whole in reads:
             if name in maker:
-                origins[index, (name, whole)] = (Origin(maker[name], whole, whole),)
+                supplies[index, (name, whole)] = (Supply(maker[name], whole, whole),)
         maker |= dict.fromkeys(task.outputs, index)
-    return Schedule(graph, tuple(segments), (), origins)
+    return Schedule(graph, tuple(segments), (), supplies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,18 +220,18 @@ def _segments(
         yield Segment(index, *place, tuple(run), tuple(reads), tuple(writes), tuple(after))
 
 
-def _origins(
+def _supplies(
     segments: Sequence[Segment], graph: Graph, wiring: _Wiring
-) -> dict[tuple[int, Part], tuple[Origin, ...]]:
+) -> dict[tuple[int, Part], tuple[Supply, ...]]:
     segment_of = {piece: s.index for s in segments for piece in s.pieces}
-    found: dict[tuple[int, Part], tuple[Origin, ...]] = {}
+    found: dict[tuple[int, Part], tuple[Supply, ...]] = {}
     for segment in segments:
         inside = set(segment.pieces)
         for piece in segment.pieces:
             for part, edges in _reads(piece, wiring, inside):
                 made = [(e.source, e.part) for e in edges if e.source is not None]
                 found[segment.index, part] = tuple(
-                    Origin(segment_of[source], _made(source, name, graph), box)
+                    Supply(segment_of[source], _made(source, name, graph), box)
                     for source, (name, box) in made
                 )
     return found

@@ -13,11 +13,11 @@ from coexec.ir.region import Region
 from coexec.system.hardware import Place
 
 __all__ = [
-    "Origin",
     "Part",
     "Progress",
     "Schedule",
     "Segment",
+    "Supply",
     "Transfer",
     "by_device",
     "ended_before",
@@ -76,7 +76,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Supply:
     """Where a segment gets a box of a tensor from."""
 
     segment: int
@@ -94,7 +94,7 @@ class Schedule:
     segments: tuple[Segment, ...]
     """In an order in which they could run one after the other."""
     transfers: tuple[Transfer, ...]
-    origins: Mapping[tuple[int, Part], tuple[Origin, ...]] = field(default_factory=dict)
+    supplies: Mapping[tuple[int, Part], tuple[Supply, ...]] = field(default_factory=dict)
     """By segment and what it reads: the boxes that make it up, which do not overlap. Nothing for
     inputs of the model."""
 

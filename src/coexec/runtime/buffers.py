@@ -84,7 +84,7 @@ def _allocate(installed: Installation) -> tuple[dict[str, Any], dict[tuple[int, 
         if name not in returned:
             groups.setdefault(installed.home[name].memory, []).append(name)
     leaving = kept | {n for values in installed.crossing.values() for n, _ in values}
-    leaving |= {s.value for g in installed.compiled.gathers.values() for s in g.sources}
+    leaving |= {s.value for g in installed.compiled.gathers.values() for s in g.boxes}
     static: dict[str, Any] = {}
     for memory, names in groups.items():
         if memory.name == MAIN:

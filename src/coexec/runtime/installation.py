@@ -66,7 +66,7 @@ class Installation:
         gathers = self.compiled.gathers
         for tensor in module.inputs:
             if tensor.name in gathers:
-                yield from (source.value for source in gathers[tensor.name].sources)
+                yield from (box.value for box in gathers[tensor.name].boxes)
             else:
                 yield tensor.name
 

@@ -90,7 +90,7 @@ class Transfers:
         gather = self._installed.compiled.gathers[value]
         target = self._gathers[reader, value]
         boxes: list[tuple[Array, Region]] = []
-        for name, taken, put in gather.sources:
+        for name, taken, put in gather.boxes:
             source = self._installed.home.get(name)
             began_s = self._recorder.begin_transfer()
             array = self._feeds[name] if source is None else source.download(self.tensor(name))

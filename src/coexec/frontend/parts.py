@@ -1,0 +1,180 @@
+"""The parts of tensors inside of a module: cut, joined, and brought from layout to layout.
+
+Regions are those of the model's tensors. A lowered tensor may have more channels: blocks are
+filled up. Only an uncut range of channels reaches into what fills the last block.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from coexec.errors import PlanError
+from coexec.frontend.body import Body
+from coexec.frontend.cutting import Uncut
+from coexec.frontend.dialect import LAST, PLAIN, Layout, declared_shape
+from coexec.frontend.lowered import Lowered
+from coexec.ir.graph import Graph, Tensor, tensor_part
+from coexec.ir.region import Region
+from coexec.ir.stitch import Taken, assemble
+
+__all__ = ["Parts", "ends_with_blocks", "part_name"]
+
+_There = Mapping[str, Mapping[tuple[Region, Layout], str]]
+
+
+def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
+    """What a part of a tensor is called in modules: the tensor's name, its region if it is not
+    whole, and its layout if that is not the model's."""
+    name = tensor_part(tensor, region, graph)
+    if layout == PLAIN:
+        return name
+    return f"{name}, channels last" if layout == LAST else f"{name} in blocks of {layout}"
+
+
+class Parts:
+    """What of the model's tensors a module has so far, and in which layouts."""
+
+    def __init__(self, graph: Graph, low: Lowered, body: Body) -> None:
+        self._graph, self._low, self._body = graph, low, body
+        self._there: dict[str, dict[tuple[Region, Layout], str]] = {}
+        """By tensor: the values that hold a region of it in a layout."""
+
+    def state(self) -> _There:
+        """What is there now, for `restore`."""
+        return {name: dict(values) for name, values in self._there.items()}
+
+    def restore(self, state: _There) -> None:
+        """Forget what came after a state."""
+        self._there = {name: dict(values) for name, values in state.items()}
+
+    def keep(self, tensor: str, region: Region, layout: Layout, value: str) -> None:
+        """Note that ``value`` is a part of a tensor."""
+        self._there.setdefault(tensor, {})[region, layout] = value
+
+    def described(self, tensor: str, region: Region, layout: Layout, value: str) -> Tensor:
+        """Type and shape of the part as ``value``."""
+        own = self._graph.tensors[tensor]
+        filled = self._filled(tensor, region) if layout > 0 else 0
+        shape = own.shape if own.opaque else declared_shape(region.shape, layout, filled)
+        return self._body.declare(value, shape, own)
+
+    def published(self, tensor: str, region: Region, layout: Layout, others: set[str]) -> str:
+        """The part under the name that other modules know; ``others`` have such names already."""
+        name = part_name(tensor, region, layout, self._graph)
+        made = self.get(tensor, region, layout)
+        if made == name:
+            return name
+        if made not in others and self._body.rename(made, name):
+            for values in self._there.values():
+                values.update({key: name for key, value in values.items() if value == made})
+            return name
+        output = self._body.add("Identity", made, self._body.tensor(made).shape)
+        self._body.rename(output, name)
+        return name
+
+    def get(self, tensor: str, region: Region, layout: Layout) -> str:
+        """A part of a tensor in a layout, made of what is there if need be."""
+        there = self._there.get(tensor, {})
+        if (region, layout) in there:
+            return there[region, layout]
+        if layout > 0 and not ends_with_blocks(region, self._graph.tensors[tensor].shape, layout):
+            raise Uncut(f"{tensor}{region} does not end where blocks end")
+        if self._graph.tensors[tensor].opaque:
+            raise PlanError(f"the segment needs {tensor}, and does not have it; add it to its "
+                            f"inputs or pieces")  # fmt: skip
+        have = next((own for r, own in there if r == region), None)
+        if have is not None:
+            made = there[region, have]
+        else:
+            made, have = self._assembled(tensor, region, layout)
+        made = self._converted(made, tensor, region, have, layout)
+        self.keep(tensor, region, layout, made)
+        return made
+
+    def _assembled(self, tensor: str, region: Region, layout: Layout) -> tuple[str, Layout]:
+        """A part that is cut out of another or joined, in a layout in which that can be done."""
+        parts = {r for r, _ in self._there.get(tensor, {})}
+        plan = assemble(region, parts) if region.size else None
+        if plan is None:
+            there = ", ".join(map(str, sorted(parts, key=str))) or "nothing"
+            raise PlanError(
+                f"the segment needs {tensor_part(tensor, region, self._graph)} of "
+                f"{self._graph.tensors[tensor].whole}, and has {there} of that tensor; add the "
+                f"missing parts to its inputs or pieces"
+            )
+        whole = self._graph.tensors[tensor].shape
+        if isinstance(plan, Taken):
+            axes, regions = _differing(plan.source, region), [plan.source]
+        else:
+            axes, regions = {plan.axis}, [member.region for member in plan.members]
+        # Blocks lie beside each other along the channels: these are cut and joined as they lie.
+        as_they_lie = layout > 0 and axes <= {0, 1}
+        as_they_lie = as_they_lie and all(ends_with_blocks(r, whole, layout) for r in regions)
+        inside = layout if as_they_lie else PLAIN
+        values = [self.get(tensor, r, inside) for r in regions]
+        if isinstance(plan, Taken):
+            return self.cropped(values[0], plan.source, region, inside), inside
+        return self._body.joined(values, plan.axis), inside
+
+    def cropped(self, value: str, have: Region, want: Region, layout: Layout) -> str:
+        """The region ``want`` of a value that holds ``have``, in its layout."""
+        ranges = zip(have.start, have.stop, want.start, want.stop, strict=True)
+        bounds = [(axis, c - a, d - a) for axis, (a, b, c, d) in enumerate(ranges)
+                  if (a, b) != (c, d)]  # fmt: skip
+        if layout == LAST or (layout > 0 and any(axis > 1 for axis, _, _ in bounds)):
+            plain = self._left(value, self._body.tensor(value).shape[1], layout)
+            return self._entered(self.cropped(plain, have, want, PLAIN), want.shape[1], layout)
+        return self._body.sliced(value, bounds)
+
+    def _converted(
+        self, value: str, tensor: str, region: Region, have: Layout, want: Layout
+    ) -> str:
+        """``value``, a region of ``tensor``, in another layout."""
+        if have == want:
+            return value
+        places, filled = self._low.places.get(tensor), self._filled(tensor, region)
+        if have > 0 and places is not None:
+            value = self._body.chosen(self._left(value, filled, have), places)
+        elif have != PLAIN:
+            value = self._left(value, region.shape[1], have)
+        if want > 0 and places is not None:
+            index = [len(places)] * filled
+            for channel, place in enumerate(places):
+                index[place] = channel
+            value = self._body.chosen(self._body.filled(value, len(places) + 1), index)
+        return value if want == PLAIN else self._entered(value, filled, want)
+
+    def _filled(self, tensor: str, region: Region) -> int:
+        """The channels of a part of a tensor with those that fill the last block."""
+        low, whole = self._low, self._graph.tensors[tensor].shape
+        native = low.native(tensor)
+        if low.layout(native) <= 0 or region.stop[1] < whole[1]:
+            return region.shape[1]
+        return region.shape[1] + low.tensors[native].shape[1] - whole[1]
+
+    def _entered(self, value: str, channels: int, layout: Layout) -> str:
+        """In a layout, from the model's; filled up to so many channels."""
+        value = self._body.filled(value, channels)
+        shape = self._body.tensor(value).shape
+        if layout == LAST:
+            return self._body.transposed(value, [0, *range(2, len(shape)), 1])
+        domain, op_type = self._low.dialect.enter
+        return self._body.add(op_type, value, shape, domain)
+
+    def _left(self, value: str, channels: int, layout: Layout) -> str:
+        """In the model's layout, from another."""
+        shape = self._body.tensor(value).shape
+        if layout == LAST:
+            return self._body.transposed(value, [0, len(shape) - 1, *range(1, len(shape) - 1)])
+        domain, op_type = self._low.dialect.leave
+        wanted = (shape[0], channels, *shape[2:])
+        return self._body.add(op_type, value, wanted, domain, channels=channels)
+
+
+def ends_with_blocks(region: Region, shape: Sequence[int], block: int) -> bool:
+    """Whether a region of a tensor of ``shape`` begins and ends with whole blocks of channels."""
+    start, stop = region.start[1], region.stop[1]
+    return start % block == 0 and (stop % block == 0 or stop == shape[1])
+
+
+def _differing(one: Region, other: Region) -> set[int]:
+    ranges = zip(one.start, one.stop, other.start, other.stop, strict=True)
+    return {axis for axis, (a, b, c, d) in enumerate(ranges) if (a, b) != (c, d)}
