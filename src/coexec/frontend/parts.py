@@ -62,13 +62,18 @@ class Parts:
         made = self.get(tensor, region, layout)
         if made == name:
             return name
-        if made not in others and self._body.rename(made, name):
-            for values in self._there.values():
-                values.update({key: name for key, value in values.items() if value == made})
-            return name
-        output = self._body.add("Identity", made, self._body.tensor(made).shape)
-        self._body.rename(output, name)
+        self._rename(name, self._body.name(name))  # where something else is called so
+        if made in others or not self._rename(made, name):
+            output = self._body.add("Identity", made, self._body.tensor(made).shape)
+            self._rename(output, name)
         return name
+
+    def _rename(self, old: str, new: str) -> bool:
+        """Call a value otherwise; False if no node makes it."""
+        renamed = self._body.rename(old, new)
+        for values in self._there.values() if renamed else ():
+            values.update({key: new for key, value in values.items() if value == old})
+        return renamed
 
     def get(self, tensor: str, region: Region, layout: Layout) -> str:
         """A part of a tensor in a layout, made of what is there if need be."""

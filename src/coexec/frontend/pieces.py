@@ -7,11 +7,12 @@ padding at the tensor's own borders only, of weights a view is taken. Nodes that
 of are replaced by those of the model as it was given.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from coexec.frontend.cutting import nodes_of
 from coexec.frontend.dialect import LAST, PLAIN, Layout
-from coexec.frontend.lowered import Lowered
+from coexec.frontend.lowered import Lowered, reads
 from coexec.frontend.module import Gather, GatheredBox, Module
 from coexec.frontend.parts import part_name
 from coexec.frontend.writing import Writer
@@ -44,41 +45,49 @@ def cut_pieces(
         PlanError: a piece is impossible.
     """
     graph = schedule.graph
+    needed = _needed(schedule)
     exchange = _Exchange(schedule, lowered)
     gathers: dict[str, Gather] = {}
     wanted: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
     inputs: list[dict[str, _Handed]] = []
     for segment in schedule.segments:
         own: dict[str, _Handed] = {}
-        for name, region in segment.reads:
-            supplies = schedule.supplies.get((segment.index, (name, region)), ())
-            made = _Handed(name, region, exchange.of(segment, (name, region), supplies))
+        for handed, supplies in exchange.inputs(segment, needed):
             for supply in supplies:
-                wanted[supply.segment][_Handed(name, supply.made, made.layout)] = None
-            value = part_name(*made, graph)
-            if (gather := _gather(made, supplies, graph, lowered[segment.place])) is not None:
+                made = _Handed(handed.tensor, supply.made, handed.layout)
+                wanted[supply.segment][made] = None
+            value = part_name(*handed, graph)
+            gather = _gather(handed, supplies, graph, lowered[segment.place])
+            if gather is not None:
                 # Each segment has boxes of its own, also of what somebody else has as it is.
                 value = f"{value}, for segment {segment.index}"
                 gathers[value] = gather
-            own[value] = made
+            own[value] = handed
         inputs.append(own)
         for name, region in segment.writes:
             if name in graph.outputs:
                 wanted[segment.index][_Handed(name, region, PLAIN)] = None
-    needed = {name for row in wanted for name, _, _ in row} | _read_by_parts(schedule)
     modules = []
     for segment, own, asked in zip(schedule.segments, inputs, wanted, strict=True):
         writer = Writer(graph, lowered[segment.place], plain)
         for value, part in own.items():
             writer.read(*part, value)
         for pieces in _runs(segment, graph):
-            if graph.whole_piece(graph.task[pieces[0].task]) == pieces[0]:
-                tasks = [graph.task[piece.task] for piece in pieces]
-                writer.add_whole(tasks, needed)
+            task = graph.task[pieces[0].task]
+            if pieces[0] == graph.whole_piece(task):
+                writer.add_whole([graph.task[piece.task] for piece in pieces], needed)
             else:
                 writer.add(pieces[0])
         modules.append(writer.module(f"segment_{segment.index}", list(asked)))
     return tuple(modules), gathers
+
+
+def _needed(schedule: Schedule) -> set[str]:
+    """The tensors that are to be had when their task has ended: what segments exchange, what the
+    caller gets, and what split tasks read, as these take parts."""
+    graph = schedule.graph
+    names = {name for segment in schedule.segments for name, _ in segment.reads}
+    return names | set(graph.outputs) | _read_by_parts(schedule)
 
 
 def _read_by_parts(schedule: Schedule) -> set[str]:
@@ -108,9 +117,11 @@ def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
         yield run
 
 
-def _gather(made: _Handed, supplies: Sequence[Supply], graph: Graph, low: Lowered) -> Gather | None:
+def _gather(
+    handed: _Handed, supplies: Sequence[Supply], graph: Graph, low: Lowered
+) -> Gather | None:
     """None if one segment makes exactly this, or it is an input of the model as it is fed."""
-    name, region, layout = made
+    name, region, layout = handed
     tensor = graph.tensors[name]
     if not supplies:
         if region == tensor.whole:
@@ -143,7 +154,36 @@ class _Exchange:
     def __init__(self, schedule: Schedule, lowered: Mapping[Place, Lowered]) -> None:
         self._schedule, self._lowered = schedule, lowered
 
-    def of(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
+    def inputs(
+        self, reader: Segment, needed: Collection[str]
+    ) -> Iterable[tuple[_Handed, Sequence[Supply]]]:
+        """What a segment gets from outside, and who supplies it."""
+        uses = self._uses(reader, needed)
+        for name, region in reader.reads:
+            supplies = self._schedule.supplies.get((reader.index, (name, region)), ())
+            common = self._common(reader, (name, region), supplies)
+            # What the engine does not read is there for the model's own operators.
+            used = uses.get(name, {common})
+            layouts = {common if layout == common else PLAIN for layout in used}
+            for layout in sorted(layouts):
+                yield _Handed(name, region, layout), supplies
+
+    def _uses(self, reader: Segment, needed: Collection[str]) -> dict[str, set[Layout]]:
+        """By tensor that others make: the layouts in which the engine reads it."""
+        graph, low = self._schedule.graph, self._lowered[reader.place]
+        found: dict[str, set[Layout]] = {}
+        for pieces in _runs(reader, graph):
+            own = {name for piece in pieces for name in graph.task[piece.task].outputs}
+            wanted = [name for name in own if name in needed]
+            read = {v for i in nodes_of(low, wanted, own) for v in reads(low.nodes[i])}
+            read.update(low.native(name) for name in wanted)
+            for value in read:
+                tensor = low.stands_for.get(value, value)
+                if tensor not in own:
+                    found.setdefault(tensor, set()).add(low.layout(value))
+        return found
+
+    def _common(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
         """The layout that reader and makers have in common, if all boxes end where blocks end."""
         name, region = part
         layout = self._native(reader.place, name)

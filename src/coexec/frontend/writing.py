@@ -83,12 +83,19 @@ class Writer:
         for index in indices:
             self._write(low, low.nodes[index], cuts.get(index), values, region)
         for name in wanted:
-            native = low.native(name)
             made = self._graph.tensors[name].whole if region is None else region
+            native = low.native(name)
             if native not in values and region is not None:
                 raise Uncut(f"{name} is computed no more")
             # It may be a weight, or something else that is there, if the engine has found that out.
-            self._parts.keep(name, made, low.layout(native), self._value(low, native, None, values))
+            value = self._value(low, native, None, values)
+            self._parts.keep(name, made, low.layout(native), value)
+        if region is None:  # what the engine has of these in other layouts, too
+            for value, (called, _) in values.items():
+                name = low.stands_for.get(value, "")
+                if name in own:
+                    whole = self._graph.tensors[name].whole
+                    self._parts.keep(name, whole, low.layout(value), called)
 
     def _cuts(
         self, low: Lowered, tensor: str, indices: Sequence[int], region: Region
