@@ -216,15 +216,21 @@ class OpenEngine(ABC):
     def fill(
         self, into: Any, boxes: Sequence[tuple[Array, Region]], layout: Layout = PLAIN
     ) -> None:
-        """Write arrays into boxes of a tensor of this engine.
+        """Write arrays into boxes of a tensor of this engine, which together are all of it.
 
         Args:
             layout: of the tensor and, once laid out so, of the arrays (`coexec.frontend.dialect`);
                 boxes end where blocks end.
         """
-        target = as_it_lies(np.asarray(into), layout)
+        target = into
+        if not isinstance(into, np.ndarray):
+            stop = tuple(max(ends) for ends in zip(*(r.stop for _, r in boxes), strict=True))
+            target = np.empty(stop, boxes[0][0].dtype)
+        lying = as_it_lies(target, layout)
         for array, region in boxes:
-            target[where_it_lies(region, layout).slices] = array
+            lying[where_it_lies(region, layout).slices] = array
+        if target is not into:
+            self.upload(target, into)
 
     def download(self, tensor: Any) -> Array:
         """The values of a tensor, once computed; valid until the next download of it."""

@@ -1,17 +1,19 @@
 """Let tensors that are never alive together share memory, where segments run in parallel."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 __all__ = ["Lifetime", "share"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A tensor that segment ``writer`` makes and the segments ``readers`` read."""
+    """A tensor that the segments ``writers`` make together and the segments ``readers`` read."""
 
     size_bytes: int
-    writer: int
+    writers: tuple[int, ...]
     readers: tuple[int, ...]
 
 
@@ -30,19 +32,14 @@ def share(
     Returns:
         For each tensor the index of its buffer, and the size of each buffer in bytes.
     """
-    touch = [1 << t.writer for t in lifetimes]
-    for i, tensor in enumerate(lifetimes):
-        for reader in tensor.readers:
-            touch[i] |= 1 << reader
+    touch = [_bits((*t.writers, *t.readers)) for t in lifetimes]
+    before = [_all_of(ended_before[w] for w in t.writers) for t in lifetimes]
     order = sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size_bytes)
     members: list[list[int]] = []
     buffer_of = [-1] * len(lifetimes)
 
     def apart(a: int, b: int) -> bool:
-        return not (
-            touch[a] & ~ended_before[lifetimes[b].writer]
-            and touch[b] & ~ended_before[lifetimes[a].writer]
-        )
+        return not (touch[a] & ~before[b] and touch[b] & ~before[a])
 
     for i in order:
         fits = (b for b, inside in enumerate(members) if all(apart(i, o) for o in inside))
@@ -52,3 +49,14 @@ def share(
         members[buffer].append(i)
         buffer_of[i] = buffer
     return buffer_of, [lifetimes[inside[0]].size_bytes for inside in members]
+
+
+def _bits(numbers: Iterable[int]) -> int:
+    found = 0
+    for number in numbers:
+        found |= 1 << number
+    return found
+
+
+def _all_of(sets: Iterable[int]) -> int:
+    return reduce(and_, sets)

@@ -17,6 +17,7 @@ from coexec.costs.base import CostModel
 from coexec.ir.graph import Graph
 from coexec.planners import (
     anneal,
+    codl,
     cpsat,
     dmdar,
     exhaustive,
@@ -28,6 +29,7 @@ from coexec.planners import (
 )
 from coexec.plans.plan import Plan, verify_plan
 from coexec.problem.building import build_plan
+from coexec.problem.division import Division, planned
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 from coexec.system.hardware import System
@@ -40,7 +42,7 @@ class Planner:
     """A planner by its name. A call returns a verified plan that says which options made it."""
 
     name: str
-    solve: Callable[..., Solution]
+    solve: Callable[..., Solution | Division]
     """``solve(problem, *, option=default, ...)``."""
 
     def __call__(self, graph: Graph, cost: CostModel, system: System, **options: Any) -> Plan:
@@ -54,7 +56,10 @@ class Planner:
         solution = self.solve(problem, **options)
         defaults = {name: option.default for name, option in self.options.items()}
         made_with = {**defaults, **options, **solution.options}
-        plan = build_plan(problem, solution, self.name, made_with)
+        if isinstance(solution, Division):
+            plan = planned(problem, solution, self.name, made_with)
+        else:
+            plan = build_plan(problem, solution, self.name, made_with)
         verify_plan(plan, graph, system)
         return plan
 
@@ -65,8 +70,9 @@ class Planner:
         return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
-_SOLVE: Mapping[str, Callable[..., Solution]] = {
+_SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
     "anneal": anneal.solve,
+    "codl": codl.solve,
     "cpsat": cpsat.solve,
     "dmdar": dmdar.solve,
     "exhaustive": exhaustive.solve,

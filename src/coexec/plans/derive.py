@@ -28,8 +28,9 @@ def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     wiring = _wire(plan, graph)
     runs = _cut(plan, wiring, _topological(plan, wiring))
     segments = tuple(_segments(plan, graph, wiring, runs))
-    transfers = tuple(_transfers(plan, graph, wiring, segments, tensor_caching))
-    return Schedule(graph, segments, transfers, _supplies(segments, graph, wiring))
+    supplies = _supplies(segments, graph, wiring)
+    transfers = tuple(_transfers(segments, supplies, graph, tensor_caching))
+    return Schedule(graph, segments, transfers, supplies)
 
 
 def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
@@ -270,22 +271,21 @@ def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> 
 
 
 def _transfers(
-    plan: Plan, graph: Graph, wiring: _Wiring, segments: Sequence[Segment], tensor_caching: bool
-) -> Iterable[Transfer]:
-    """Each part that another place reads, once for each such place, or for each segment."""
-    segment_of = {piece: s.index for s in segments for piece in s.pieces}
-    moved: dict[tuple[str, Place], list[Region]] = {}
-    for segment in segments:
-        if not tensor_caching:
-            moved.clear()
-        for piece in segment.pieces:
-            for edge in wiring.incoming[piece]:
-                if edge.source is None or plan.place_of[edge.source] == segment.place:
+    segments: Sequence[Segment], supplies: Mapping[tuple[int, Part], Sequence[Supply]],
+    graph: Graph, tensor_caching: bool,
+) -> Iterable[Transfer]:  # fmt: skip
+    """What a segment makes and others read as it is moves once to each place that reads it, or for
+    each segment; what is put together there moves for each segment."""
+    moved: set[tuple[str, Region, Place]] = set()
+    for (index, (name, region)), supplied in supplies.items():
+        place = segments[index].place
+        as_it_is = len(supplied) == 1 and supplied[0].made == region
+        for supply in supplied:
+            if segments[supply.segment].place == place:
+                continue
+            if as_it_is and tensor_caching:
+                if (name, region, place) in moved:
                     continue
-                name, region = edge.part
-                there = moved.setdefault((name, segment.place), [])
-                if not any(other.contains(region) for other in there):
-                    there.append(region)
-                    size_bytes = region.size * graph.tensors[name].item_bytes
-                    source = segment_of[edge.source]
-                    yield Transfer(name, region, size_bytes, source, segment.index)
+                moved.add((name, region, place))
+            size_bytes = supply.box.size * graph.tensors[name].item_bytes
+            yield Transfer(name, supply.box, size_bytes, supply.segment, index)

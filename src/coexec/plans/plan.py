@@ -4,7 +4,7 @@ Nothing else is stored. Transfers, segments and memory follow from it (`coexec.p
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from coexec.errors import InfeasibleError, PlanError
 from coexec.ir.graph import Graph, Piece, Task
+from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
 from coexec.ir.stitch import missing
 from coexec.system.hardware import Memory, Place, System
@@ -191,7 +192,7 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
                                 f"not have; make a new one with coexec plan")  # fmt: skip
             pieces[piece.task].append(piece.region)
     for task in graph.tasks:
-        _verify_cover(task.name, pieces[task.name], graph.output_of(task).whole)
+        _verify_cover(task, pieces, graph)
     _verify_memory(plan, graph, system)
 
 
@@ -235,22 +236,36 @@ def _verify_memory(plan: Plan, graph: Graph, system: System) -> None:
             )
 
 
-def _verify_cover(task: str, regions: list[Region], whole: Region) -> None:
-    """Regions inside the output, of which none is given twice, that leave nothing out.
+def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> None:
+    """Regions inside the output, of which none is given twice, that hold all that is needed.
 
-    They may overlap: rows that two pieces need are cheaper to compute twice than to hand over.
+    They may overlap: rows that two pieces need are cheaper to compute twice than to hand over. And
+    what neither the caller nor a piece of a reader needs, nobody has to compute.
     """
+    regions, whole = pieces[task.name], graph.output_of(task).whole
     for region in regions:
         fits = len(region.start) == len(whole.start)
         if not fits or not whole.contains(region) or (region.size == 0 and whole.size > 0):
-            raise PlanError(f"the plan computes {region} of {task!r}, whose output is {whole}; "
-                            f"make a new one with coexec plan")  # fmt: skip
+            raise PlanError(f"the plan computes {region} of {task.name!r}, whose output is "
+                            f"{whole}; make a new one with coexec plan")  # fmt: skip
     if len(set(regions)) < len(regions):
         twice = next(r for r in regions if regions.count(r) > 1)
-        raise PlanError(f"the plan computes {twice} of {task!r} twice; let one device do it, and "
-                        f"the others read it")  # fmt: skip
+        raise PlanError(f"the plan computes {twice} of {task.name!r} twice; let one device do it, "
+                        f"and the others read it")  # fmt: skip
     left = missing(whole, regions)
+    if left and regions:
+        left = tuple(box for need in _needed(task, pieces, graph) for box in missing(need, regions))
     if left or not regions:
         raise PlanError(f"the plan leaves out {', '.join(map(str, left)) or whole} of the output "
-                        f"of {task!r}, which is {whole}; make a new one with "
+                        f"of {task.name!r}, which is {whole}; make a new one with "
                         f"coexec plan")  # fmt: skip
+
+
+def _needed(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> Iterable[Region]:
+    """What the caller and the pieces of readers need of a task's main output."""
+    name = task.outputs[0]
+    if name in graph.outputs:
+        yield graph.tensors[name].whole
+    for reader in graph.readers.get(name, ()):
+        for region in pieces[reader.name]:
+            yield needed_inputs(graph, reader, region)[name]

@@ -17,6 +17,7 @@ from coexec.frontend.dialect import as_it_lies, where_it_lies
 from coexec.frontend.module import Array, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
+from coexec.runtime.allocation import Allocation
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.system.hardware import MAIN, Memory
@@ -33,25 +34,23 @@ class Transfers:
     def __init__(
         self,
         installed: Installation,
-        static: Mapping[str, Any],
+        allocation: Allocation,
         landed: Landed,
         feeds: Mapping[str, Any],
         recorder: Recorder,
-        gathers: Mapping[tuple[int, str], Any],
     ) -> None:
         """Allocate memory for what segments write straight into the caller's arrays.
 
         Args:
-            static: by value, the tensors that are the same in every run.
-            gathers: by segment and value, the tensor in which it puts that together.
+            allocation: the tensors that are the same in every run.
             landed: filled by the first run.
         """
         self._installed = installed
-        self._static = static
+        self._allocation = allocation
+        self._static = allocation.static
         self._landed = landed
         self._feeds = feeds
         self._recorder = recorder
-        self._gathers = gathers
         home = installed.home
         self.returned = {
             t.name: Held() if t.opaque else home[t.name].allocate(t) for t in installed.returned
@@ -88,20 +87,24 @@ class Transfers:
         Only the boxes move. Each of its readers puts it together anew.
         """
         gather = self._installed.compiled.gathers[value]
-        target = self._gathers[reader, value]
+        target = self._allocation.gathers[reader, value]
+        if (reader, value) in self._allocation.in_place:
+            return target
         boxes: list[tuple[Array, Region]] = []
+        moved: list[tuple[str, Array, OpenEngine | None]] = []
+        began_s = self._recorder.begin_transfer()
         for name, taken, put in gather.boxes:
             source = self._installed.home.get(name)
-            began_s = self._recorder.begin_transfer()
             array = self._feeds[name] if source is None else source.download(self.tensor(name))
-            part = as_it_lies(array, gather.layout)[where_it_lies(taken, gather.layout).slices]
-            if source is not None and source.memory == engine.memory:
-                boxes.append((part, put))
-                continue
-            engine.fill(target, [(part, put)], gather.layout)
+            lying = as_it_lies(array, gather.layout)
+            part = lying[where_it_lies(taken, gather.layout).slices]
+            boxes.append((part, put))
+            if source is None or source.memory != engine.memory:
+                moved.append((name, part, source))
+        engine.fill(target, boxes, gather.layout)
+        for name, part, source in moved:  # they come together: the first takes all of the time
             self._recorder.end_transfer(began_s, name, part, source, engine, reader)
-        if boxes:
-            engine.fill(target, boxes, gather.layout)
+            began_s = self._recorder.begin_transfer()
         return target
 
     def output(self, tensor: Tensor) -> Any:

@@ -20,8 +20,10 @@ from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rule
 from coexec.errors import DeviceError, ExecutionError, first_line
+from coexec.frontend.dialect import PLAIN, Layout
 from coexec.frontend.module import Array, Module
 from coexec.ir.graph import Operator, Tensor
+from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo
 from coexec.timing.trace import Detail
 
@@ -96,6 +98,12 @@ class OpenClDevice(OpenEngine):
         with translated(self.device.name, f"receiving {array.nbytes} bytes", ExecutionError):
             self._memory.upload(array, target)
         return target
+
+    def fill(
+        self, into: DeviceTensor, boxes: Sequence[tuple[Array, Region]], layout: Layout = PLAIN
+    ) -> None:
+        with translated(self.device.name, f"receiving {into.value.name!r}", ExecutionError):
+            self._memory.fill(into, boxes)
 
     def download(self, tensor: DeviceTensor) -> Array:
         with translated(self.device.name, f"sending {tensor.value.name!r}", ExecutionError):

@@ -1,5 +1,6 @@
 """Tensors on an OpenCL device, and the way there and back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from coexec.engines.opencl.kernels.base import Value
 from coexec.engines.opencl.kernels.reorder import reorder
 from coexec.engines.opencl.tuner import rounded, rule
 from coexec.frontend.module import Array
+from coexec.ir.region import Region
 
 __all__ = ["DeviceMemory", "DeviceTensor"]
 
@@ -57,10 +59,15 @@ class DeviceMemory:
 
     def upload(self, array: Array, tensor: DeviceTensor) -> None:
         """Copy ``array`` into ``tensor``. Returns once ``array`` has been read."""
+        self.fill(tensor, [(array, Region.whole(array.shape))] if array.size else [])
+
+    def fill(self, tensor: DeviceTensor, boxes: Sequence[tuple[Array, Region]]) -> None:
+        """Copy arrays into boxes, which are all of ``tensor``. Returns once they have been read."""
         staging = self._staging(tensor)
         self.take_back(tensor)
-        if array.size:
-            self._map(staging, tensor.value, self.queue.commands, writable=True)[...] = array
+        for array, region in boxes:
+            host = self._map(staging, tensor.value, self.queue.commands, writable=True)
+            host[region.slices] = array
         if not self._unified:
             self.queue.copy(staging.buffer, staging.host, tensor.value.name)
         self.take_back(tensor)

@@ -1,0 +1,1 @@
+"""Dividing tasks between devices: shares, what each costs, chains of them."""

@@ -1,0 +1,144 @@
+"""CoDL's planner: shares, chains, and what it costs to share."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from onnx_models import direct, tensor
+from small_models import branches
+
+from coexec.errors import UsageError
+from coexec.frontend.load import load
+from coexec.ir.graph import Graph, Task
+from coexec.ir.region import Region
+from coexec.ir.stitch import missing
+from coexec.planners import PLANNERS
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan
+from coexec.solvers.splitting.shares import CHANNELS, ROWS, Cut, parts, ratios
+from coexec.system.hardware import Device, Link, Place, System
+from coexec.timing.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Proportional:
+    """Costs in proportion to the share, at so many elements a second, and a launch."""
+
+    rates: dict[str, float]
+    launch: float = 0.0
+
+    def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
+        return region.size / self.rates[place.device] + self.launch
+
+    def launch_s(self, place: Place) -> float:
+        return self.launch
+
+    def transfer_s(self, size_bytes: int, link: Link) -> float:
+        return link.copy_s(size_bytes)
+
+
+def chain_model(length: int, size: int = 40) -> Graph:
+    names = ["x", *(f"t{i}" for i in range(length))]
+    weights = {"w": np.ones((16, 16, 3, 3), np.float32)}
+    nodes = [helper.make_node("Conv", [a, "w"], [b], name=b, pads=[1, 1, 1, 1])
+             for a, b in pairwise(names)]  # fmt: skip
+    return direct(nodes, [tensor("x", (1, 16, size, size))], [names[-1]], weights).graph
+
+
+def system(count: int, latency_s: float = 0.0, bandwidth: float = math.inf) -> System:
+    names = [f"null:{i}" for i in range(count)]
+    links = tuple(Link(a, b, latency_s, bandwidth) for a in names for b in names if a != b)
+    return System(tuple(Device(name, "null") for name in names), links)
+
+
+def shares(plan: Plan, task: str) -> dict[str, Region]:
+    return {d: p.region for d, order in plan.order.items() for p in order if p.task == task}
+
+
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 70), st.sampled_from([1, 4, 16]))
+@settings(deadline=None)
+def test_parts_cover_the_whole_once(devices: int, steps: int, size: int, block: int) -> None:
+    whole = Region.whole((1, size, 3, 3))
+    for given_steps in ratios(devices, steps):
+        found = [p for p in parts(whole, Cut(CHANNELS, given_steps), block) if p is not None]
+        assert not missing(whole, found) and sum(p.size for p in found) == whole.size
+        assert all(p.start[1] % block == 0 for p in found)
+        assert all(p.size for p in found)
+
+
+def test_ratios_are_all_there_are() -> None:
+    assert len(list(ratios(2, 10))) == 11 and len(set(ratios(3, 10))) == 66
+
+
+@pytest.mark.parametrize("dimension", ["H", "OC", "hybrid"])
+def test_sharing_that_costs_nothing_is_proportional(dimension: str) -> None:
+    graph, cost = chain_model(3), Proportional({"null:0": 3e6, "null:1": 2e6})
+    plan = PLANNERS["codl"](graph, cost, system(2), dimension=dimension, chains=False,
+                            channel_block=1)  # fmt: skip
+    axis = CHANNELS if dimension == "OC" else ROWS
+    for task in graph.tasks:
+        found = shares(plan, task.name)
+        if dimension != "hybrid":
+            assert found["null:0"].shape[axis] / graph.output_of(task).shape[axis] == (
+                pytest.approx(0.6, abs=0.05))  # fmt: skip
+    whole_s = sum(graph.output_of(t).whole.size for t in graph.tasks) / 5e6
+    assert plan.provenance.predicted_s == pytest.approx(whole_s, rel=0.08)
+
+
+def test_waiting_for_each_other_makes_chains() -> None:
+    """Each hand-over costs a latency: with chains there are fewer of them."""
+    graph, cost = chain_model(8), Proportional({"null:0": 1e6, "null:1": 1e6})
+    both = system(2, latency_s=2e-3)
+    apart = PLANNERS["codl"](graph, cost, both, dimension="H", chains=False)
+    chained = PLANNERS["codl"](graph, cost, both, dimension="H")
+    assert (chained.provenance.predicted_s or 0) < (apart.provenance.predicted_s or 0)
+    assert len(derive(chained, graph).segments) < len(derive(apart, graph).segments)
+    elements = sum(piece.region.size for order in chained.order.values() for piece in order)
+    assert elements > sum(graph.output_of(t).whole.size for t in graph.tasks), "halos are computed"
+
+
+def test_sharing_that_is_too_dear_is_left(branch_graph: Graph) -> None:
+    cost = Proportional({"null:0": 1e9, "null:1": 1e8})
+    plan = PLANNERS["codl"](branch_graph, cost, system(2, latency_s=1.0))
+    assert plan.used == ("null:0",)
+
+
+@pytest.fixture(scope="module")
+def branch_graph() -> Graph:
+    return load(branches()).graph
+
+
+@given(
+    st.lists(st.floats(1e5, 1e7), min_size=1, max_size=3),
+    st.sampled_from([0.0, 1e-4, 1e-2]),
+    st.sampled_from([math.inf, 1e8]),
+    st.sampled_from([0.0, 1e-4]),
+)
+@settings(max_examples=25, deadline=None)
+def test_never_slower_than_one_device(
+    branch_graph: Graph, rates: list[float], latency_s: float, bandwidth: float, launch: float
+) -> None:
+    both = system(len(rates), latency_s, bandwidth)
+    cost = Proportional(dict(zip(both.names, rates, strict=True)), launch)
+    plan = PLANNERS["codl"](branch_graph, cost, both)
+    found_s = simulate(derive(plan, branch_graph), cost, both).makespan_s
+    assert found_s == pytest.approx(plan.provenance.predicted_s)
+    for name in both.names:
+        alone = PLANNERS["single"](branch_graph, cost, both, device=name)
+        alone_s = simulate(derive(alone, branch_graph), cost, both).makespan_s
+        assert found_s <= alone_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"dimension": "W"}, "hybrid, H, OC"), ({"steps": 0}, "at least 1"),
+     ({"delta": -0.1}, "at least 0")],
+)  # fmt: skip
+def test_options_out_of_range(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        PLANNERS["codl"](chain_model(1), Proportional({"null:0": 1.0}), system(1), **options)

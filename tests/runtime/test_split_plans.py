@@ -1,0 +1,192 @@
+"""Plans that split tasks by any axis, also in chains with a halo, equal the whole model."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from graphs import hand_made
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from needs_opencl import opencl_name, opencl_options
+from network_cases import networks
+from onnx_models import random_feeds, run
+from small_models import branches
+from test_executor import Elsewhere, reference
+
+from coexec.cache import Cache
+from coexec.compiling.compiled import load_compiled, save_compiled
+from coexec.compiling.compiler import Compiler
+from coexec.engines.detect import usable_cores
+from coexec.engines.opened import OpenDevice
+from coexec.engines.reference import ReferenceEngine
+from coexec.engines.registry import open_devices
+from coexec.frontend.check import worst_difference
+from coexec.frontend.load import load, random_inputs
+from coexec.frontend.model import Model
+from coexec.ir.graph import Graph, Piece, Task
+from coexec.ir.receptive import needed_inputs, splittable_axes
+from coexec.ir.region import Region
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan, verify_plan
+from coexec.runtime.executor import Executor
+from coexec.runtime.recorder import RealRecorder
+from coexec.system.hardware import System
+from coexec.zoo import build
+
+Draw = Any
+CORES = usable_cores()[:2]
+
+
+def halves(graph: Graph, task: Task, axis: int, at: int) -> list[Region]:
+    whole = graph.output_of(task).whole
+    return [whole.with_axis(axis, 0, at), whole.with_axis(axis, at, whole.stop[axis])]
+
+
+@st.composite
+def split_plans(draw: Draw, graph: Graph, names: Sequence[str], engines: Mapping[str, str]) -> Plan:
+    """Each task whole on a device, split between both, or in a chain with those before it, whose
+    first rows are computed on both sides of the cut."""
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    tasks = list(graph.tasks)
+    while tasks:
+        chain = chain_of(graph, tasks, draw(st.integers(1, 3)))
+        del tasks[: len(chain)]
+        axes = [a for a in splittable_axes(graph, chain[-1]) if len(chain) == 1 or a == 2]
+        axis = draw(st.sampled_from([*axes, None]))
+        if axis is None:
+            order[draw(st.sampled_from(names))] += [graph.whole_piece(task) for task in chain]
+            continue
+        size = graph.output_of(chain[-1]).shape[axis]
+        parts = halves(graph, chain[-1], axis, draw(st.integers(1, size - 1)))
+        sides = [strip(graph, chain, part) for part in parts]
+        if set(sides[0]) & set(sides[1]):  # nothing is computed twice by two devices
+            order[names[0]] += [graph.whole_piece(task) for task in chain]
+            continue
+        for name, side in zip(draw(st.permutations(names)), sides, strict=True):
+            order[name] += side
+    plan = hand_made(graph, order, "")
+    return Plan(plan.model, plan.order, {p: engines[plan.device_of[p]] for p in plan.device_of},
+                plan.provenance)  # fmt: skip
+
+
+def chain_of(graph: Graph, tasks: Sequence[Task], most: int) -> list[Task]:
+    """The first task with those behind it that read only the one before, which nobody else does."""
+    chain = [tasks[0]]
+    for task in tasks[1:most]:
+        (end, *others) = chain[-1].outputs
+        alone = sum(end in other.inputs for other in graph.tasks) == 1
+        if others or end in graph.outputs or not alone or task.inputs != (end,):
+            break
+        if 2 not in splittable_axes(graph, task) or 2 not in splittable_axes(graph, chain[-1]):
+            break
+        chain.append(task)
+    return chain
+
+
+def strip(graph: Graph, chain: Sequence[Task], region: Region) -> list[Piece]:
+    """What one device computes of a chain so that it needs nothing of the other inside."""
+    pieces = []
+    for task in reversed(chain):
+        pieces.append(Piece(task.name, region))
+        region = needed_inputs(graph, task, region).get(task.inputs[0], region)
+    return pieces[::-1]
+
+
+def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: float) -> None:
+    graph = model.graph
+    verify_plan(plan, graph, System(tuple(d.spec for d in devices)))
+    schedule, feeds = derive(plan, graph), random_feeds(model)
+    expected = dict(zip(graph.outputs, run(model.source, feeds), strict=True))
+    with TemporaryDirectory() as folder:
+        cache = Cache(Path(folder))
+        made = Compiler(model, cache).compile(schedule, devices)
+        for compiled in (made, load_compiled(save_compiled(made, {}), cache.weights)[0]):
+            with Executor(compiled, devices) as executor:
+                for _ in range(2):  # buffers are used again
+                    found = executor.run(feeds)
+                    for name, array in expected.items():
+                        assert worst_difference(found[name], array) <= tolerance
+
+
+def drawn(devices: Sequence[OpenDevice], tolerance: float, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def equal(data: st.DataObject) -> None:
+        model = data.draw(networks())
+        names = [d.spec.name for d in devices]
+        engines = {d.spec.name: d.first.info.name for d in devices}
+        check(model, devices, data.draw(split_plans(model.graph, names, engines)), tolerance)
+
+    equal()
+
+
+needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core: there is one CPU device")
+
+
+@needs_two_cores
+def test_two_clusters() -> None:
+    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 60)
+
+
+def test_a_memory_of_its_own() -> None:
+    near = OpenDevice.of(ReferenceEngine(*reference(0)))
+    drawn([near, OpenDevice.of(Elsewhere())], 1e-5, 40)
+
+
+@needs_two_cores
+def test_opencl_beside_onnx_runtime() -> None:
+    drawn(open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options()), 1e-4, 15)
+
+
+@needs_two_cores
+def test_channels_of_vgg16_cross_as_they_lie(cache: Cache) -> None:
+    """Split by channels, no operator between its convolutions joins, cuts or changes the layout."""
+    devices = open_devices([f"cpu:{core}" for core in CORES])
+    model = load(build("vgg16"))
+    graph = model.graph
+    names = [d.spec.name for d in devices]
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        shape = graph.output_of(task).shape
+        if len(shape) == 4 and 1 in splittable_axes(graph, task):
+            for name, half in zip(names, halves(graph, task, 1, shape[1] // 2), strict=True):
+                order[name].append(Piece(task.name, half))
+        else:
+            order[names[0]].append(graph.whole_piece(task))
+    plan = hand_made(graph, order, "onnxruntime")
+    compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
+    convolutions = 0
+    for kinds in (list(m.operators) for m in compiled.modules if "nchwc.Conv" in m.operators):
+        convolutions += kinds.count("nchwc.Conv")
+        last = len(kinds) - kinds[::-1].index("nchwc.Conv")
+        assert set(kinds[:last]) <= {"nchwc.Conv", "nchwc.MaxPool"}
+    assert convolutions == 26
+    assert not any(
+        {"Concat", "Slice", "nchwc.ReorderInput"} & set(m.operators) for m in compiled.modules
+    )
+
+
+def test_only_what_is_read_moves(cache: Cache) -> None:
+    """The bytes of a trace are those of the schedule's transfers."""
+    near, far = OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(Elsewhere())
+    devices = [near, far]
+    model = load(branches(width=2))
+    graph = model.graph
+    order: dict[str, list[Piece]] = {d.spec.name: [] for d in devices}
+    for task in graph.tasks:
+        shape = graph.output_of(task).shape
+        if 2 in splittable_axes(graph, task) and shape[2] > 4:
+            for name, half in zip(order, halves(graph, task, 2, shape[2] // 2), strict=True):
+                order[name].append(Piece(task.name, half))
+        else:
+            order[near.spec.name].append(graph.whole_piece(task))
+    schedule = derive(hand_made(graph, order, "reference"), graph)
+    compiled = Compiler(model, cache).compile(schedule, devices)
+    recorder = RealRecorder(compiled, list(order))
+    with Executor(compiled, devices) as executor:
+        executor.run(random_inputs(graph), recorder)
+    moved = [s for s in recorder.trace().spans if s.kind == "transfer"]
+    between = sum(s.size_bytes for s in moved if s.source is not None and s.target is not None)
+    assert between == sum(t.size_bytes for t in schedule.transfers) > 0
