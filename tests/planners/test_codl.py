@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from onnx import helper
 from onnx_models import direct, tensor
 from small_models import branches
 
+from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
 from coexec.frontend.load import load
 from coexec.ir.graph import Graph, Task
@@ -20,9 +22,11 @@ from coexec.ir.stitch import missing
 from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan
+from coexec.profiling.profiler import Effort
 from coexec.solvers.splitting.shares import CHANNELS, ROWS, Cut, parts, ratios
 from coexec.system.hardware import Device, Link, Place, System
 from coexec.timing.simulate import simulate
+from coexec.workbench import Settings, Workbench
 
 
 @dataclass(frozen=True)
@@ -142,3 +146,11 @@ def test_never_slower_than_one_device(
 def test_options_out_of_range(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PLANNERS["codl"](chain_model(1), Proportional({"null:0": 1.0}), system(1), **options)
+
+
+def test_its_options_are_checked_by_name_and_type(tmp_path: Path) -> None:
+    core = f"cpu:{usable_cores()[0]}"
+    work = Workbench(branches(), Settings([core], cache=tmp_path, effort=Effort(0, 1, 1)))
+    assert work.plan("codl", {"chains": False}).used == (core,)
+    with pytest.raises(UsageError, match="option chains of planner codl is 1; it wants bool"):
+        work.plan("codl", {"chains": 1})

@@ -270,6 +270,7 @@ def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
             "int": isinstance(value, int) and number,
             "float": number,
             "str": isinstance(value, str),
+            "bool": isinstance(value, bool),
         }
         if not any(ok for kind, ok in fits.items() if kind in wanted):
             raise UsageError(f"option {name} of planner {planner} is {value!r}; it wants "
