@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, Protocol, Self
 from coexec.ir.graph import Piece
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
+from coexec.problem.building import build_plan
 from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
 from coexec.system.hardware import Place
 from coexec.timing.simulate import simulate
 
@@ -53,10 +55,24 @@ def best_of(problem: Problem, found: Division) -> Division:
 
 
 def planned(problem: Problem, found: Division, planner: str, options: Mapping[str, Any]) -> Plan:
-    """The plan of a division. What it promises is the simulator's; no bound of whole tasks holds
-    for it."""
+    """The plan of a division. What it promises is the simulator's, and no bound of whole tasks
+    holds for it; but one that divides nothing is planned as any solution."""
+    solution = _undivided(problem, found)
+    if solution is not None:
+        return build_plan(problem, solution, planner, options)
     seconds = _simulated_s(problem, found)
     return _plan(problem, found, Provenance(planner, dict(options), found.status, seconds))
+
+
+def _undivided(problem: Problem, found: Division) -> Solution | None:
+    """The division as whole tasks in their order, if it is one."""
+    graph = problem.graph
+    number_of = {graph.whole_piece(task): i for i, task in enumerate(graph.tasks)}
+    orders = [[number_of.get(piece, -1) for piece in own] for own in found.order]
+    if any(-1 in order or order != sorted(order) for order in orders):
+        return None
+    device_of = {task: device for device, order in enumerate(orders) for task in order}
+    return Solution([device_of[t] for t in problem.tasks], problem.tasks, status=found.status)
 
 
 def _simulated_s(problem: Problem, found: Division) -> float:
