@@ -150,7 +150,9 @@ def test_a_device_has_the_engines_that_are_named() -> None:
         assert [engine.name for engine in device.engines] == ["opencl"]
         both = describe(f"cpu:{core}/opencl+onnxruntime")
         assert [str(p) for p in both.places] == [f"cpu:{core}/opencl", f"cpu:{core}/onnxruntime"]
-        assert both.memory("opencl") != both.memory("onnxruntime") == only_memory()
+        assert both.memory("opencl") == both.memory("onnxruntime") == only_memory()
+        own = describe(f"cpu:{core}/opencl", {"opencl": {"memory": "own"}})
+        assert own.memory("opencl") != only_memory()
 
 
 def usable_on_cpu() -> tuple[str, ...]:

@@ -20,8 +20,9 @@ Array = np.ndarray[Any, Any]
 
 
 def opened(folder: Path | None, arch: Architecture | None = None, **options: str) -> OpenClDevice:
-    """OpenCL on one core, with kernels for it or for ``arch``. Skips the test where none works."""
-    asked = opencl_options(**options)
+    """OpenCL on one core with memory of its own, as a GPU has, and kernels for it or for ``arch``.
+    Skips the test where none works."""
+    asked = opencl_options(memory="own", **options)
     spec = describe(opencl_name(), asked)
     chosen = parsed(load_engine("opencl"), asked)
     return OpenClDevice(spec, spec.engine("opencl"), opencl_found(), chosen, folder, arch)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.ir.region import Region
-from coexec.ir.stitch import Joined, Taken, assemble, missing
+from coexec.ir.stitch import Joined, Taken, assemble, in_sequence, missing
 
 SHAPE = (6, 5)
 VALUES = np.arange(30).reshape(SHAPE)
@@ -85,3 +85,25 @@ def test_what_is_there_and_what_is_missing_make_the_whole(
     plan = assemble(region, [*parts, *rest])
     assert plan is not None
     assert np.array_equal(put_together(plan), VALUES[region.slices])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 3))
+def test_in_sequence_is_what_numpy_lays_behind_each_other(
+    shape: list[int], axis: int, at: int
+) -> None:
+    axis %= len(shape)
+    whole = Region.whole(tuple(shape))
+    parts = [whole.with_axis(axis, 0, min(at, shape[axis]))]
+    if at < shape[axis]:
+        parts.append(whole.with_axis(axis, at, shape[axis]))
+    memory = np.arange(whole.size).reshape(shape)
+    flat = np.concatenate([memory[part.slices].ravel() for part in parts])
+    assert in_sequence(reversed(parts), whole) == bool((flat == memory.ravel()).all())
+    assert not in_sequence([], whole) and (len(parts) == 1 or not in_sequence(parts[:1], whole))
+
+
+def test_a_scalar_is_in_sequence_by_itself_only() -> None:
+    scalar = Region.whole(())
+    assert in_sequence([scalar], scalar)
+    assert not in_sequence([], scalar) and not in_sequence([scalar, scalar], scalar)

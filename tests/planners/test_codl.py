@@ -23,7 +23,7 @@ from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan
 from coexec.profiling.profiler import Effort
-from coexec.solvers.splitting.shares import CHANNELS, ROWS, Cut, parts, ratios
+from coexec.solvers.splitting.shares import Cut, parts, ratios
 from coexec.system.hardware import Device, Link, Place, System
 from coexec.timing.simulate import simulate
 from coexec.workbench import Settings, Workbench
@@ -35,12 +35,16 @@ class Proportional:
 
     rates: dict[str, float]
     launch: float = 0.0
+    stitch_byte_s: float = 0.0
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         return region.size / self.rates[place.device] + self.launch
 
     def launch_s(self, place: Place) -> float:
         return self.launch
+
+    def stitch_s(self, size_bytes: int, place: Place) -> float:
+        return size_bytes * self.stitch_byte_s
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         return link.copy_s(size_bytes)
@@ -69,7 +73,7 @@ def shares(plan: Plan, task: str) -> dict[str, Region]:
 def test_parts_cover_the_whole_once(devices: int, steps: int, size: int, block: int) -> None:
     whole = Region.whole((1, size, 3, 3))
     for given_steps in ratios(devices, steps):
-        found = [p for p in parts(whole, Cut(CHANNELS, given_steps), block) if p is not None]
+        found = [p for p in parts(whole, Cut(1, given_steps, block)) if p is not None]
         assert not missing(whole, found) and sum(p.size for p in found) == whole.size
         assert all(p.start[1] % block == 0 for p in found)
         assert all(p.size for p in found)
@@ -84,7 +88,7 @@ def test_sharing_that_costs_nothing_is_proportional(dimension: str) -> None:
     graph, cost = chain_model(3), Proportional({"null:0": 3e6, "null:1": 2e6})
     plan = PLANNERS["codl"](graph, cost, system(2), dimension=dimension, chains=False,
                             channel_block=1)  # fmt: skip
-    axis = CHANNELS if dimension == "OC" else ROWS
+    axis = 1 if dimension == "OC" else 2
     for task in graph.tasks:
         found = shares(plan, task.name)
         if dimension != "hybrid":
@@ -156,3 +160,18 @@ def test_its_options_are_checked_by_name_and_type(tmp_path: Path) -> None:
     assert work.plan("codl", {"chains": False}).used == (core,)
     with pytest.raises(UsageError, match="option chains of planner codl is 1; it wants bool"):
         work.plan("codl", {"chains": 1})
+
+
+def test_what_lies_side_by_side_need_not_be_put_together() -> None:
+    """Where only putting rows together costs something, tasks are divided by channels."""
+    graph = chain_model(6)
+    cost = Proportional({"null:0": 1e6, "null:1": 1e6}, stitch_byte_s=1e-7)
+    plan = PLANNERS["codl"](graph, cost, system(2), chains=False, channel_block=8)
+    schedule = derive(plan, graph)
+    assert not any(schedule.stitched_bytes(segment) for segment in schedule.segments)
+    rows = derive(PLANNERS["codl"](graph, cost, system(2), chains=False, dimension="H"), graph)
+    stitched = sum(rows.stitched_bytes(segment) for segment in rows.segments)
+    assert stitched > 0
+    free = Proportional({"null:0": 1e6, "null:1": 1e6})
+    with_s, without_s = (simulate(rows, c, system(2)).makespan_s for c in (cost, free))
+    assert with_s > without_s

@@ -226,7 +226,9 @@ def check_plan(planner: str, graph: Graph, cost: PlatformCosts, system: System) 
     plan = PLANNERS[planner](graph, cost, system)
     verify_plan(plan, graph, system)
     simulated_s = simulate(derive(plan, graph), cost, system).makespan_s
-    assert Problem(graph, cost, system).bound_s <= simulated_s * (1 + 1e-9)
+    wholes = {graph.whole_piece(task) for task in graph.tasks}
+    if wholes.issuperset(plan.device_of):  # the bound is that of plans which divide no task
+        assert Problem(graph, cost, system).bound_s <= simulated_s * (1 + 1e-9)
     assert simulated_s < math.inf
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coexec.engines.null import NullEngine
-from coexec.profiling.links import crossing, launch_overhead, wake_up
+from coexec.profiling.links import crossing, launch_overhead, stitching, wake_up
 from coexec.system.hardware import MAIN, Device, EngineInfo
 
 BYTE_S = 5e-9
@@ -78,3 +78,14 @@ def test_a_way_that_costs_nothing_is_free_for_each_byte() -> None:
 def test_waking_up_takes_time() -> None:
     found = wake_up(HERE, NullEngine(*null(1)), "passive")
     assert 0.0 < found.seconds < 0.1 and found.samples == 390
+
+
+def test_putting_together_counts_each_byte() -> None:
+    class Slow(NullEngine):
+        def allocate(self, tensor: Any, leaving: bool = False) -> Any:
+            return np.empty(tensor.shape, np.float32)
+
+        def fill(self, into: Any, boxes: Any, layout: int = 0) -> None:
+            time.sleep(sum(array.nbytes for array, _ in boxes) * BYTE_S)
+
+    assert stitching(Slow(*null(0))).seconds == pytest.approx(BYTE_S, rel=0.5)

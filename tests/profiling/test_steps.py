@@ -1,7 +1,7 @@
 """Which tasks are measured at a new size, and which are not even compiled."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from clocked import Clocked
 from graphs import make_graph
 from onnx import helper
 from small_models import from_nodes, tensor_info
@@ -18,9 +19,7 @@ from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Prediction, Unmeasured
 from coexec.costs.scaled import scaled
-from coexec.engines.base import Program
 from coexec.engines.detect import usable_cores
-from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import load
 from coexec.frontend.module import Module
@@ -29,44 +28,10 @@ from coexec.plans.derive import stepwise
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Part, part_of
-from coexec.system.hardware import Device, EngineInfo, Place
-from coexec.timing.trace import Detail
+from coexec.system.hardware import Place
 from coexec.workbench import Settings, Workbench, make_plan
 
-BYTE_S = 1e-7
 CONVS = 24
-
-
-class Clocked(NullEngine):
-    """Computes nothing and tells that each task took its time: so much for each byte it made."""
-
-    def __init__(self) -> None:
-        info = EngineInfo("null")
-        super().__init__(Device("null:0", "null", (info,)), info)
-        self.compiled: list[str] = []
-        self._ran: list[Detail] = []
-
-    def compile(self, module: Module) -> Program:
-        self.compiled += [tensor.name for tensor in module.outputs]
-        return _Telling(self, module)
-
-    def ran(self, tensor: Tensor) -> None:
-        end_s = tensor.size_bytes * BYTE_S
-        self._ran.append(Detail("kernel", "null:0", "kernel", 0.0, 0.0, 0.0, end_s, tensor.name))
-
-    def start_timing(self) -> None:
-        self._ran.clear()
-
-    def stop_timing(self) -> Sequence[Detail]:
-        return tuple(self._ran)
-
-
-class _Telling(NullEngine):
-    def __init__(self, engine: Clocked, module: Module) -> None:
-        self._engine, self._module = engine, module
-
-    def run(self) -> None:
-        self._engine.ran(self._module.outputs[0])
 
 
 def chain(size: int) -> onnx.ModelProto:
@@ -173,6 +138,7 @@ def test_a_part_reads_made_up_values_but_no_made_up_indices() -> None:
         assert found is not None and [t.name for t in found.compiled.inputs] == ["a"]
         assert [s.index for s in found.compiled.segments] == [0]
         assert found.compiled.segments[0].after == ()
+        assert [t.name for t in found.compiled.outputs] == ["b"]
     for dtype in ("int64", "int32", "bool"):
         assert part(dtype) is None
 
@@ -183,8 +149,28 @@ def two_tasks(tensors: tuple[Tensor, Tensor], place: Place) -> Part:
     first, second = tensors
     modules = (Module(b"", {}, (graph.tensors["x"],), (first,)),
                Module(b"", {}, (first,), (second,)))  # fmt: skip
-    inputs = (graph.tensors["x"],)
-    return Part(graph.tasks, CompiledPlan(inputs, (), {}, {}, schedule.segments, (), modules))
+    plan = CompiledPlan(
+        (graph.tensors["x"],), (second,), {}, {}, schedule.segments, (), modules
+    )  # fmt: skip
+    return Part(graph.tasks, plan)
+
+
+def test_a_part_may_return_what_has_no_memory_before_it_is_computed(tmp_path: Path) -> None:
+    """The Mul is known when the ReduceSum comes, whose result has the shape that its axes say."""
+    start = helper.make_node("Mul", ["a", "a"], ["b"], name="start")
+    read = tensor_info("a", [4, 4])
+    known = helper.make_node("Abs", ["b"], ["c"], name="end")
+    first = from_nodes([start, known], [read], [tensor_info("c", [4, 4])])
+    opaque = helper.make_node("ReduceSum", ["b", "axes"], ["c"], name="end")
+    axes = tensor_info("axes", [1], onnx.TensorProto.INT64)
+    second = from_nodes([start, opaque], [read, axes], [tensor_info("c", ["m", "n"])])
+    settings = Settings([f"cpu:{usable_cores()[0]}"], cache=tmp_path, effort=Effort(1, 3, 3))
+    assert Workbench(first, settings).measured
+    work = Workbench(second, settings)
+    cost, _ = work.measured
+    (bases,) = cost.bases.values()
+    assert bases == {"start": "known", "end": "measured"}
+    assert work.graph.tensors["c"].opaque
 
 
 def test_a_third_size_on_a_core_measures_less(tmp_path: Path) -> None:

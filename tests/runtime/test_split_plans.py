@@ -5,14 +5,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import onnx_ir as ir
+import numpy as np
 import pytest
 from graphs import hand_made
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from needs_opencl import opencl_name, opencl_options
 from network_cases import networks
-from onnx_models import random_feeds, run
+from onnx import helper
+from onnx_models import direct, random_feeds, run, tensor
 from small_models import branches
 from test_executor import Elsewhere, reference
 
@@ -23,15 +24,15 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
-from coexec.errors import CoexecError
-from coexec.frontend.check import plain_session, worst_difference
+from coexec.frontend.check import worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.model import Model
+from coexec.frontend.module import Module
 from coexec.ir.graph import Graph, Piece, Task
 from coexec.ir.receptive import needed_inputs, splittable_axes
 from coexec.ir.region import Region
 from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, verify_plan
+from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.system.hardware import System
@@ -104,7 +105,10 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
     with TemporaryDirectory() as folder:
         cache = Cache(Path(folder))
         made = Compiler(model, cache).compile(schedule, devices)
-        for compiled in (made, load_compiled(save_compiled(made, {}), cache.weights)[0]):
+        ways = [made]
+        if all(module.weights.keys() <= module.stored.keys() for module in made.modules):
+            ways.append(load_compiled(save_compiled(made, {}), cache.weights)[0])
+        for compiled in ways:  # large weights of a model that no engine rewrites lie in no cache
             with Executor(compiled, devices) as executor:
                 for _ in range(2):  # buffers are used again
                     found = executor.run(feeds)
@@ -112,22 +116,11 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
                         assert worst_difference(found[name], array) <= tolerance
 
 
-def accepted(model: Model) -> bool:
-    """Whether ONNX Runtime's own optimizer leaves a valid model: it folds some pads into pools that
-    are smaller than these, and refuses the result."""
-    try:
-        plain_session(ir.to_proto(model.source))
-    except CoexecError:
-        return False
-    return True
-
-
 def drawn(devices: Sequence[OpenDevice], tolerance: float, examples: int) -> None:
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def equal(data: st.DataObject) -> None:
         model = data.draw(networks())
-        assume(accepted(model))
         names = [d.spec.name for d in devices]
         engines = {d.spec.name: d.first.info.name for d in devices}
         check(model, devices, data.draw(split_plans(model.graph, names, engines)), tolerance)
@@ -140,7 +133,7 @@ needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core: there is 
 
 @needs_two_cores
 def test_two_clusters() -> None:
-    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 60)
+    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 40)
 
 
 def test_a_memory_of_its_own() -> None:
@@ -149,8 +142,52 @@ def test_a_memory_of_its_own() -> None:
 
 
 @needs_two_cores
-def test_opencl_beside_onnx_runtime() -> None:
-    drawn(open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options()), 1e-4, 15)
+@pytest.mark.parametrize("memory", ["auto", "own"])
+def test_opencl_beside_onnx_runtime(memory: str) -> None:
+    names = [f"cpu:{CORES[0]}", opencl_name()]
+    drawn(open_devices(names, opencl_options(memory=memory)), 1e-4, 10)
+
+
+@needs_two_cores
+def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
+    """Split by channels, ONNX Runtime and OpenCL on cores write one buffer in common blocks."""
+    devices = open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options())
+    ours, theirs = (device.first.dialect.block for device in devices)
+    if ours != theirs:
+        pytest.skip(f"blocks of {ours} and {theirs} channels: nothing is in common")
+    convs = [helper.make_node("Conv", [f"t{i}", "w"], [f"t{i + 1}"], f"c{i}", pads=[1] * 4)
+             for i in range(6)]  # fmt: skip
+    weight = np.random.default_rng(1).normal(0, 0.1, (2 * ours, 2 * ours, 3, 3))
+    model = direct(convs, [tensor("t0", (1, 2 * ours, 9, 9))], ["t6"],
+                   {"w": weight.astype(np.float32)})  # fmt: skip
+    graph = model.graph
+    order: dict[str, list[Piece]] = {device.spec.name: [] for device in devices}
+    for task in graph.tasks:
+        for own, half in zip(order.values(), halves(graph, task, 1, ours), strict=True):
+            own.append(Piece(task.name, half))
+    places = {d.first.place: tuple(order[d.spec.name]) for d in devices}
+    plan = Plan.of_places(graph.fingerprint, places, Provenance("by hand"))
+    compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
+    inner = [m for m in compiled.modules if not {"t0", "t6"} & names_of(m)]
+    assert len(inner) == 8 and all({*m.layouts.values()} == {ours} for m in inner)
+    assert not any("Reorder" in kind for m in inner for kind in m.operators)
+    arch = devices[1].first.arch  # type: ignore[attr-defined]
+    from coexec.engines.opencl.building import build as build_kernels
+
+    kernels = [launch.name for m in inner if "Conv" in m.operators
+               for launch in build_kernels(m, arch, on_arrays=True).launches]  # fmt: skip
+    assert kernels and "reorder" not in kernels
+    feeds = random_feeds(model)
+    recorder = RealRecorder(compiled, list(order))
+    with Executor(compiled, devices) as executor:
+        found = executor.run(feeds, recorder)
+    assert not [s for s in recorder.trace().spans if s.kind == "transfer" and s.source and s.target]
+    assert worst_difference(found["t6"], run(model.source, feeds)[0]) < 1e-4
+
+
+def names_of(module: Module) -> set[str]:
+    """The tensors that a module's inputs and outputs are parts of."""
+    return {t.name.partition("[")[0] for t in (*module.inputs, *module.outputs)}
 
 
 @needs_two_cores

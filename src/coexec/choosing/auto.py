@@ -62,7 +62,7 @@ _BOTH = "both"
 _NOT_SLOWER = 1.01
 """What may count as equally fast by the figure that does not decide."""
 _OPTIONS = {
-    "planners": "hope_greedy,heft,anneal", "shortlist": _SHORTLIST, "requests": _BOTH,
+    "planners": "hope_greedy,heft,anneal,codl", "shortlist": _SHORTLIST, "requests": _BOTH,
 }  # fmt: skip
 
 

@@ -110,16 +110,16 @@ class _Jobs:
             return ExecutionError(f"the process that plans in the background has ended early "
                                   f"({type(error).__name__})")  # fmt: skip
         finally:
-            self.end()
+            self._end()
 
     def stop(self) -> None:
-        """End what is under way, and tell nobody."""
+        """End what is under way, and tell nobody. Its thread closes the pipes that it uses."""
         current = self._current
         if current is not None:
             self.cancel(current[0])
-        self.end()
+            current[1].wait()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """End the process that is under way. What it keeps in the cache is whole at any time."""
         current, self._current = self._current, None
         if current is None:

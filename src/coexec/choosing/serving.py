@@ -39,8 +39,9 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _KEPT = 8
 """Shapes whose plans stay open, the latest first."""
-_RETURNED = 2
-"""Requests of a shape, before it is looked for among the plans that were made before."""
+_LOOK_S = 0.5
+"""Of answering requests of a shape that came with a request, before it is looked for among the
+plans that were made before: the first look takes a tenth of a second of a core."""
 _WORTH_S = 15.0
 """Of answering requests of a shape that came with a request: before, nobody knows whether more
 will come, and planning takes as long."""
@@ -68,7 +69,8 @@ class _State:
     reason: str | None = None
     """Why the engine's own session answers in place of the plan that was asked for."""
     job: Job | None = None
-    asked: int = 0
+    looked: bool = False
+    """Whether a plan that was made before was looked for."""
     spent_s: float = 0.0
     """Of requests that the own session has answered."""
     decided: bool = False
@@ -162,13 +164,13 @@ class Serving:
         if state is None:
             state = self._state(shapes)
             state.reason = "no plan is made before more requests of these shapes have come"
-        state.asked += 1
         state.spent_s += seconds
         if state.running is not None or state.job is not None or state.decided:
             return
         if state.spent_s >= _WORTH_S:
             self.start_later(shapes)
-        elif state.asked == _RETURNED:
+        elif state.spent_s >= _LOOK_S and not state.looked:
+            state.looked = True
             self._submit(shapes, state, after_s=0.0, only_look=True)
 
     def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:

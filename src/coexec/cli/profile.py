@@ -1,8 +1,10 @@
 """`coexec profile`: what each task costs on each device."""
 
 from collections import Counter
-from typing import get_args
+from pathlib import Path
+from typing import Annotated, get_args
 
+import typer
 from rich.table import Table
 
 from coexec.cli.common import (
@@ -12,7 +14,6 @@ from coexec.cli.common import (
     EngineOpt,
     FreshOpt,
     JsonOpt,
-    ModelArg,
     ShapeOpt,
     ValueOpt,
     print_json,
@@ -24,24 +25,40 @@ from coexec.costs.table import Basis, CostTable
 from coexec.errors import UsageError
 from coexec.system.hardware import Place
 from coexec.units import format_seconds
-from coexec.workbench import Workbench
+from coexec.workbench import SAMPLES, Workbench, trained_on
+
+OptionalModelArg = Annotated[str | None, typer.Argument(help="An ONNX file, or zoo:NAME.")]
+TrainOpt = Annotated[bool, typer.Option("--train", help="Learn to predict, without a model.")]
+SamplesOpt = Annotated[int, typer.Option(help="Tasks to learn from, on each device.")]
 
 
 def command(
-    model: ModelArg,
+    model: OptionalModelArg = None,
     devices: DevicesOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     top: int = 20,
+    train: TrainOpt = False,
+    samples: SamplesOpt = SAMPLES,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Find what every task costs on every device: from what was measured before, also at other
     sizes (~), and by measuring what decides. --fresh measures all of it.
+
+    With --train and no model: measure made-up networks and learn to predict tasks and parts of
+    them. What is measured is kept; when stopped, it goes on there.
     """
+    if train:
+        if model is not None:
+            raise UsageError("--train measures made-up networks; leave the model out")
+        _train(devices, engine, cache, samples, json)
+        return
+    if model is None:
+        raise UsageError("name a model, or train a predictor with --train")
     if top < 0:
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress_bar(json) as tell:
@@ -56,6 +73,7 @@ def command(
         )
         work = Workbench(model, asked)
         cost, system = work.measured
+        doubts = work.untrained
     graph = work.model.graph
     if json:
         tasks_s = {str(place): seconds for place, seconds in cost.tasks_s.items()}
@@ -76,10 +94,32 @@ def command(
     out.print(table)
     for place in system.places:
         out.print(_counted(cost, place))
+    for line in doubts:
+        out.print(line)
     for link in system.links:
         copy = "memory is shared" if link.bandwidth_bytes_per_s == float("inf") else (
             f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s")  # fmt: skip
         out.print(f"{link.source} -> {link.target}: {format_seconds(link.sync_latency_s)}, {copy}")
+
+
+def _train(
+    devices: str | None, engine: list[str] | None, cache: Path | None, samples: int, json: bool
+) -> None:
+    if samples < 1:
+        raise UsageError(f"--samples {samples}: learn from 1 or more, {SAMPLES} are a good number")
+    with progress_bar(json) as tell:
+        asked = settings(devices=devices, cache=cache, engine=engine, progress=tell)
+        found = trained_on(asked, samples)
+    if json:
+        print_json({str(place): {kind: {"units_s": k.units_s, "error": k.error}
+                                 for kind, k in kinds.items()}
+                    for place, kinds in found.items()})  # fmt: skip
+        return
+    for place, kinds in found.items():
+        table = Table(f"{place}: kernels", "nine of ten within", box=None)
+        for kind, learnt in kinds.items():
+            table.add_row(kind, f"{learnt.error:.0%}")
+        out.print(table)
 
 
 def _time(cost: CostTable, place: Place, task: str) -> str:

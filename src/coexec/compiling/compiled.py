@@ -21,7 +21,7 @@ from coexec.plans.schedule import Part, Schedule, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
-_FORMAT = 6
+_FORMAT = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +103,7 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
         "outputs": [asdict(t) for t in module.outputs],
         "operators": list(module.operators),
         "results": list(module.results),
+        "layouts": dict(module.layouts),
     }
 
 
@@ -162,6 +163,7 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
         _tensors(row["outputs"]),
         tuple(row["operators"]),
         tuple(row["results"]),
+        row["layouts"],
         {name: (stored_as, offset) for name, (stored_as, offset, _, _) in row["weights"].items()},
     )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice, engine_at
-from coexec.errors import ModelError, StoreError
+from coexec.errors import StoreError
 from coexec.frontend.lowered import Lowered, as_it_is, read_lowered
 from coexec.frontend.model import Model
 from coexec.frontend.module import Array
-from coexec.frontend.pieces import cut_pieces
+from coexec.frontend.pieces import cut_pieces, handed_on
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
 from coexec.ir.graph import tensor_part
 from coexec.plans.schedule import Part, Schedule
@@ -44,9 +45,6 @@ class Compiler:
         Args:
             tasks_apart: an engine fuses nothing across the tasks of a segment either, so that what
                 it computes can be told by task.
-
-        Raises:
-            ModelError: an engine does not accept its part of the model.
         """
         graph = schedule.graph
         borders = _borders(schedule, tasks_apart)
@@ -93,7 +91,7 @@ class Compiler:
             engine = engine_at(place, devices)
             device, info = engine.device, engine.info
             alike = f"{device.kind} {device.processor} {device.features} {info.name} {info.version}"
-            text = f"{alike}{sorted(borders)}"
+            text = f"{alike}{engine.dialect.block}{sorted(borders)}"
             key = f"{self.model.digest}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             if key not in self._lowered:
                 restored = self._restored(key, borders, engine)
@@ -116,8 +114,8 @@ class Compiler:
     def _made(self, key: str, borders: Sequence[str], engine: OpenEngine) -> Lowered:
         """The model as `OpenEngine.lower` writes it, kept in the cache.
 
-        It is the model as it is for an engine that has no such step, and where no disk can be
-        written: that is slower, but right.
+        It is the model as it is for an engine that has no such step, and where that step fails:
+        that is slower, but right.
         """
         source = self.model.source
 
@@ -135,28 +133,20 @@ class Compiler:
         size_bytes = sum(t.nbytes for t in weights if t is not None and is_large(t))
         try:
             lowered = self._cache.with_scratch(3 * size_bytes + _PROTOBUF_BYTES, work)
-        except ModelError:
-            raise
-        except Exception:  # no disk has room, or whatever a file leads to that ends too early
-            lowered = None
-        return self._plain if lowered is None else lowered
+        except Exception:  # no disk has room, a file ends too early, or an optimizer refuses what
+            lowered = None  # it has made: of each module the engine says whether it runs
+        return replace(self._plain, dialect=engine.dialect) if lowered is None else lowered
 
 
 def _borders(schedule: Schedule, tasks_apart: bool) -> list[str]:
-    """The tensors that are to be had when a task has ended: what segments exchange, and what split
-    tasks make and read. Everything else is inside of one segment, where engines fuse as they like.
-
-    Opaque tensors are none: those leave the model.
-    """
+    """The tensors that are to be had when a task has ended: what is handed on, and what split tasks
+    make. Opaque tensors are none: those leave the model."""
     graph = schedule.graph
-    pieces = [piece for segment in schedule.segments for piece in segment.pieces]
-    names = {name for segment in schedule.segments for name, _ in segment.reads}
-    for piece in pieces:
+    names = handed_on(schedule)
+    for piece in (piece for segment in schedule.segments for piece in segment.pieces):
         task = graph.task[piece.task]
-        if tasks_apart:
+        if tasks_apart or piece != graph.whole_piece(task):
             names.update(task.outputs)
-        if piece != graph.whole_piece(task):
-            names.update((*task.inputs, *task.outputs))
     return sorted(n for n in names if n in graph.producer and not graph.tensors[n].opaque)
 
 

@@ -1,6 +1,6 @@
 """What a planner may ask about time, and what a profile may be told instead of measuring."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +9,15 @@ from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
-__all__ = ["CostModel", "Prediction", "Predictor", "Sample", "Unmeasured"]
+__all__ = [
+    "AlteredCosts",
+    "CostModel",
+    "Prediction",
+    "Predictor",
+    "Sample",
+    "Unmeasured",
+    "Workload",
+]
 
 
 class CostModel(Protocol):
@@ -26,9 +34,32 @@ class CostModel(Protocol):
         """
         ...
 
+    def stitch_s(self, size_bytes: int, place: Place) -> float:
+        """Seconds that ``place`` puts together so many bytes of a tensor from boxes of others."""
+        ...
+
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         """Seconds that a transfer keeps the link and its busy processor occupied."""
         ...
+
+
+@dataclass(frozen=True)
+class AlteredCosts:
+    """Another cost model, but for what a subclass says otherwise."""
+
+    base: CostModel
+
+    def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
+        return self.base.piece_s(graph, task, region, place)
+
+    def launch_s(self, place: Place) -> float:
+        return self.base.launch_s(place)
+
+    def stitch_s(self, size_bytes: int, place: Place) -> float:
+        return self.base.stitch_s(size_bytes, place)
+
+    def transfer_s(self, size_bytes: int, link: Link) -> float:
+        return self.base.transfer_s(size_bytes, link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +92,17 @@ class Prediction:
 
     seconds: float
     uncertainty: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the kernel of a task has to do, in units of which only the seconds are to be learnt."""
+
+    kind: str
+    """Of the kernel: "pointwise", "winograd 4". Each kind has unit times of its own."""
+    terms: Mapping[str, float]
+    """By unit, how many of it: blocks written out, bytes from a cache, launches. None below 0; the
+    names are the same in every workload of the kind."""
 
 
 Predictor = Callable[[Unmeasured], Prediction | None]

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from coexec.costs.base import CostModel
+from coexec.costs.base import AlteredCosts
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
-from coexec.system.hardware import Link, Place
+from coexec.system.hardware import Place
 
 __all__ = ["Observation", "Observed"]
 
@@ -26,7 +26,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observed(AlteredCosts):
     """A cost model times a factor for each task and place, learned from runs.
 
     A segment's excess is attributed to all its tasks alike: what a cluster loses to another program
@@ -34,7 +34,6 @@ class Observed:
     of those that did, for the same reason.
     """
 
-    base: CostModel
     factors: Mapping[Place, Mapping[str, float]] = field(default_factory=dict)
     """By place, then by task."""
 
@@ -64,12 +63,6 @@ class Observed:
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         seconds = self.base.piece_s(graph, task, region, place)
         return seconds * self.factor(place, task.name)
-
-    def launch_s(self, place: Place) -> float:
-        return self.base.launch_s(place)
-
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
-        return self.base.transfer_s(size_bytes, link)
 
 
 def _mean(factors: Mapping[str, float]) -> float:

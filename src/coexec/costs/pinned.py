@@ -5,20 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from coexec.costs.base import CostModel
+from coexec.costs.base import AlteredCosts, CostModel
 from coexec.errors import InfeasibleError, UsageError
 from coexec.ir.graph import Graph, Task
 from coexec.ir.region import Region
-from coexec.system.hardware import Link, Place, System
+from coexec.system.hardware import Place, System
 
 __all__ = ["Pinned", "resolve"]
 
 
 @dataclass(frozen=True)
-class Pinned:
+class Pinned(AlteredCosts):
     """A cost model that knows no other device for pinned tasks: no planner can place them there."""
 
-    base: CostModel
     allowed: Mapping[str, frozenset[Place]]
     """By name of a pinned task."""
 
@@ -26,12 +25,6 @@ class Pinned:
         if task.name in self.allowed and place not in self.allowed[task.name]:
             return math.inf
         return self.base.piece_s(graph, task, region, place)
-
-    def launch_s(self, place: Place) -> float:
-        return self.base.launch_s(place)
-
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
-        return self.base.transfer_s(size_bytes, link)
 
 
 def resolve(

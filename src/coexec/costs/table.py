@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coexec.costs.predictor import LatencyPredictor
 from coexec.errors import PlanError
-from coexec.ir.graph import Graph, Task
+from coexec.ir.graph import Graph, Piece, Task
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
@@ -21,8 +22,9 @@ estimated from what it computes and moves, as it could not be measured."""
 class CostTable:
     """Seconds by place, that is by device and engine.
 
-    Whole tasks were measured. A part of one is charged its share of the whole, which is exact in
-    the limit of large regions.
+    Whole tasks were measured, and perhaps some parts. A part that was not is charged the share of
+    its whole that a predictor tells, so that the measured whole stands; without a predictor the
+    whole launch and its share of the rest, which is exact in the limit of large regions.
     """
 
     tasks_s: Mapping[Place, Mapping[str, float]]
@@ -30,6 +32,12 @@ class CostTable:
     launches_s: Mapping[Place, float] = field(default_factory=dict)
     bases: Mapping[Place, Mapping[str, Basis]] = field(default_factory=dict)
     """By place, then by task that runs there; empty if nobody noted it."""
+    stitch_byte_s: Mapping[Place, float] = field(default_factory=dict)
+    """Seconds of each byte that is put together from boxes."""
+    pieces_s: Mapping[Place, Mapping[Piece, float]] = field(default_factory=dict)
+    """By place, then by piece: the parts of tasks that were measured."""
+    predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
+    """By place, those that were trained on such a one."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         try:
@@ -40,10 +48,23 @@ class CostTable:
                 f"coexec profile MODEL --devices {place}"
             ) from None
         size = graph.output_of(task).whole.size
-        return whole_s if region.size == size else whole_s * region.size / max(1, size)
+        if region.size == size or math.isinf(whole_s):
+            return whole_s
+        measured_s = self.pieces_s.get(place, {}).get(Piece(task.name, region))
+        if measured_s is not None:
+            return measured_s
+        predictor = self.predictors.get(place)
+        share = None if predictor is None else predictor.share(graph, task, region)
+        if share is not None:
+            return whole_s * share
+        launch_s = min(self.launch_s(place), whole_s)
+        return launch_s + (whole_s - launch_s) * region.size / max(1, size)
 
     def launch_s(self, place: Place) -> float:
         return self.launches_s.get(place, 0.0)
+
+    def stitch_s(self, size_bytes: int, place: Place) -> float:
+        return size_bytes * self.stitch_byte_s.get(place, 0.0)
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         return link.copy_s(size_bytes)

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from coexec.costs.base import Workload
+from coexec.costs.workloads import plain_workload
 from coexec.engines import detect
 from coexec.frontend.dialect import PLAIN, STANDARD, Dialect, Layout, as_it_lies, where_it_lies
 from coexec.frontend.memory import main_memory_bytes
@@ -119,6 +121,8 @@ class OpenEngine(ABC):
     has_own_session: bool = False
     """Whether `own_session` is more than nothing."""
     after_fork: AfterFork = "again"
+    alignment: int = 1
+    """Bytes: what it computes has to begin at multiples of it in main memory."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs are then given opaque inputs as the caller feeds
     them, and a `Held` for each opaque output."""
@@ -160,6 +164,19 @@ class OpenEngine(ABC):
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         """The same of one operator, for engines that refuse by operators."""
         return None
+
+    def workload(
+        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
+    ) -> Workload:
+        """What its kernels do for a task or a part of one, in units whose seconds can be learnt.
+
+        Args:
+            operators: in order; the task computes the output of the last one.
+            tensors: by name, of the task's own size.
+            compiled: the types of what the engine makes of them, with spaces between (as of
+                `Module.operators`); "" if that is not known.
+        """
+        return plain_workload(operators, tensors)
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
         """Rewrite a whole model into the engine's own operators and layouts, once.

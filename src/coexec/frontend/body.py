@@ -1,12 +1,13 @@
 """The nodes, values and weights of one module while it is written."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coexec.frontend.dialect import PLAIN, Layout
 from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder, reads
 from coexec.frontend.module import Array, Module
 from coexec.frontend.stored import Stored, is_large
@@ -190,8 +191,11 @@ class Body:
 
     # The module
 
-    def module(self, title: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Module:
-        """What was added, as a model."""
+    def module(
+        self, title: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+        layouts: Mapping[str, Layout],
+    ) -> Module:  # fmt: skip
+        """What was added, as a model. ``layouts``: of inputs and outputs, by name."""
         results = {tensor.name for tensor in outputs}
         nodes, parts = self._live(results)
         model = onnx.ModelProto()
@@ -212,9 +216,17 @@ class Body:
             known = (self._tensors[name] for name in made if name in self._tensors)
             model.graph.value_info.extend(declared(t) for t in known if not t.opaque)
         external, stored = self._initializers(model, read)
+        dialect = self._low.dialect
+        computing = [
+            (node, part)
+            for node, part in zip(nodes, parts, strict=True)
+            if not dialect.is_free((node.domain, node.op_type))
+        ]
         return Module(
             model.SerializeToString(), external, used, tuple(outputs),
-            tuple(kind_of(node) for node in nodes), tuple(parts), stored,
+            tuple(kind_of(node) for node, _ in computing), tuple(part for _, part in computing),
+            {t.name: found for t in (*used, *outputs) if (found := layouts.get(t.name, PLAIN))},
+            stored,
         )  # fmt: skip
 
     def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:

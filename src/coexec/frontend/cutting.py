@@ -1,20 +1,19 @@
 """How the nodes of a lowered model are cut: by the rules of the operators that they stand for."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 import onnx
 import onnx_ir as ir
 
 from coexec.frontend.lowered import LAYOUT, Lowered, reads
+from coexec.frontend.operators import scalars_of, small_constant
 from coexec.ir.graph import Operator, Scalars, Tensor
 from coexec.ir.region import Region
 from coexec.ir.rules import RULES, OperatorRegion
 
 __all__ = ["Uncut", "node_region", "nodes_of"]
 
-_SMALL = 64
-"""Constants of at most this many elements may decide shapes (pads, axes, sizes)."""
 _CONV_INPUTS = 3
 """Of the standard: data, weights and bias."""
 
@@ -93,13 +92,11 @@ def _gathered(low: Lowered, node: onnx.NodeProto, wanted: Region, whole: Region)
 
 def _operator(low: Lowered, node: onnx.NodeProto, like: str, count: int) -> Operator:
     """``node`` as the rule of ``like`` sees it, with its first ``count`` inputs."""
-    attributes = {a.name: _scalars(a) for a in node.attribute}
+    attributes = {a.name: scalars_of(ir.serde.deserialize_attribute(a)) for a in node.attribute}
     constants = {
-        i: tuple(low.weights[name].numpy().flatten().tolist())
+        i: small_constant(low.weights[name])
         for i, name in enumerate(node.input[:count])
         if name in low.weights
-        and low.weights[name].size <= _SMALL
-        and low.weights[name].dtype != ir.DataType.STRING
     }
     versions = {o.domain: o.version for o in low.header.opset_import}
     return Operator(
@@ -107,22 +104,9 @@ def _operator(low: Lowered, node: onnx.NodeProto, like: str, count: int) -> Oper
         tuple(node.input[:count]),
         tuple(node.output),
         {key: value for key, value in attributes.items() if value is not None},
-        constants,
+        {i: values for i, values in constants.items() if values is not None},
         version=versions.get("", 0),
     )
-
-
-def _scalars(attribute: onnx.AttributeProto) -> Scalars | None:
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, int | float | str):
-        return value
-    if isinstance(value, Sequence) or hasattr(value, "__iter__"):
-        numbers = tuple(value)
-        plain = all(isinstance(n, int | float) for n in numbers)
-        return numbers if plain else None
-    return None
 
 
 def _tensors(low: Lowered, node: onnx.NodeProto) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """What an engine's own operators mean, as far as cutting them in pieces asks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 
 __all__ = [
@@ -51,6 +52,18 @@ class Dialect:
     """Makes a blocked tensor of a plain one."""
     leave: Kind = ("", "")
     """Makes a plain tensor of a blocked one; the attribute "channels" says how many it has."""
+    inner: Callable[[Tensor], Layout] | None = None
+    """For an engine whose operators are the standard ones, but which has some tensors in blocks
+    while it computes: the layout of a tensor there. Entering such blocks and leaving them costs
+    nothing inside of a module, and entering fills the last block."""
+
+    def is_free(self, kind: Kind) -> bool:
+        """Whether an operator only enters blocks or leaves them, where that costs nothing."""
+        return self.inner is not None and kind in (self.enter, self.leave)
+
+    def held(self, tensor: Tensor) -> Layout:
+        """How the engine has a tensor that its model's operators read and write as it is."""
+        return PLAIN if self.inner is None else self.inner(tensor)
 
 
 def as_it_lies(array: Array, layout: Layout) -> Array:

@@ -13,17 +13,17 @@ optimizer fuses. What passes values that cannot be planned with is one opaque ta
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from coexec.frontend.fused import marked_groups
 from coexec.frontend.opaque import content_of, live, reads, united
+from coexec.frontend.operators import operator_of
 from coexec.frontend.tensors import tensors_of, why_opaque
 from coexec.ir.flops import operator_macs
-from coexec.ir.graph import Graph, Operator, Scalars, Task, Tensor
+from coexec.ir.graph import Graph, Operator, Task, Tensor
 from coexec.ir.signature import signature_of
 
-__all__ = ["build_graph", "only_read", "operator_of"]
+__all__ = ["build_graph", "only_read"]
 
 _HEADS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset(
@@ -31,8 +31,6 @@ _ACTIVATIONS = frozenset(
 )
 _RESIDUALS = frozenset({"Add", "Sum"})
 _PADDED = frozenset({"AveragePool", "Conv", "MaxPool"})
-_SMALL = 64
-"""Constants of at most this many elements may decide shapes (pads, axes, sizes)."""
 
 
 def build_graph(model: ir.Model, name: str, whole: str = "") -> Graph:
@@ -188,41 +186,6 @@ def _is_known(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
     """Whether all that an operator reads and makes is plain, so that its work can be counted."""
     found = [tensors.get(name) for name in (*op.inputs, *op.outputs[:1]) if name]
     return all(tensor is not None and not tensor.opaque for tensor in found)
-
-
-def operator_of(node: ir.Node) -> Operator:
-    """``node`` as the shape rules and kernels see it. Its graph tells the operator set."""
-    versions = {} if node.graph is None else node.graph.opset_imports
-    return Operator(
-        op_type=node.op_type,
-        inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
-        outputs=tuple(v.name or "" for v in node.outputs),
-        attributes={a.name: v for a in node.attributes.values() if (v := _scalars(a)) is not None},
-        constants={
-            i: tuple(values.flatten().tolist())
-            for i, v in enumerate(node.inputs)
-            if (values := _small_constant(v)) is not None
-        },
-        domain=node.domain,
-        version=versions.get(node.domain, 0),
-    )
-
-
-def _scalars(attribute: ir.Attr) -> Scalars | None:
-    kind = ir.AttributeType
-    if attribute.type in (kind.INT, kind.FLOAT, kind.STRING):
-        value: Scalars = attribute.value
-        return value
-    if attribute.type in (kind.INTS, kind.FLOATS, kind.STRINGS):
-        return tuple(attribute.value)
-    return None
-
-
-def _small_constant(value: ir.Value | None) -> np.ndarray | None:
-    tensor = None if value is None else value.const_value
-    if tensor is None or tensor.size > _SMALL or tensor.dtype == ir.DataType.STRING:
-        return None
-    return tensor.numpy()
 
 
 def _topological(tasks: tuple[Task, ...]) -> tuple[Task, ...]:

@@ -65,6 +65,18 @@ class Lowered:
             return self.dialect.block
         return LAST if value in self.last else PLAIN
 
+    def held(self, value: str, tensor: Tensor) -> Layout:
+        """How the engine has ``tensor``, which it knows as ``value``."""
+        return self.layout(value) or self.dialect.held(tensor)
+
+    def filled(self, name: str, channels: int) -> int:
+        """The channels of the whole tensor ``name``, with those that fill the last block."""
+        native = self.native(name)
+        if self.layout(native) > 0:
+            return self.tensors[native].shape[1]
+        block = self.dialect.block
+        return -(-channels // block) * block if block else channels
+
     @cached_property
     def blocked(self) -> frozenset[str]:
         """The values in the dialect's blocked layout."""

@@ -31,6 +31,9 @@ class Module:
     """Types of its operators, as the engine runs them."""
     results: tuple[str, ...] = ()
     """By operator, the part of a tensor that it computes or helps to compute."""
+    layouts: Mapping[str, int] = field(default_factory=dict)
+    """Of those inputs and outputs that are not in the model's layout, by name: a layout of
+    `coexec.frontend.dialect`."""
     stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """By weight, its name in the cache that it is mapped from, and where it begins there, in bytes.
     """

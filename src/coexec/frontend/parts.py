@@ -135,7 +135,8 @@ class Parts:
         """``value``, a region of ``tensor``, in another layout."""
         if have == want:
             return value
-        places, filled = self._low.places.get(tensor), self._filled(tensor, region)
+        places = self._low.places.get(tensor)
+        filled = self._filled(tensor, region) if max(have, want) > 0 else region.shape[1]
         if have > 0 and places is not None:
             value = self._body.chosen(self._left(value, filled, have), places)
         elif have != PLAIN:
@@ -149,20 +150,21 @@ class Parts:
 
     def _filled(self, tensor: str, region: Region) -> int:
         """The channels of a part of a tensor with those that fill the last block."""
-        low, whole = self._low, self._graph.tensors[tensor].shape
-        native = low.native(tensor)
-        if low.layout(native) <= 0 or region.stop[1] < whole[1]:
+        channels = self._graph.tensors[tensor].shape[1]
+        if region.stop[1] < channels:
             return region.shape[1]
-        return region.shape[1] + low.tensors[native].shape[1] - whole[1]
+        return region.shape[1] + self._low.filled(tensor, channels) - channels
 
     def _entered(self, value: str, channels: int, layout: Layout) -> str:
         """In a layout, from the model's; filled up to so many channels."""
-        value = self._body.filled(value, channels)
-        shape = self._body.tensor(value).shape
+        dialect = self._low.dialect
+        if layout == LAST or dialect.inner is None:
+            value = self._body.filled(value, channels)
+        batch, _, *rest = self._body.tensor(value).shape
         if layout == LAST:
-            return self._body.transposed(value, [0, *range(2, len(shape)), 1])
-        domain, op_type = self._low.dialect.enter
-        return self._body.add(op_type, value, shape, domain)
+            return self._body.transposed(value, [0, *range(2, len(rest) + 2), 1])
+        domain, op_type = dialect.enter
+        return self._body.add(op_type, value, (batch, channels, *rest), domain)
 
     def _left(self, value: str, channels: int, layout: Layout) -> str:
         """In the model's layout, from another."""

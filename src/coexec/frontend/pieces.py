@@ -14,14 +14,14 @@ from coexec.frontend.cutting import nodes_of
 from coexec.frontend.dialect import LAST, PLAIN, Layout
 from coexec.frontend.lowered import Lowered, reads
 from coexec.frontend.module import Gather, GatheredBox, Module
-from coexec.frontend.parts import part_name
+from coexec.frontend.parts import ends_with_blocks, part_name
 from coexec.frontend.writing import Writer
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
-from coexec.plans.schedule import Part, Schedule, Segment, Supply
+from coexec.plans.schedule import Part, Schedule, Segment, Supply, as_made
 from coexec.system.hardware import Place
 
-__all__ = ["cut_pieces"]
+__all__ = ["cut_pieces", "handed_on"]
 
 
 class _Handed(NamedTuple):
@@ -45,7 +45,7 @@ def cut_pieces(
         PlanError: a piece is impossible.
     """
     graph = schedule.graph
-    needed = _needed(schedule)
+    needed = handed_on(schedule) | set(graph.outputs)
     exchange = _Exchange(schedule, lowered)
     gathers: dict[str, Gather] = {}
     wanted: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
@@ -82,24 +82,18 @@ def cut_pieces(
     return tuple(modules), gathers
 
 
-def _needed(schedule: Schedule) -> set[str]:
-    """The tensors that are to be had when their task has ended: what segments exchange, what the
-    caller gets, and what split tasks read, as these take parts."""
+def handed_on(schedule: Schedule) -> set[str]:
+    """The tensors that are read where they are not made: by another segment, by a task that is
+    split, as these take parts, and behind such a task. Of all others, engines make what they like.
+    """
     graph = schedule.graph
     names = {name for segment in schedule.segments for name, _ in segment.reads}
-    return names | set(graph.outputs) | _read_by_parts(schedule)
-
-
-def _read_by_parts(schedule: Schedule) -> set[str]:
-    """The tensors that split tasks read: of what whole tasks make for them, parts are taken."""
-    graph = schedule.graph
-    return {
-        name
-        for segment in schedule.segments
-        for piece in segment.pieces
-        if piece != graph.whole_piece(graph.task[piece.task])
-        for name in graph.task[piece.task].inputs
-    }
+    for segment in schedule.segments:
+        for run in _runs(segment, graph):
+            tasks = [graph.task[piece.task] for piece in run]
+            own = {name for task in tasks for name in task.outputs}
+            names.update(name for task in tasks for name in task.inputs if name not in own)
+    return names
 
 
 def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
@@ -127,11 +121,11 @@ def _gather(
         if region == tensor.whole:
             return None
         return Gather(PLAIN, (GatheredBox(name, region, region.relative_to(region)),))
-    if len(supplies) == 1 and supplies[0].made == region:
+    if as_made(supplies, region):
         return None
     whole = tensor.whole
     if layout > 0:
-        whole = whole.with_axis(1, 0, low.tensors[low.native(name)].shape[1])
+        whole = whole.with_axis(1, 0, low.filled(name, tensor.shape[1]))
     return Gather(layout, tuple(
         GatheredBox(part_name(name, s.made, layout, graph),
                _inside(s.box, s.made, tensor.whole, whole),
@@ -179,8 +173,8 @@ class _Exchange:
             read.update(low.native(name) for name in wanted)
             for value in read:
                 tensor = low.stands_for.get(value, value)
-                if tensor not in own:
-                    found.setdefault(tensor, set()).add(low.layout(value))
+                if tensor in graph.tensors and tensor not in own:
+                    found.setdefault(tensor, set()).add(low.held(value, graph.tensors[tensor]))
         return found
 
     def _common(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
@@ -199,12 +193,9 @@ class _Exchange:
             return LAST if all(box == tensor.whole for box in boxes) else PLAIN
         channels = tensor.shape[1]
         alike = channels % layout == 0 or all(self._lowered[place] is own for place in places)
-        aligned = all(
-            box.start[1] % layout == 0 and (box.stop[1] % layout == 0 or box.stop[1] == channels)
-            for box in boxes
-        )
+        aligned = all(ends_with_blocks(box, tensor.shape, layout) for box in boxes)
         return layout if alike and aligned else PLAIN
 
     def _native(self, place: Place, name: str) -> Layout:
         low = self._lowered[place]
-        return low.layout(low.native(name))
+        return low.held(low.native(name), self._schedule.graph.tensors[name])

@@ -34,11 +34,14 @@ class Writer:
         self._body = Body(low, plain)
         self._parts = Parts(graph, low, self._body)
         self._inputs: list[Tensor] = []
+        self._layouts: dict[str, Layout] = {}
+        """Of inputs and outputs."""
 
     def read(self, tensor: str, region: Region, layout: Layout, value: str) -> None:
         """Take a part from outside, where it is called ``value``."""
         self._parts.keep(tensor, region, layout, value)
         self._inputs.append(self._parts.described(tensor, region, layout, value))
+        self._layouts[value] = layout
 
     def add(self, piece: Piece) -> None:
         """Compute a part of a task from what is there.
@@ -232,7 +235,8 @@ class Writer:
             name = self._parts.published(*part, others=names)
             names.add(name)
             results.append(self._parts.described(*part, name))
-        return self._body.module(title, self._inputs, results)
+            self._layouts[name] = part[2]
+        return self._body.module(title, self._inputs, results, self._layouts)
 
 
 def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coexec.ir.region import Region
 
-__all__ = ["Joined", "Taken", "assemble", "missing"]
+__all__ = ["Joined", "Taken", "assemble", "in_sequence", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,20 @@ def assemble(region: Region, parts: Collection[Region]) -> Taken | Joined | None
         nested = isinstance(found, Joined) and found.axis == axis
         members += found.members if isinstance(found, Joined) and nested else (found,)
     return Joined(region, axis, tuple(members))
+
+
+def in_sequence(parts: Iterable[Region], whole: Region) -> bool:
+    """Whether ``parts`` are all of ``whole`` and lie one behind the other in its memory: so they do
+    along the first axis that is longer than one."""
+    axis = next((a for a, size in enumerate(whole.shape) if size > 1), None)
+    if axis is None:  # one element or none: not made up of several parts
+        return list(parts) == [whole]
+    at = whole.start[axis]
+    for part in sorted(parts, key=lambda part: part.start):
+        if part != whole.with_axis(axis, at, part.stop[axis]):
+            return False
+        at = part.stop[axis]
+    return at == whole.stop[axis]
 
 
 def _without(box: Region, part: Region) -> Iterable[Region]:

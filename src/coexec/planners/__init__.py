@@ -25,6 +25,7 @@ from coexec.planners import (
     hope_greedy,
     hope_ilp,
     mosaic,
+    mulayer,
     single,
 )
 from coexec.plans.plan import Plan, verify_plan
@@ -80,6 +81,7 @@ _SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
     "hope_greedy": hope_greedy.solve,
     "hope_ilp": hope_ilp.solve,
     "mosaic": mosaic.solve,
+    "mulayer": mulayer.solve,
     "single": single.solve,
 }
 

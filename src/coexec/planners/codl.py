@@ -1,115 +1,139 @@
 """CoDL: each heavy task is divided between the devices, in chains that share data at their ends."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf
 
 from coexec.errors import UsageError
 from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.placed import Held, Strips, strips_of
-from coexec.solvers.splitting.shares import CHANNELS, ROWS, Cut, cuts_of
+from coexec.problem.solution import Solution
+from coexec.problem.timeline import Timeline
+from coexec.solvers.exact.listing import listed
+from coexec.solvers.splitting.branches import distributed, forks
+from coexec.solvers.splitting.placed import Sharing, Strips
+from coexec.solvers.splitting.shares import Cut, Dimension, axis_of
+from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
 
-_DIMENSIONS = {"hybrid": (ROWS, CHANNELS), "H": (ROWS,), "OC": (CHANNELS,)}
+_DIMENSIONS: dict[str, tuple[Dimension, ...]] = {"hybrid": ("H", "OC"), "H": ("H",), "OC": ("OC",)}
+_KEPT = 300
+"""Ways that are kept at a task, times tasks: planning takes about as long for any model."""
+_MOST_KEPT = 16
+_LEAST_S = 1e-12
+"""What a task takes at least, so that rates are finite."""
 
 
 def solve(
     problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = 10,
-    delta: float = 0.3, longest: int = 30, channel_block: int = 16,
+    delta: float = 0.2, longest: int = 30, channel_block: int = 16, width: int = 0,
 ) -> Division:  # fmt: skip
     """Divide each task by rows or output channels as is quickest, and chain tasks divided by rows.
 
-    Promises to be no slower than one device alone, in the simulator. Each decision is the best one
-    where the data lie after those before it. From
+    Promises to be no slower than one device alone, in the simulator. From
     "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile Devices" (Jia et
-    al., MobiSys 2022), its Algorithm 1 with what is printed wrong there put right: each ratio
-    begins at the head again, and the gains of all steps of a chain count. Unlike there, devices may
-    be any number, and sharing costs what moves from where it lies.
+    al., MobiSys 2022), for any number of devices. There each task is decided by itself, and
+    Algorithm 1 then makes chains. Here one search decides both, in the simulator's model of time
+    and with each task's data where those before it left them (`solvers.splitting.walk`). A chain is
+    one step of several tasks. As in Algorithm 1, a task joins as long as handing over in front of
+    it would cost more than the rows that are computed twice. Where branches run side by side, each
+    may go to one device, as in uLayer; and list scheduling of whole tasks is tried, too.
 
     Args:
         dimension: "H" (rows), "OC" (output channels), or "hybrid", whichever is quicker for a task.
         chains: whether tasks are chained.
         steps: a device's share is a multiple of one step of so many.
-        delta: how far the ratio of a chain may be from what is best for its head alone.
+        delta: how far a share may be from that with which all devices would end a task at the same
+            time, were costs in proportion to shares.
         longest: tasks in a chain.
         channel_block: channels that are not divided, as they lie together.
+        width: ways that are kept at each task; 0: 1 to 16, the more the fewer tasks there are.
 
     Raises:
         UsageError: an option out of its range.
     """
     if dimension not in _DIMENSIONS:
         raise UsageError(f"dimension is {dimension!r}; it wants one of {', '.join(_DIMENSIONS)}")
-    if min(steps, longest, channel_block) < 1 or delta < 0:
-        raise UsageError(f"steps, longest and channel_block are at least 1 and delta at least 0, "
-                         f"not {steps}, {longest}, {channel_block} and {delta:g}")  # fmt: skip
-    search = _Search(problem, _DIMENSIONS[dimension], steps, channel_block)
-    most = round(delta * steps)
-    found: list[Strips] = []
-    held: Held = {}
-    at = 0
-    while at < len(problem.tasks):
-        strips = search.alone(at, held)
-        if chains and strips.cut.axis == ROWS:
-            strips = search.chained(strips, held, most, longest)
-        found.append(strips)
-        held = strips.held_after(problem, held)
-        at += len(strips.tasks)
-    return best_of(problem, Division.of(problem, found))
+    if min(steps, longest, channel_block) < 1 or delta < 0 or width < 0:
+        raise UsageError(f"steps, longest and channel_block are at least 1, delta and width at "
+                         f"least 0, not {steps}, {longest}, {channel_block}, {delta:g} and "
+                         f"{width}")  # fmt: skip
+    width = width or min(_MOST_KEPT, max(1, _KEPT // max(1, len(problem.tasks))))
+    search = _Search(problem, Sharing(problem, steps, channel_block), delta,
+                     longest if chains else 1, _DIMENSIONS[dimension])  # fmt: skip
+    divided = Division.of(problem, quickest(problem, search.moves, width))
+    timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
+    whole = Division.undivided(problem, Solution(timeline.place, sequence))
+    return best_of(problem, (divided, whole))
 
 
 class _Search:
     def __init__(
-        self, problem: Problem, axes: Sequence[int], steps: int, channel_block: int
-    ) -> None:
-        self._problem, self._axes = problem, axes
-        self._steps, self._channel_block = steps, channel_block
+        self, problem: Problem, sharing: Sharing, delta: float, longest: int,
+        dimensions: Sequence[Dimension],
+    ) -> None:  # fmt: skip
+        self._problem, self._sharing = problem, sharing
+        self._delta, self._longest, self._dimensions = delta, longest, dimensions
+        self._forks = forks(problem)
+        self._cuts_of: dict[int, Sequence[tuple[Dimension, Cut]]] = {}
 
-    def alone(self, task: int, held: Held) -> Strips:
-        """The quickest way to compute one task."""
-        problem = self._problem
-        cuts = cuts_of(problem.graph, problem.graph.tasks[task], self._axes,
-                       len(problem.devices), self._steps)  # fmt: skip
-        found = (self._strips([task], cut, held) for cut in cuts)
-        # `Problem` makes sure that a device runs the task.
-        return min((s for s in found if s is not None), key=lambda strips: strips.seconds)
+    def moves(self, number: int, state: Reached) -> Iterable[Strips]:
+        """The next task on one device or divided, and chains and branches that begin with it."""
+        alone = [self._sharing.strips((number,), cut, state.held) for cut in self._sharing.alone]
+        branches = [distributed(self._sharing, f, state.held) for f in self._forks.get(number, ())]
+        undivided = [strips for strips in alone if strips is not None]
+        yield from undivided
+        yield from (strips for strips in branches if strips is not None)
+        end_s = min((max(state.free_after(strips)) for strips in undivided), default=inf)
+        for dimension, cut in self._cuts(number):
+            shares = self._sharing.shares((number,), cut)
+            if shares is None or max(state.free_s[s.device] + s.compute_s for s in shares) > end_s:
+                continue  # even if nothing had to be fetched it would end later
+            strips = self._sharing.strips((number,), cut, state.held)
+            if strips is not None:
+                yield strips
+                if dimension == "H" and max(state.free_after(strips)) <= end_s:
+                    yield from self._chained(strips, cut, state)
 
-    def chained(self, head: Strips, held: Held, most: int, longest: int) -> Strips:
-        """The chain from ``head`` on that saves the most, over all ratios near the head's."""
-        problem = self._problem
-        (first,) = head.tasks
-        best, best_gain_s = head, 0.0
-        task = problem.graph.tasks[first]
-        for cut in cuts_of(problem.graph, task, (ROWS,), len(problem.devices), self._steps):
-            chain = self._strips([first], cut, held) if cut.axis == ROWS else None
-            if chain is None or not cut.near(head.cut, most):
-                continue
-            gain_s = head.seconds - chain.seconds
-            while len(chain.tasks) < longest and self._continues(chain.tasks):
-                following = chain.tasks[-1] + 1
-                longer = self._strips([*chain.tasks, following], cut, held)
-                if longer is None:
-                    break
-                apart = self.alone(following, chain.held_after(problem, held))
-                step_s = chain.seconds + apart.seconds - longer.seconds
-                if step_s < 0:
-                    break
-                chain, gain_s = longer, gain_s + step_s
-                if gain_s > best_gain_s:
-                    best, best_gain_s = chain, gain_s
-        return best
+    def _cuts(self, number: int) -> Sequence[tuple[Dimension, Cut]]:
+        """Those with shares near what would let all devices end a task at the same time."""
+        if number not in self._cuts_of:
+            rates = [1 / max(s, _LEAST_S) for s in self._problem.latency_s[number]]
+            shares = [rate / sum(rates) for rate in rates]
+            self._cuts_of[number] = [
+                (dimension, cut)
+                for dimension in self._dimensions
+                for cut in self._sharing.cuts(number, dimension)
+                if cut.near(shares, self._delta)
+            ]
+        return self._cuts_of[number]
 
-    def _strips(self, tasks: Sequence[int], cut: Cut, held: Held) -> Strips | None:
-        block = self._channel_block if cut.axis == CHANNELS else 1
-        return strips_of(self._problem, tasks, cut, held, block)
+    def _chained(self, chain: Strips, cut: Cut, state: Reached) -> Iterable[Strips]:
+        """Longer and longer chains, as long as each task saves more than it costs."""
+        sharing, problem = self._sharing, self._problem
+        while len(chain.tasks) < self._longest and self._continues(chain.tasks[-1]):
+            following = chain.tasks[-1] + 1
+            cut = replace(cut, axis=axis_of(problem.graph, problem.graph.tasks[following], "H"))
+            end = problem.graph.tasks[chain.tasks[-1]].outputs[0]
+            made = chain.made(problem)
+            between = {end: tuple((device, box) for name, device, box in made if name == end)}
+            longer = sharing.strips((*chain.tasks, following), cut, state.held)
+            apart = sharing.strips((following,), cut, between)
+            if longer is None or apart is None:
+                return
+            if chain.seconds + apart.seconds < longer.seconds:
+                return
+            yield longer
+            chain = longer
 
-    def _continues(self, tasks: Sequence[int]) -> bool:
-        """Whether the task behind a chain may join it: it alone reads the chain's end, and nothing
+    def _continues(self, last: int) -> bool:
+        """Whether the task behind one may join its chain: it alone reads the end of it, and nothing
         else; and rows of it can be computed by themselves."""
-        graph, following = self._problem.graph, tasks[-1] + 1
-        if following == len(self._problem.tasks):
+        graph, following = self._problem.graph, last + 1
+        if following == len(graph.tasks):
             return False
-        end, task = graph.tasks[tasks[-1]], graph.tasks[following]
-        alone = end.outputs[1:] == () and end.outputs[0] not in graph.outputs
-        alone = alone and len(graph.readers[end.outputs[0]]) == 1
-        cuts = cuts_of(graph, task, (ROWS,), 2, 2)
-        return alone and task.inputs == end.outputs and any(c.axis == ROWS for c in cuts)
+        end, task = graph.tasks[last], graph.tasks[following]
+        inside = end.outputs[1:] == () and end.outputs[0] not in graph.outputs
+        inside = inside and graph.readers[end.outputs[0]] == (task,)
+        return inside and task.inputs == end.outputs and bool(self._sharing.cuts(following, "H"))

@@ -11,7 +11,7 @@ from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
 from coexec.ir.stitch import missing
 from coexec.plans.plan import Plan
-from coexec.plans.schedule import Part, Schedule, Segment, Supply, Transfer
+from coexec.plans.schedule import Part, Schedule, Segment, Supply, Transfer, as_made
 from coexec.system.hardware import Place
 
 __all__ = ["derive", "stepwise"]
@@ -279,7 +279,7 @@ def _transfers(
     moved: set[tuple[str, Region, Place]] = set()
     for (index, (name, region)), supplied in supplies.items():
         place = segments[index].place
-        as_it_is = len(supplied) == 1 and supplied[0].made == region
+        as_it_is = as_made(supplied, region)
         for supply in supplied:
             if segments[supply.segment].place == place:
                 continue

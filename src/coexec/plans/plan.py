@@ -237,7 +237,8 @@ def _verify_memory(plan: Plan, graph: Graph, system: System) -> None:
 
 
 def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> None:
-    """Regions inside the output, of which none is given twice, that hold all that is needed.
+    """Regions inside the output, of which none is given twice, that hold all that is needed, and
+    each of which can be computed by itself.
 
     They may overlap: rows that two pieces need are cheaper to compute twice than to hand over. And
     what neither the caller nor a piece of a reader needs, nobody has to compute.
@@ -248,6 +249,8 @@ def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Gra
         if not fits or not whole.contains(region) or (region.size == 0 and whole.size > 0):
             raise PlanError(f"the plan computes {region} of {task.name!r}, whose output is "
                             f"{whole}; make a new one with coexec plan")  # fmt: skip
+        if region != whole:
+            needed_inputs(graph, task, region)  # refuses what cannot be divided so
     if len(set(regions)) < len(regions):
         twice = next(r for r in regions if regions.count(r) > 1)
         raise PlanError(f"the plan computes {twice} of {task.name!r} twice; let one device do it, "

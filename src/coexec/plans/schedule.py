@@ -10,6 +10,7 @@ from functools import cached_property
 
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
+from coexec.ir.stitch import in_sequence
 from coexec.system.hardware import Place
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Segment",
     "Supply",
     "Transfer",
+    "as_made",
     "by_device",
     "ended_before",
 ]
@@ -86,6 +88,11 @@ class Supply:
     """What of it is read."""
 
 
+def as_made(supplies: Sequence[Supply], region: Region) -> bool:
+    """Whether one segment makes exactly ``region``, so that nothing has to be put together."""
+    return [supply.made for supply in supplies] == [region]
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Everything that is derived from a plan."""
@@ -102,6 +109,20 @@ class Schedule:
     def by_device(self) -> Mapping[str, tuple[int, ...]]:
         """Indices of the segments of each device that has some, in order."""
         return by_device(self.segments)
+
+    def stitched_bytes(self, segment: Segment) -> int:
+        """Of what a segment reads, what has to be put together from boxes: not what another makes
+        as it is read, nor what others can write side by side."""
+        found = 0
+        for name, region in segment.reads:
+            supplies = self.supplies.get((segment.index, (name, region)), ())
+            tensor = self.graph.tensors[name]
+            fed = not supplies and region == tensor.whole
+            whole = all(s.box == s.made for s in supplies) and region == tensor.whole
+            in_place = whole and in_sequence((s.made for s in supplies), region)
+            if not (fed or as_made(supplies, region) or in_place):
+                found += region.size * tensor.item_bytes
+        return found
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -1,10 +1,12 @@
 """A planner's answer that divides tasks: strips, each on a device."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
+from coexec.errors import PlanError
 from coexec.ir.graph import Piece
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
@@ -12,16 +14,27 @@ from coexec.problem.building import build_plan
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 from coexec.system.hardware import Place
+from coexec.timing.clock import launched_s
 from coexec.timing.simulate import simulate
 
 __all__ = ["Division", "best_of", "planned"]
 
 
-class _Shared(Protocol):
-    """Pieces of each device."""
+class _HasPieces(Protocol):
+    """What one device computes in one go."""
 
     @property
-    def pieces(self) -> Sequence[Sequence[Piece]]: ...
+    def device(self) -> int: ...
+
+    @property
+    def pieces(self) -> Sequence[Piece]: ...
+
+
+class _HasShares(Protocol):
+    """What devices compute at a time."""
+
+    @property
+    def shares(self) -> Sequence[_HasPieces]: ...
 
 
 class Division(NamedTuple):
@@ -32,26 +45,43 @@ class Division(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
     """Options that the planner has chosen itself, where none were given."""
 
+    seconds: float | None = None
+    """Until it has ended, in the simulator, if that is known."""
+
     @classmethod
-    def of(cls, problem: Problem, strips: Iterable[_Shared]) -> Self:
-        """Strips one behind the other."""
+    def of(cls, problem: Problem, steps: Iterable[_HasShares]) -> Self:
+        """Steps one behind the other."""
         order: list[list[Piece]] = [[] for _ in problem.devices]
-        for each in strips:
-            for device, own in enumerate(each.pieces):
-                order[device] += own
+        for step in steps:
+            for share in step.shares:
+                order[share.device] += share.pieces
+        return cls(order)
+
+    @classmethod
+    def undivided(cls, problem: Problem, found: Solution) -> Self:
+        """A plan of whole tasks."""
+        order: list[list[Piece]] = [[] for _ in problem.devices]
+        for task in found.sequence:
+            piece = problem.graph.whole_piece(problem.graph.tasks[task])
+            order[found.assignment[task]].append(piece)
         return cls(order)
 
 
-def best_of(problem: Problem, found: Division) -> Division:
-    """``found``, or all of the model on one device where that is quicker."""
+def best_of(problem: Problem, found: Iterable[Division]) -> Division:
+    """The quickest of some divisions, or all of the model on one device where that is quicker."""
+    timed = [each._replace(seconds=_simulated_s(problem, each)) for each in found]
+    return min((*timed, *_alone(problem)), key=lambda each: each.seconds or 0.0)
+
+
+def _alone(problem: Problem) -> Iterable[Division]:
+    """All of the model on one device: one launch."""
     graph = problem.graph
     wholes = [graph.whole_piece(task) for task in graph.tasks]
-    alone = [
-        Division([wholes if d == device else [] for d in problem.devices])
-        for device in problem.devices
-        if all(row[device] < inf for row in problem.latency_s)
-    ]
-    return min((found, *alone), key=lambda each: _simulated_s(problem, each))
+    for device in problem.devices:
+        tasks_s = [row[device] for row in problem.latency_s]
+        if inf not in tasks_s:
+            order = [wholes if d == device else [] for d in problem.devices]
+            yield Division(order, seconds=launched_s(tasks_s, problem.launches_s[device]))
 
 
 def planned(problem: Problem, found: Division, planner: str, options: Mapping[str, Any]) -> Plan:
@@ -60,19 +90,34 @@ def planned(problem: Problem, found: Division, planner: str, options: Mapping[st
     solution = _undivided(problem, found)
     if solution is not None:
         return build_plan(problem, solution, planner, options)
-    seconds = _simulated_s(problem, found)
+    seconds = _simulated_s(problem, found) if found.seconds is None else found.seconds
     return _plan(problem, found, Provenance(planner, dict(options), found.status, seconds))
 
 
 def _undivided(problem: Problem, found: Division) -> Solution | None:
-    """The division as whole tasks in their order, if it is one."""
+    """The division as whole tasks, if it is one."""
     graph = problem.graph
     number_of = {graph.whole_piece(task): i for i, task in enumerate(graph.tasks)}
     orders = [[number_of.get(piece, -1) for piece in own] for own in found.order]
-    if any(-1 in order or order != sorted(order) for order in orders):
+    if any(-1 in order for order in orders):
         return None
     device_of = {task: device for device, order in enumerate(orders) for task in order}
-    return Solution([device_of[t] for t in problem.tasks], problem.tasks, status=found.status)
+    sequence = _merged(problem, orders)
+    return Solution([device_of[t] for t in problem.tasks], sequence, status=found.status)
+
+
+def _merged(problem: Problem, orders: Sequence[Sequence[int]]) -> list[int]:
+    """All tasks, those of each device in its order, none before its predecessors."""
+    done: dict[int, None] = {}
+    left = [deque(order) for order in orders]
+    while any(left):
+        before = len(done)
+        for own in left:
+            while own and done.keys() >= set(problem.predecessors[own[0]]):
+                done[own.popleft()] = None
+        if len(done) == before:
+            raise PlanError("the division has a deadlock: each device waits for another one")
+    return list(done)
 
 
 def _simulated_s(problem: Problem, found: Division) -> float:

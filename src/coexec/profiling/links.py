@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
@@ -13,8 +14,10 @@ from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
+from coexec.frontend.dialect import as_it_lies
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.synthetic import products
+from coexec.ir.graph import Tensor
 from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Segment
 from coexec.profiling.store import Measurement
@@ -24,7 +27,7 @@ from coexec.system.hardware import Place
 from coexec.timing.trace import Span
 from coexec.zoo.builder import Builder
 
-__all__ = ["crossing", "launch_overhead", "wake_up"]
+__all__ = ["crossing", "launch_overhead", "stitching", "wake_up"]
 
 _CHAIN = 40
 _RUNS = 10
@@ -32,6 +35,8 @@ _QUICK, _LONG = 128, 384
 """Sizes of square products: one worth the work of several threads, and one that takes long enough
 for another device to fall asleep. A thread that has slept for a while takes longer to wake up."""
 
+_STITCHED = 56
+"""Height and width of a feature map that is put together."""
 _LAYERS, _CHANNELS = 24, 128
 _MAPS = ((16, 3), (48, 1))
 """Height and width of feature maps and of filters: few and many bytes for the same work."""
@@ -55,6 +60,23 @@ def launch_overhead(engine: OpenEngine) -> Measurement:
                 busy_s.append(math.fsum(s.duration_s for s in recorder.trace().of("compute")))
             seconds.append((busy_s[0] - busy_s[1]) / (_CHAIN - 1))
     return Measurement.of([max(s, 0.0) for s in seconds[_RUNS:]])
+
+
+def stitching(engine: OpenEngine) -> Measurement:
+    """Seconds of each byte of a feature map that is put together from two boxes of rows."""
+    shape = (1, _CHANNELS, _STITCHED, _STITCHED)
+    layout = engine.dialect.block
+    tensor = Tensor("stitched", shape, "float32")
+    target = engine.allocate(tensor)
+    halves = [tensor.whole.with_axis(2, 0, _STITCHED // 2),
+              tensor.whole.with_axis(2, _STITCHED // 2, _STITCHED)]  # fmt: skip
+    boxes = [(as_it_lies(np.zeros(half.shape, np.float32), layout), half) for half in halves]
+    seconds = []
+    for _ in range(3 * _RUNS):
+        began_s = time.perf_counter()
+        engine.fill(target, boxes, layout)
+        seconds.append((time.perf_counter() - began_s) / tensor.size_bytes)
+    return Measurement.of(seconds[_RUNS:])
 
 
 def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:

@@ -13,6 +13,7 @@ from functools import cached_property
 from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Predictor
 from coexec.costs.estimated import estimated_s
+from coexec.costs.predictor import LatencyPredictor, surest
 from coexec.costs.scaled import scaled
 from coexec.costs.table import Basis, CostTable
 from coexec.engines.base import OpenEngine
@@ -20,11 +21,12 @@ from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
-from coexec.profiling.links import crossing, launch_overhead, wake_up
+from coexec.profiling.links import crossing, launch_overhead, stitching, wake_up
 from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, part_of, sweep
 from coexec.profiling.traffic import Quiet
+from coexec.profiling.trained import trained_predictor
 from coexec.runtime.executor import Waiting
 from coexec.system.hardware import Link, Place, System
 
@@ -47,16 +49,21 @@ class Profiler:
         progress: Progress | None = None,
         waiting: Waiting = "passive",
         quiet: Quiet | None = None,
-        predictor: Predictor = scaled,
+        predictor: Predictor | None = None,
+        purpose: str = "",
     ) -> None:
         """
         Args:
             fresh: measure everything again and replace what is stored.
             waiting: how the threads of two devices will wait for each other.
             quiet: measure only while another process is not asked for anything.
-            predictor: asked for tasks that the store does not hold.
+            predictor: asked for tasks that the store does not hold. None: the surer one of `scaled`
+                and of the place's own, if that was trained.
+            purpose: what is stored under it does not count as a profile of the place.
         """
+        self._purpose = purpose
         self._predictor = predictor
+        self._trained: dict[str, LatencyPredictor | None] = {}
         self._launches_s: dict[str, float] = {}
         self._quiet = quiet
         self._waiting: Waiting = waiting
@@ -77,7 +84,7 @@ class Profiler:
         times: dict[Place, _Times] = {}
         by_key: dict[str, _Times] = {}
         for engine in self._engines:
-            key = _key(engine)
+            key = self._key(engine)
             if key not in by_key:
                 by_key[key] = self._times(_Tasks(compiler, self._devices, engine, home))
             times[engine.place] = by_key[key]
@@ -87,6 +94,10 @@ class Profiler:
             {at: infinite | {n: s for n, (s, _) in found.items()} for at, found in times.items()},
             {e.place: self._launch_s(e) for e in self._engines},
             {at: {n: basis for n, (_, basis) in found.items()} for at, found in times.items()},
+            {e.place: self._stitch_byte_s(e) for e in self._engines},
+            predictors={
+                e.place: found for e in self._engines if (found := self._trained_on(e)) is not None
+            },
         )
 
     @property
@@ -106,7 +117,7 @@ class Profiler:
 
     def _times(self, tasks: "_Tasks") -> _Times:
         """Of the tasks that the engine runs: measured, or predicted where that decides nothing."""
-        key = _key(tasks.engine)
+        key = self._key(tasks.engine)
         stored = {} if self._fresh else self._store.read(key)
         operators = only_operators(tasks.graph, tasks.own, stored)
         view = None if operators is None else self._view(tasks, operators, stored)
@@ -130,7 +141,20 @@ class Profiler:
     ) -> Outlook:
         steps = steps_of(tasks.graph, tasks.own, operators)
         launch_s = self._launch_s(tasks.engine)
-        return outlook(tasks.graph, steps, stored, self._predictor, _key(tasks.engine), launch_s)
+        predictor = self._predictor
+        if predictor is None:
+            trained = self._trained_on(tasks.engine)
+            predictor = scaled if trained is None else surest(scaled, trained)
+        return outlook(tasks.graph, steps, stored, predictor, self._key(tasks.engine), launch_s)
+
+    def _key(self, engine: OpenEngine) -> str:
+        return f"{engine.device.key(engine.info.name)}{self._purpose}"
+
+    def _trained_on(self, engine: OpenEngine) -> LatencyPredictor | None:
+        key = self._key(engine)
+        if key not in self._trained:
+            self._trained[key] = trained_predictor(engine, self._store)
+        return self._trained[key]
 
     def _measured(self, tasks: "_Tasks", view: Outlook) -> dict[str, Measurement] | None:
         """At least the tasks that decide; None if no made-up inputs suit the model.
@@ -170,11 +194,15 @@ class Profiler:
         return None
 
     def _launch_s(self, engine: OpenEngine) -> float:
-        key = _key(engine)
+        key = self._key(engine)
         if key not in self._launches_s:
             (seconds,) = self._cached(key, ["launch"], lambda: [launch_overhead(engine)])
             self._launches_s[key] = seconds
         return self._launches_s[key]
+
+    def _stitch_byte_s(self, engine: OpenEngine) -> float:
+        (seconds,) = self._cached(self._key(engine), ["stitching"], lambda: [stitching(engine)])
+        return seconds
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
@@ -183,7 +211,7 @@ class Profiler:
 
     def _link(self, source: OpenEngine, target: OpenEngine) -> Link:
         ends = source.device.name, target.device.name
-        key = f"{_key(source)} -> {_key(target)}"
+        key = f"{self._key(source)} -> {self._key(target)}"
         how = "" if self._waiting == "passive" else ", active"
         if source.memory == target.memory:
             (latency_s,) = self._cached(
@@ -208,10 +236,6 @@ class Profiler:
             known = dict(zip(signatures, measure(), strict=True))
             self._store.write(key, known)
         return [known[signature].seconds for signature in signatures]
-
-
-def _key(engine: OpenEngine) -> str:
-    return engine.device.key(engine.info.name)
 
 
 class _Tasks:

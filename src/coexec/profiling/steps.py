@@ -11,7 +11,7 @@ from coexec.ir.graph import Graph, Task
 from coexec.ir.signature import family_of
 from coexec.profiling.store import Measurement
 
-__all__ = ["Outlook", "Step", "only_operators", "outlook", "steps_of"]
+__all__ = ["Outlook", "Step", "measured_as", "only_operators", "outlook", "steps_of"]
 
 _DECIDES = 0.01
 """Share of the whole model that the errors of all equal tasks may come to. A plan is worth running
@@ -36,6 +36,17 @@ class Step:
     def signature(self) -> str:
         """Equal for tasks that take equally long."""
         return f"{self.task.signature}{_BEHIND}{self.operators}"
+
+
+def measured_as(stored: Mapping[str, Measurement]) -> dict[str, dict[str, float]]:
+    """By signature of a task, the seconds of each form in which the engine ran it: by the types of
+    its operators."""
+    found: dict[str, dict[str, float]] = {}
+    for signature, measurement in stored.items():
+        task, behind, operators = signature.rpartition(_BEHIND)
+        if behind:
+            found.setdefault(task, {})[operators] = measurement.seconds
+    return found
 
 
 def steps_of(graph: Graph, tasks: Iterable[Task], operators: Mapping[str, str]) -> list[Step]:

@@ -1,11 +1,12 @@
-"""Measured times, kept in one sqlite file: by what was measured, and on what."""
+"""Measured times, and what was learnt of them, in one sqlite file: by what was measured, and on
+what."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import xxhash
@@ -24,7 +25,8 @@ _REFUSED = frozenset({
     sqlite3.SQLITE_NOMEM,
 })  # fmt: skip
 """Errors of sqlite that say nothing against the content of the file."""
-_SCHEMA = """
+_SCHEMAS = (
+    """
 CREATE TABLE IF NOT EXISTS measurement (
     device TEXT NOT NULL,      -- hardware.Device.key, or two of them for a link
     signature TEXT NOT NULL,   -- what was measured
@@ -37,7 +39,18 @@ CREATE TABLE IF NOT EXISTS measurement (
     checksum TEXT NOT NULL,    -- of all the above
     PRIMARY KEY (device, signature)
 ) WITHOUT ROWID
-"""
+""",
+    """
+CREATE TABLE IF NOT EXISTS predictor (
+    device TEXT NOT NULL,      -- hardware.Device.key
+    kind TEXT NOT NULL,        -- of kernel
+    numbers TEXT NOT NULL,     -- see coexec.costs.predictor
+    checksum TEXT NOT NULL,
+    PRIMARY KEY (device, kind)
+) WITHOUT ROWID
+""",
+)
+_TABLES = ("measurement", "predictor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +97,12 @@ class ProfileStore:
         try:
             # What is not text is damaged, and its checksum says so.
             db.text_factory = lambda raw: raw.decode(errors="replace")
-            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'measurement'").fetchone():
+            there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            if not there.issuperset(_TABLES):
                 with db:
-                    db.execute(_SCHEMA)
-            db.execute("SELECT * FROM measurement LIMIT 1").fetchone()
+                    _make_tables(db)
+            for table in _TABLES:
+                db.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
         except BaseException:
             db.close()
             raise
@@ -103,7 +118,7 @@ class ProfileStore:
         with suppress(sqlite3.Error):
             if before is not None and refused:
                 before.backup(memory)
-        memory.execute(_SCHEMA)
+        _make_tables(memory)
         if before is not None:
             before.close()
         found = memory
@@ -118,30 +133,55 @@ class ProfileStore:
 
     def read(self, device: str) -> dict[str, Measurement]:
         """All measurements on a device, by signature."""
-        query = "SELECT * FROM measurement WHERE device = ?"
-        try:
-            rows = self._db.execute(query, (device,)).fetchall()
-        except sqlite3.Error as error:
-            self._db = self._replacement(error, self._db)
-            return {}
-        whole = (row for row in rows if row[-1] == _checksum(*row[:-1]))
         return {
             signature: Measurement(seconds, spread, samples, family, Work(macs, moved_bytes))
-            for _, signature, seconds, spread, samples, family, macs, moved_bytes, _ in whole
-        }
+            for _, signature, seconds, spread, samples, family, macs, moved_bytes
+            in self._rows("measurement", device)
+        }  # fmt: skip
+
+    def read_predictor(self, device: str) -> dict[str, str]:
+        """What was trained on a device: numbers as text by kind of kernel; empty if nothing was."""
+        return {kind: numbers for _, kind, numbers in self._rows("predictor", device)}
+
+    def trained(self) -> list[str]:
+        """The devices that a predictor was trained on."""
+        rows = self._found("SELECT DISTINCT device FROM predictor ORDER BY device")
+        return [device for (device,) in rows]
+
+    def _rows(self, table: str, device: str) -> list[tuple[Any, ...]]:
+        """The sound rows of a device, without their checksums."""
+        rows = self._found(f"SELECT * FROM {table} WHERE device = ?", device)
+        return [row[:-1] for row in rows if row[-1] == _checksum(*row[:-1])]
+
+    def _found(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            self._db = self._replacement(error, self._db)
+            return []
 
     def write(self, device: str, measured: Mapping[str, Measurement]) -> None:
         """Add or replace measurements, all or none."""
-        values = [
+        self._insert("measurement", [
             (device, s, m.seconds, m.spread, m.samples, m.family, *m.work)
             for s, m in measured.items()
-        ]
-        rows = [(*row, _checksum(*row)) for row in values]
+        ])  # fmt: skip
+
+    def write_predictor(self, device: str, kinds: Mapping[str, str]) -> None:
+        """Replace what was trained on a device, all or nothing: numbers as text by kind."""
+        rows = [(device, kind, numbers) for kind, numbers in kinds.items()]
+        self._insert("predictor", rows, "DELETE FROM predictor WHERE device = ?", device)
+
+    def _insert(
+        self, table: str, rows: Sequence[tuple[str | float, ...]], before: str = "", *values: str
+    ) -> None:
+        """Add or replace rows, all or none, behind the statement ``before``."""
+        checked = [(*row, _checksum(*row)) for row in rows]
         try:
-            _insert(self._db, rows)
+            _insert(self._db, table, checked, before, values)
         except sqlite3.Error as error:
             self._db = self._replacement(error, self._db)
-            _insert(self._db, rows)
+            _insert(self._db, table, checked, before, values)
 
     def close(self) -> None:
         self._db.close()
@@ -153,10 +193,21 @@ class ProfileStore:
         self.close()
 
 
-def _insert(db: sqlite3.Connection, rows: Sequence[tuple[str | float, ...]]) -> None:
-    values = ", ".join("?" * 9)
+def _make_tables(db: sqlite3.Connection) -> None:
+    for schema in _SCHEMAS:
+        db.execute(schema)
+
+
+def _insert(
+    db: sqlite3.Connection, table: str, rows: Sequence[tuple[str | float, ...]], before: str,
+    values: Sequence[str],
+) -> None:  # fmt: skip
     with db:
-        db.executemany(f"INSERT OR REPLACE INTO measurement VALUES ({values})", rows)
+        if before:
+            db.execute(before, values)
+        if rows:
+            places = ", ".join("?" * len(rows[0]))
+            db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
 
 
 def _checksum(*values: str | float) -> str:

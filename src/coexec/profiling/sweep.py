@@ -55,7 +55,8 @@ class Part:
 def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
     """The tasks at these positions alone.
 
-    What they read of other tasks becomes an input. None if one of these may decide by its values
+    What they read of other tasks becomes an input; what the model returns stays an output, for it
+    may have no memory before it is computed. None if one of these may decide by its values
     what an operator does (indices, sizes, conditions): random ones would not suit.
     """
     compiled = whole.compiled
@@ -69,7 +70,8 @@ def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
         replace(compiled.segments[i], index=index, after=(index - 1,) if index else ())
         for index, i in enumerate(chosen)
     )
-    part = CompiledPlan(tuple(inputs.values()), (), {}, {}, segments, (), modules)
+    outputs = tuple(tensor for tensor in compiled.outputs if tensor.name in made)
+    part = CompiledPlan(tuple(inputs.values()), outputs, {}, {}, segments, (), modules)
     return Part([whole.tasks[i] for i in chosen], part)
 
 

@@ -4,13 +4,14 @@ In the host's memory, tensors with disjoint lifetimes share buffers, and what se
 side and others read as one lies in one buffer: nobody has to put it together.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from coexec.frontend.module import Array, GatheredBox, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
+from coexec.ir.stitch import in_sequence
 from coexec.memory.reuse import Lifetime, share
 from coexec.plans.schedule import ended_before
 from coexec.runtime.installation import Installation
@@ -104,7 +105,8 @@ def _buffers(
         if buffer is None:
             buffer = _Buffer(tensor)
             found.append(buffer)
-            if _side_by_side(boxes, tensor, made) and of.keys().isdisjoint(b.value for b in boxes):
+            free = of.keys().isdisjoint(box.value for box in boxes)
+            if free and _side_by_side(boxes, tensor, made, installed):
                 joined[boxes] = buffer
                 buffer.values = {box.value: box.put for box in boxes}
                 of |= dict.fromkeys(buffer.values, buffer)
@@ -138,21 +140,21 @@ def _note_use(
 
 
 def _side_by_side(
-    boxes: Iterable[GatheredBox], tensor: Tensor, made: Mapping[str, tuple[int, Tensor]]
-) -> bool:
-    """Whether these values, each as a whole, lie one behind the other in ``tensor``: so they do
-    along the first axis that is longer than one."""
-    axis = next((a for a, size in enumerate(tensor.shape) if size > 1), 0)
-    whole = tensor.whole
-    at = 0
+    boxes: Sequence[GatheredBox], tensor: Tensor, made: Mapping[str, tuple[int, Tensor]],
+    installed: Installation,
+) -> bool:  # fmt: skip
+    """Whether these values, each as a whole, lie one behind the other in ``tensor``, where their
+    engines can write them."""
+    if not in_sequence((box.put for box in boxes), tensor.whole):
+        return False
+    start_bytes = 0
     for box in sorted(boxes, key=lambda box: box.put.start):
         if box.value not in made or box.taken != made[box.value][1].whole:
             return False
-        start, stop = box.put.start[axis], box.put.stop[axis]
-        if start != at or box.put.with_axis(axis, 0, whole.stop[axis]) != whole:
+        if start_bytes % installed.home[box.value].alignment:
             return False
-        at = stop
-    return at == whole.stop[axis]
+        start_bytes += box.put.size * tensor.item_bytes
+    return True
 
 
 def _arrays(installed: Installation, buffers: list[_Buffer]) -> Iterable[Array]:

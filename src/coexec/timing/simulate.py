@@ -14,13 +14,14 @@ __all__ = ["VirtualClock", "flows", "segment_s", "simulate"]
 
 
 def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
-    """Seconds of one segment: its pieces, started once."""
+    """Seconds of one segment: what it reads put together, and its pieces, started once."""
     graph = schedule.graph
     pieces_s = [
         cost.piece_s(graph, graph.task[piece.task], piece.region, segment.place)
         for piece in segment.pieces
     ]
-    return launched_s(pieces_s, cost.launch_s(segment.place))
+    stitched_s = cost.stitch_s(schedule.stitched_bytes(segment), segment.place)
+    return stitched_s + launched_s(pieces_s, cost.launch_s(segment.place))
 
 
 def simulate(schedule: Schedule, cost: CostModel, system: System, requests: int = 1) -> Trace:

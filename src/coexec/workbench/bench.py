@@ -109,6 +109,15 @@ class Workbench:
             )  # fmt: skip
             return profiler.cost(self.compiler), profiler.system()
 
+    @property
+    def untrained(self) -> list[str]:
+        """A line for each device without a latency predictor, for people."""
+        from coexec.profiling.store import ProfileStore
+        from coexec.profiling.trained import untrained
+
+        with ProfileStore(self.cache.root) as store:
+            return untrained([device.first for device in self.devices], store)
+
     def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
         """A verified plan. One device needs no profile."""
         _check_planner(planner, options or {})

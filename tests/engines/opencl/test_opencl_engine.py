@@ -258,7 +258,7 @@ def test_out_of_memory_names_the_amount(gpu: str, monkeypatch: pytest.MonkeyPatc
 
     from coexec.ir.graph import Tensor
 
-    (device,) = open_devices([gpu], opencl_options())
+    (device,) = open_devices([gpu], opencl_options(memory="own"))
 
     def full(*_: object, **__: object) -> None:
         raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")

@@ -8,12 +8,14 @@ from typing import Any
 
 import onnxruntime as ort
 
+from coexec.costs.base import Workload
 from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
 from coexec.frontend.dialect import Dialect
 from coexec.frontend.module import Array, Module
 from coexec.frontend.values import has_foreign, ort_value, run_session
+from coexec.ir.graph import Operator, Tensor
 from coexec.ort import OrtSession, as_ours, raised_by_ort
 from coexec.system.hardware import Device, EngineInfo
 
@@ -45,6 +47,13 @@ class CpuCluster(OpenEngine):
         from coexec.engines.onnxruntime.dialect import dialect
 
         return dialect()
+
+    def workload(
+        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
+    ) -> Workload:
+        from coexec.engines.onnxruntime.workloads import workload
+
+        return workload(operators, tensors, compiled, self.dialect.block)
 
     def compile(self, module: Module) -> "OrtProgram":
         return OrtProgram(module, self.options(), self.device.name)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coexec.engines.opencl.kernels.base import Context, Node, Value
+from coexec.engines.opencl.kernels.border import BORDERS
 from coexec.engines.opencl.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.opencl.kernels.transpose import permutation
 from coexec.engines.opencl.network import Network
@@ -17,7 +18,7 @@ from coexec.engines.opencl.network import Network
 __all__ = ["Aliases", "Location", "alias"]
 
 _VIEWS = frozenset(
-    {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+    {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", *BORDERS}
 )
 
 
@@ -146,8 +147,8 @@ def _offset(part: Value, whole: Value, cuts: Iterable[AxisSlice]) -> int | None:
 def _same_sequence(a: Value, b: Value) -> bool:
     if a.dtype != b.dtype:
         return False
-    if a.block and b.block and a.shape[:2] == b.shape[:2]:
-        return math.prod(a.shape) == math.prod(b.shape)
+    if a.block and a.block == b.block and a.shape[0] == b.shape[0] and a.slices == b.slices:
+        return a.items == b.items
     return _dense(a) and _dense(b)
 
 

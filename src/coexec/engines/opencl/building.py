@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from coexec.engines.opencl.aliasing import Aliases, alias
 from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.ends import Ends
 from coexec.engines.opencl.images import Extent, stored_as_images
 from coexec.engines.opencl.kernels import KERNELS
 from coexec.engines.opencl.kernels.base import Chooser, Context, KernelLaunch, Value
@@ -38,16 +39,25 @@ class Build:
     """Tensors between launches that lie in images and not in buffers."""
 
 
-def build(module: Module, arch: Architecture, chooser: Chooser | None = None) -> Build:
+def build(
+    module: Module, arch: Architecture, chooser: Chooser | None = None, on_arrays: bool = False
+) -> Build:
     """Generate the kernels of a module.
 
-    ``chooser`` picks among variants of a kernel; without one, rules do.
+    Args:
+        chooser: picks among variants of a kernel; without one, rules do.
+        on_arrays: inputs and outputs lie as the host's arrays do, in the layouts of the module; if
+            not, as they lie inside of programs.
 
     Raises:
         ValueError: an operator without a kernel; `why_not` says so before.
     """
     network = clean_up(read_network(module))
-    context = Context(arch, network.tensors, network.constants, chooser=chooser)
+    ends = Ends(network, module.layouts, arch) if on_arrays else None
+    if ends is not None:
+        network = ends.network()
+    blocks, outer = ({}, {}) if ends is None else (ends.blocks, ends.outer)
+    context = Context(arch, network.tensors, network.constants, blocks, chooser=chooser)
     aliases, done = alias(network, context)
     launches: list[KernelLaunch] = []
     tasks: list[str] = []
@@ -59,7 +69,8 @@ def build(module: Module, arch: Architecture, chooser: Chooser | None = None) ->
             raise ValueError(f"there is no kernel for {node.operator.op_type}")
         made = kernel.launches(node, context)
         launches += made
-        tasks += [node.operator.outputs[0]] * len(made)
+        made_name = node.operator.outputs[0]
+        tasks += [outer.get(made_name, made_name)] * len(made)
     external = {*network.inputs, *network.outputs}
     launches, images = stored_as_images(launches, aliases, external, arch)
     scratch = _scratch(launches, aliases, network, context)

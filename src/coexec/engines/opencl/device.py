@@ -1,8 +1,13 @@
 """OpenCL on one device: a GPU, or CPU cores."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from coexec.costs.base import Workload
 from coexec.engines.base import AfterFork, OpenEngine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
@@ -12,28 +17,32 @@ from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.engine import Options
 from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.kernels import why_not
 from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, KernelLaunch
+from coexec.engines.opencl.kernels.border import blocks_dialect
 from coexec.engines.opencl.measuring import Measuring
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rule
+from coexec.engines.opencl.workloads import workload
 from coexec.errors import DeviceError, ExecutionError, first_line
-from coexec.frontend.dialect import PLAIN, Layout
+from coexec.frontend.dialect import PLAIN, Dialect, Layout
 from coexec.frontend.module import Array, Module
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo
 from coexec.timing.trace import Detail
 
-__all__ = ["OpenClDevice"]
+__all__ = ["OpenClCores", "OpenClDevice"]
 
 
-class OpenClDevice(OpenEngine):
-    """A GPU, or CPU cores, with kernels generated for it."""
+class _Kernels(OpenEngine):
+    """A processor with kernels generated for it, wherever its tensors lie."""
 
     after_fork: AfterFork = "lost"
+    _memory: DeviceMemory | HostArrays
 
     def __init__(
         self,
@@ -57,7 +66,7 @@ class OpenClDevice(OpenEngine):
         self._queue = DeviceQueue(
             device.name, self.arch, self.binaries, context, OPTIONS, waits_actively
         )
-        self._memory = DeviceMemory(self._queue, found.unified)
+        self._unified = found.unified
         self._tuning = options.tuning
         self._measuring: Measuring | None = None
         if options.tuning == "exhaustive":
@@ -78,15 +87,39 @@ class OpenClDevice(OpenEngine):
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return why_not(op, tensors)
 
+    def workload(
+        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
+    ) -> Workload:
+        return workload(operators, tensors, self.arch)
+
     def compile(self, module: Module) -> OpenClProgram:
         try:
-            built = build(module, self.arch, self._chooser)
+            on_arrays = isinstance(self._memory, HostArrays)
+            built = build(module, self.arch, self._chooser, on_arrays)
         except (ValueError, KeyError) as error:
             names = ", ".join(t.name for t in module.outputs)
             raise DeviceError(f"{self.device.name} cannot compile what makes {names}: "
                               f"{first_line(error)}; run that part elsewhere with another "
                               f"plan") from error  # fmt: skip
         return OpenClProgram(built, self._memory, self._group_of)
+
+    def start_timing(self) -> None:
+        self._queue.start_timing()
+
+    def stop_timing(self) -> Sequence[Detail]:
+        return self._queue.stop_timing()
+
+    def close(self) -> None:
+        self._queue.finish()
+        self._binding = None  # its cores are free for another device
+
+
+class OpenClDevice(_Kernels):
+    """A GPU, or cores, with tensors in memory of its own, in the layout of its kernels."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._memory: DeviceMemory = DeviceMemory(self._queue, self._unified)
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> DeviceTensor:
         value = Context(self.arch, {tensor.name: tensor}, {}).value(tensor.name)
@@ -109,12 +142,17 @@ class OpenClDevice(OpenEngine):
         with translated(self.device.name, f"sending {tensor.value.name!r}", ExecutionError):
             return self._memory.download(tensor)
 
-    def start_timing(self) -> None:
-        self._queue.start_timing()
 
-    def stop_timing(self) -> Sequence[Detail]:
-        return self._queue.stop_timing()
+class OpenClCores(_Kernels):
+    """CPU cores that compute on the host's arrays. Feature maps enter and leave programs in blocks
+    of channels where the other side has them, too."""
 
-    def close(self) -> None:
-        self._queue.finish()
-        self._binding = None  # its cores are free for another device
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.alignment = self.arch.block * np.dtype(np.float32).itemsize  # kernels write vectors
+        with translated(self.device.name, "trying whether it computes in the host's memory"):
+            self._memory = HostArrays(self._queue, self.alignment)
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        return blocks_dialect(self.arch)

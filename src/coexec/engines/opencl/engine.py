@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.errors import DeviceError
-from coexec.system.hardware import Device, EngineInfo
+from coexec.system.hardware import MAIN, Device, EngineInfo
 
 if TYPE_CHECKING:
     from coexec.engines.opencl.platforms import DeviceHandle
@@ -27,6 +27,9 @@ class Options:
     """Of work groups: "none", "fast" (by rule) or "exhaustive" (measured and remembered)."""
     storage: Literal["auto", "buffer", "image"] = "auto"
     """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
+    memory: Literal["auto", "own"] = "auto"
+    """On CPU cores kernels compute on the host's arrays, if those are 32-bit ("auto"); "own" keeps
+    tensors in memory of the device's own, to which they are copied."""
     runtime: str = ""
     """On CPU cores: a part of the name of the runtime to take. Empty: the first that works."""
 
@@ -67,18 +70,19 @@ class OpenCl(Engine):
         from coexec.engines.opencl.platforms import find
 
         found = find(device, options.runtime)
-        return EngineInfo(
-            self.name, f"{super().installed}, {found.driver}", f"{self.name} on {device.name}",
-            found.memory_bytes, options.precision,
-        )  # fmt: skip
+        on_arrays = found.on_cpu and options.memory == "auto" and options.precision == "fp32"
+        memory = MAIN if on_arrays else f"{self.name} on {device.name}"
+        version = f"{super().installed}, {found.driver}"
+        return EngineInfo(self.name, version, memory, found.memory_bytes, options.precision)
 
     def open(
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None
     ) -> OpenEngine:
-        from coexec.engines.opencl.device import OpenClDevice
+        from coexec.engines.opencl.device import OpenClCores, OpenClDevice
         from coexec.engines.opencl.platforms import find
 
-        return OpenClDevice(device, info, find(device, options.runtime), options, folder)
+        kind = OpenClCores if info.memory == MAIN else OpenClDevice
+        return kind(device, info, find(device, options.runtime), options, folder)
 
 
 def _cores(runtimes: "Sequence[DeviceHandle]") -> Processor:

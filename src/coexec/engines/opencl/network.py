@@ -14,8 +14,8 @@ from coexec.engines.opencl.kernels import FUSED_BEHIND
 from coexec.engines.opencl.kernels.base import Node
 from coexec.engines.opencl.kernels.expressions import OPERATORS as ELEMENTWISE
 from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE
-from coexec.frontend.group import operator_of
 from coexec.frontend.module import Array, Module
+from coexec.frontend.operators import operator_of
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["Network", "clean_up", "read_network"]

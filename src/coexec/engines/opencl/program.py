@@ -10,9 +10,10 @@ from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.scratch import ScratchMemory
-from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
+from coexec.engines.opencl.tensors import DeviceMemory
 from coexec.engines.opencl.tuner import rounded
 from coexec.errors import ExecutionError
 
@@ -23,7 +24,10 @@ class OpenClProgram:
     """The launches of a module on one device."""
 
     def __init__(
-        self, build: Build, memory: DeviceMemory, group_of: Callable[[KernelLaunch], Grid | None]
+        self,
+        build: Build,
+        memory: DeviceMemory | HostArrays,
+        group_of: Callable[[KernelLaunch], Grid | None],
     ) -> None:
         """``group_of``: work items that form a group; None leaves it to the driver."""
         self._build = build
@@ -44,9 +48,7 @@ class OpenClProgram:
         """For each launch, the result that it works on."""
         return self._build.tasks
 
-    def bind(
-        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
-    ) -> "_BoundLaunches":
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "_BoundLaunches":
         return _BoundLaunches(self, {**inputs, **outputs}, tuple(outputs))
 
     def _compile(self, binaries: Binaries, options: str) -> list[Any]:
@@ -92,9 +94,7 @@ class OpenClProgram:
         """Of the memory between the launches, as allocated."""
         return self._scratch.allocated_bytes
 
-    def buffer_of(
-        self, value: Value, tensors: Mapping[str, DeviceTensor]
-    ) -> tuple[Any, int | None]:
+    def buffer_of(self, value: Value, tensors: Mapping[str, Any]) -> tuple[Any, int | None]:
         """The buffer of a tensor and where it starts there, in scalars; or an image and None."""
         location = self._build.aliases.of(value.name)
         if location.root in tensors:
@@ -107,12 +107,14 @@ class OpenClProgram:
 
 class _BoundLaunches:
     def __init__(
-        self, program: OpenClProgram, tensors: dict[str, DeviceTensor], written: tuple[str, ...]
+        self, program: OpenClProgram, tensors: Mapping[str, Any], written: tuple[str, ...]
     ) -> None:
         self._program = program
-        self._tensors = tensors
+        self._memory: Any = program.memory
+        self._queue = program.queue
+        self._tensors = {n: self._memory.bound(given, None) for n, given in tensors.items()}
+        """As kernels take them."""
         self._written = written
-        self._memory, self._queue = program.memory, program.queue
         launches = program._build.launches
         self.calls: list[tuple[Any, Any, Any]] = []
         """Kernel, grid and group of each launch."""
@@ -151,10 +153,12 @@ class _BoundLaunches:
         kernel.set_arg(index + 1, np.int32(offset))
         return 2
 
-    def set_input(self, name: str, tensor: DeviceTensor) -> None:
-        if self._tensors.get(name) is tensor:
+    def set_input(self, name: str, tensor: Any) -> None:
+        before = self._tensors.get(name)
+        found = self._memory.bound(tensor, before)
+        if found is before:
             return
-        self._tensors[name] = tensor
+        self._tensors[name] = found
         for kernel, index, value in self._uses.get(name, ()):
             self._set(kernel, index, value)
 
@@ -165,8 +169,8 @@ class _BoundLaunches:
         tasks = self._program.tasks
         doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
         with translated(queue.name, doing, ExecutionError):
-            for name in self._written:
-                memory.take_back(self._tensors[name])
+            written = [self._tensors[name] for name in self._written]
+            memory.take_back(written)
             if queue.timer is None:
                 for kernel, grid, group in self.calls:
                     cl.enqueue_nd_range_kernel(queue.commands, kernel, grid, group)
@@ -175,9 +179,6 @@ class _BoundLaunches:
                     self.calls, self._program.launches, self._program.tasks, strict=True
                 ):
                     queue.launch(*call, launch.name, result)
-            leaving = [t for t in map(self._tensors.__getitem__, self._written) if t.leaving]
-            for tensor in leaving:
-                memory.send(tensor)
+            memory.send(written)
             queue.finish()
-            for tensor in leaving:
-                tensor.sent = True
+            memory.sent(written)

@@ -64,39 +64,55 @@ class DeviceMemory:
     def fill(self, tensor: DeviceTensor, boxes: Sequence[tuple[Array, Region]]) -> None:
         """Copy arrays into boxes, which are all of ``tensor``. Returns once they have been read."""
         staging = self._staging(tensor)
-        self.take_back(tensor)
+        self.take_back([tensor])
         for array, region in boxes:
             host = self._map(staging, tensor.value, self.queue.commands, writable=True)
             host[region.slices] = array
         if not self._unified:
             self.queue.copy(staging.buffer, staging.host, tensor.value.name)
-        self.take_back(tensor)
+        self.take_back([tensor])
         self._reorder(staging.up, tensor)
 
     def download(self, tensor: DeviceTensor) -> Array:
         """The values of ``tensor``, valid until it is written or downloaded again."""
         if not tensor.sent:
-            self.take_back(tensor)
-            self.send(tensor)
+            self.take_back([tensor])
+            self._send(tensor)
             self.queue.finish()
         values: Array = self._map(self._staging(tensor), tensor.value, self._host_queue)
         return values
 
-    def send(self, tensor: DeviceTensor) -> None:
-        """Enqueue what brings ``tensor`` to where the host can read it."""
+    def send(self, tensors: Sequence[DeviceTensor]) -> None:
+        """Enqueue what brings those of ``tensors`` that leave to where the host can read them."""
+        for tensor in tensors:
+            if tensor.leaving:
+                self._send(tensor)
+
+    def sent(self, tensors: Sequence[DeviceTensor]) -> None:
+        """What `send` has enqueued for these is done."""
+        for tensor in tensors:
+            tensor.sent = tensor.leaving
+
+    def _send(self, tensor: DeviceTensor) -> None:
         staging = self._staging(tensor)
         self._reorder(staging.down, tensor)
         if not self._unified:
             host = self._map(staging, tensor.value, self._host_queue)
             self.queue.copy(host, staging.buffer, tensor.value.name)
 
-    def take_back(self, tensor: DeviceTensor) -> None:
-        """``tensor`` is going to be written: until it is mapped again, the host may not read it."""
-        tensor.sent = False
-        staging = tensor.staging
-        if self._unified and staging is not None and staging.host is not None:
-            staging.host.base.release(self.queue.commands)
-            staging.host = None
+    def bound(self, tensor: DeviceTensor, before: DeviceTensor | None) -> DeviceTensor:
+        """What kernels take for ``tensor``."""
+        return tensor
+
+    def take_back(self, tensors: Sequence[DeviceTensor]) -> None:
+        """``tensors`` are going to be written: until they are mapped again, the host may not read
+        them."""
+        for tensor in tensors:
+            tensor.sent = False
+            staging = tensor.staging
+            if self._unified and staging is not None and staging.host is not None:
+                staging.host.base.release(self.queue.commands)
+                staging.host = None
 
     def _reorder(self, launch: "tuple[Any, Any, Any] | None", tensor: DeviceTensor) -> None:
         if launch is not None:

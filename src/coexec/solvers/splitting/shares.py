@@ -3,32 +3,52 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from coexec.ir.graph import Graph, Task
 from coexec.ir.receptive import splittable_axes
 from coexec.ir.region import Region
 
-__all__ = ["CHANNELS", "ROWS", "Cut", "cuts_of", "parts", "ratios"]
+__all__ = ["Cut", "Dimension", "axis_of", "cuts_of", "parts", "ratios"]
 
-CHANNELS, ROWS = 1, 2
-"""The axes of a feature map [N, C, H, W] along which devices share it."""
+Dimension = Literal["H", "OC"]
+"""Rows, or output channels."""
+
+_SPATIAL = frozenset({"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool",
+                      "LpPool", "MaxPool"})  # fmt: skip
+"""Operators on [N, C, spatial axes], of any number of spatial axes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An axis, and by device how many tenths (or other steps) of it are its own."""
+    """How an output is divided."""
 
-    axis: int
+    axis: int | None
+    """None: one device computes all."""
     steps: tuple[int, ...]
+    """By device, how many tenths (or other steps) are its own."""
+    block: int = 1
+    """Parts begin at multiples of it."""
 
-    @property
-    def alone(self) -> bool:
-        """Whether one device computes all."""
-        return sum(1 for steps in self.steps if steps) == 1
+    def near(self, shares: Sequence[float], most: float) -> bool:
+        """Whether no device has over ``most`` more or less than its share; all of it is 1."""
+        total = sum(self.steps)
+        return all(abs(steps / total - share) <= most + 1e-9
+                   for steps, share in zip(self.steps, shares, strict=True))  # fmt: skip
 
-    def near(self, other: "Cut", most: int) -> bool:
-        """Whether no device has over ``most`` steps more or fewer than with the other cut."""
-        return all(abs(a - b) <= most for a, b in zip(self.steps, other.steps, strict=True))
+
+def axis_of(graph: Graph, task: Task, dimension: Dimension) -> int | None:
+    """The axis of the main output that is a dimension, if any cut along it is exact.
+
+    Feature maps [N, C, H, ...] have channels on axis 1 and rows on axis 2. Of other outputs, such
+    as products of matrices [..., M, N], the last axis has the channels, which are the columns of
+    the weights, and the one before it the rows.
+    """
+    rank = len(graph.output_of(task).shape)
+    spatial = rank > 3 or (rank == 3 and any(op.op_type in _SPATIAL for op in task.operators))
+    channels, rows = (1, 2) if spatial else (rank - 1, rank - 2)
+    axis = channels if dimension == "OC" else rows
+    return axis if axis in splittable_axes(graph, task) else None
 
 
 def ratios(devices: int, steps: int) -> Iterable[tuple[int, ...]]:
@@ -41,29 +61,31 @@ def ratios(devices: int, steps: int) -> Iterable[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def parts(whole: Region, cut: Cut, block: int) -> list[Region | None]:
+def parts(whole: Region, cut: Cut) -> tuple[Region | None, ...]:
     """By device its region, in their order along the axis; None where nothing is left for it.
 
-    Args:
-        block: regions end at multiples of it, as what lies together is not divided; the first
-            devices get what that rounds up.
+    What blocks round up goes to the device before the border.
     """
+    if cut.axis is None:
+        return tuple(whole if steps else None for steps in cut.steps)
     size, total = whole.stop[cut.axis], sum(cut.steps)
     found: list[Region | None] = []
     start = taken = 0
     for steps in cut.steps:
         taken += steps
-        stop = min(size, math.ceil(size * taken / total / block) * block) if steps else start
+        rounded = math.ceil(size * taken / total / cut.block) * cut.block
+        stop = min(size, rounded) if steps else start
         found.append(whole.with_axis(cut.axis, start, stop) if stop > start else None)
         start = stop
-    return found
+    return tuple(found)
 
 
-def cuts_of(graph: Graph, task: Task, axes: Sequence[int], devices: int, steps: int) -> list[Cut]:
-    """The cuts to choose from: each device alone, and along each of ``axes`` where it is exact."""
-    shape = graph.output_of(task).shape
-    able = [a for a in axes if len(shape) == 4 and a in splittable_axes(graph, task)]
-    alone = [Cut(0, tuple(steps if d == device else 0 for d in range(devices)))
-             for device in range(devices)]  # fmt: skip
-    shared = [Cut(axis, given) for axis in able for given in ratios(devices, steps)]
-    return [*alone, *(cut for cut in shared if not cut.alone)]
+def cuts_of(whole: Region, axis: int, devices: int, steps: int, block: int) -> list[Cut]:
+    """The cuts along an axis to choose from: no two with the same parts, none for one device."""
+    found: dict[Sequence[Region | None], Cut] = {}
+    for given in ratios(devices, steps):
+        cut = Cut(axis, given, block)
+        regions = parts(whole, cut)
+        if sum(region is not None for region in regions) > 1:
+            found.setdefault(regions, cut)
+    return list(found.values())

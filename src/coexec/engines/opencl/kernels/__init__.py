@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from coexec.engines.opencl.kernels import (
     arg_extremum,
     batch_norm,
+    border,
     concat,
     conv,
     conv_transpose,
@@ -74,6 +75,7 @@ KERNELS: Mapping[str, Kernel] = {
     "TopK": _of(top_k),
     "Transpose": _of(transpose),
     **dict.fromkeys(("ArgMax", "ArgMin"), _of(arg_extremum)),
+    **dict.fromkeys(border.BORDERS, _of(border)),
     **dict.fromkeys(("CumProd", "CumSum"), _of(cumulative)),
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _of(softmax)),
     **dict.fromkeys(normalize.OPERATORS, _of(normalize)),

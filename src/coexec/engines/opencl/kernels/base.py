@@ -20,7 +20,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch", "Node",
-           "Source", "Value", "ceil_div", "literal", "row_major"]  # fmt: skip
+           "Source", "Value", "ceil_div", "literal", "row_major", "usual_block"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels import (
     conv_any,
     conv_cpu,
@@ -11,12 +12,12 @@ from coexec.engines.opencl.kernels import (
     conv_tiled,
     conv_winograd,
 )
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Value
 from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
-__all__ = ["launches", "why_not"]
+__all__ = ["launches", "ranked_on_cores", "why_not"]
 
 Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
@@ -65,13 +66,18 @@ def _variants(node: Node, context: Context) -> Variants:
 
 
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
-    found: dict[str, Callable[[], list[KernelLaunch]]] = {
-        "direct": lambda: conv_cpu.launches(node, context, shape)
-    }
+    x = context.value(node.operator.inputs[0])
+    found: Variants = {
+        "direct": lambda: conv_cpu.launches(node, context, shape),
+        **{f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
+           for m in (2, 4)},
+    }  # fmt: skip
+    return {name: found[name] for name in ranked_on_cores(shape, x, context.arch)}
+
+
+def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
+    """The variants that compute a convolution on cores, the most promising first."""
     seconds = {"direct": conv_cpu.seconds(shape)}
-    if conv_winograd.fits(shape, context.value(node.operator.inputs[0]), context):
-        for m in (2, 4):
-            name = f"winograd {m}"
-            found[name] = partial(conv_winograd.launches, node, context, shape, m)
-            seconds[name] = conv_winograd.seconds(shape, m)
-    return {name: found[name] for name in sorted(found, key=seconds.__getitem__)}
+    if conv_winograd.fits(shape, x, arch):
+        seconds |= {f"winograd {m}": conv_winograd.seconds(shape, m) for m in (2, 4)}
+    return sorted(seconds, key=seconds.__getitem__)

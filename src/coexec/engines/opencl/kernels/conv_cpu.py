@@ -19,11 +19,17 @@ import numpy as np
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_cpu_text import Form, text
-from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
+from coexec.engines.opencl.kernels.conv_shape import (
+    ConvShape,
+    packed_bias,
+    padded_copy,
+    tile_cycles,
+    without_columns,
+)
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
-__all__ = ["launches", "seconds"]
+__all__ = ["launches", "seconds", "steps"]
 
 _NEAR_BYTES = 24 * 1024
 """Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
@@ -41,16 +47,47 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     if shape.left or shape.right:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
         found.append(copy)
-    arch = context.arch
+    for part in _parts(context.arch, shape):
+        found.append(_DirectConv(node, context, shape, given, x, *part).finish())
+    return found
+
+
+def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
+    """What the kernels do, as terms of a workload: the loops of `conv_cpu_text`, counted."""
+    copied = 0.0
+    if shape.left or shape.right:
+        shape = without_columns(shape)
+        channels = x.slices * x.block if x.block else shape.in_channels
+        copied = 4.0 * shape.batch * channels * shape.in_h * shape.in_w
+    parts = _parts(arch, shape)
+    taps, pixels = shape.rows_inside * shape.kernel_w, shape.out_h * shape.out_w
+    total = {"launches": len(parts) + (copied > 0), "copied": copied, "cycles": 0.0,
+             "products": 0.0, "scalars": 0.0, "vectors": 0.0, "loops": 0.0, "tiles": 0.0,
+             "partial": 0.0, "again": 0.0}  # fmt: skip
+    for _, groups, size in parts:
+        chunks, row = _Chunks.of(arch, shape, x, size), _RowTiles.of(arch, shape, size)
+        passes = shape.batch * groups
+        rows = passes * taps * shape.in_channels
+        total["cycles"] += rows * sum(tile_cycles(tile, size) * count for tile, count in row.counts)
+        total["products"] += rows * shape.row_pixels * size
+        total["scalars"] += rows * shape.row_pixels
+        total["vectors"] += rows * row.tiles * size
+        total["loops"] += passes * taps * chunks.in_blocks * row.tiles
+        total["tiles"] += passes * chunks.count * shape.rows * row.tiles
+        total["partial"] += 4.0 * passes * (chunks.count - 1) * pixels * size * arch.block
+        reads = chunks.count if x.size_bytes > _FAR_BYTES and chunks.count > 1 else passes
+        total["again"] += reads * 4.0 * shape.in_channels * shape.in_h * shape.in_w
+    return total
+
+
+def _parts(arch: Architecture, shape: ConvShape) -> list[tuple[int, int, int]]:
+    """One kernel each: the first channel block, groups of blocks, and blocks of a group."""
     blocks = ceil_div(shape.out_channels, arch.block)
     parts = ceil_div(blocks, _blocks_together(arch, shape, blocks))
     width = ceil_div(blocks, parts)
     wide = blocks - parts * (width - 1)
-    for first, groups, size in ((0, wide, width), (wide * width, parts - wide, width - 1)):
-        if groups and size:
-            kernel = _DirectConv(node, context, shape, given, x, first, groups, size)
-            found.append(kernel.finish())
-    return found
+    found = ((0, wide, width), (wide * width, parts - wide, width - 1))
+    return [(first, groups, size) for first, groups, size in found if groups and size]
 
 
 def seconds(shape: ConvShape) -> float:
@@ -60,20 +97,45 @@ def seconds(shape: ConvShape) -> float:
 
 
 def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
-    """How many channel blocks a tile should hold, by the multiply-adds that it makes a cycle.
-
-    A step of a tile is as slow as its multiply-adds (two a cycle), its loads (two a cycle), or its
-    weights' way from the second cache (about half a vector a cycle); all cores of the last decade
-    are near this.
-    """
+    """How many channel blocks a tile should hold, by the multiply-adds that it makes a cycle."""
 
     def rate(width: int) -> float:
         pixels = shape.row_pixels / _RowTiles.of(arch, shape, width).tiles
-        cycles = max(pixels * width / 2, (pixels + width) / 2, 2 * width) + 1
-        return pixels * width / cycles
+        return pixels * width / tile_cycles(pixels, width)
 
     most = 4 if arch.registers >= 32 else 2
     return max(range(1, min(most, blocks) + 1), key=rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Input channels and rows of the filter, in chunks whose weights stay near."""
+
+    depth: int
+    """A block of input channels at a time, or all of a row-major image."""
+    in_blocks: int
+    rest: int
+    """Channels of the last block."""
+    steps: int
+    """Rows of the filter, over all blocks of input channels."""
+    chunk: int
+    """Steps of a chunk."""
+
+    @property
+    def count(self) -> int:
+        return ceil_div(self.steps, self.chunk)
+
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, x: Value, size: int) -> "_Chunks":
+        """``size``: channel blocks of a tile."""
+        depth = arch.block if x.block else shape.in_channels
+        in_blocks = ceil_div(shape.in_channels, depth)
+        steps = in_blocks * shape.kernel_h
+        near = max(1, _NEAR_BYTES // (shape.kernel_w * depth * size * arch.block * 4))
+        # In an output of 16 bits partial sums would be rounded again and again.
+        chunks = 1 if arch.half else ceil_div(steps, near)
+        rest = shape.in_channels - (in_blocks - 1) * depth
+        return _Chunks(depth, in_blocks, rest, steps, ceil_div(steps, chunks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +156,11 @@ class _RowTiles:
         them share a kernel with those that end in smaller ones."""
         smaller = self.pixels - 1 if self.full or self.larger < self.tiles else 0
         return (self.pixels, smaller) if smaller else (self.pixels,)
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Pixels of a tile, and how many such tiles there are in a row."""
+        return (self.pixels, self.larger), (self.pixels - 1, self.tiles - self.larger)
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, width: int) -> "_RowTiles":
@@ -117,21 +184,12 @@ class _DirectConv:
         self._context = context
         self._first, self._groups, self._size = first, groups, size
         self._row = _RowTiles.of(self._arch, shape, size)
-        b = self._arch.block
-        # A block of input channels at a time, or all of a row-major image.
-        self._depth = b if x.block else shape.in_channels
-        self._in_blocks = ceil_div(shape.in_channels, self._depth)
-        self._rest = shape.in_channels - (self._in_blocks - 1) * self._depth
-        self._steps = self._in_blocks * shape.kernel_h
-        near = max(1, _NEAR_BYTES // (shape.kernel_w * self._depth * size * b * 4))
-        # In an output of 16 bits partial sums would be rounded again and again.
-        chunks = 1 if self._arch.half else ceil_div(self._steps, near)
-        self._chunk = ceil_div(self._steps, chunks)
+        self._chunks = _Chunks.of(self._arch, shape, x, size)
 
     def finish(self) -> KernelLaunch:
         """Work items split the groups, then the rows, until every core has some."""
         shape, units = self._shape, self._arch.compute_units
-        far = self._x.size_bytes > _FAR_BYTES and self._chunk < self._steps
+        far = self._x.size_bytes > _FAR_BYTES and self._chunks.chunk < self._chunks.steps
         parts = min(self._groups, units) if far else self._groups
         each = ceil_div(self._groups, parts)
         wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
@@ -155,23 +213,24 @@ class _DirectConv:
 
     def _form(self) -> Form:
         """Two channels in a step, or all of a few planes, so that there is no odd one."""
-        step = 2 if self._rest % 2 == 0 and self._depth % 2 == 0 else 1
-        if not self._x.block and self._depth <= _FEW_PLANES:
-            step = self._depth
+        depth = self._chunks.depth
+        step = 2 if self._chunks.rest % 2 == 0 and depth % 2 == 0 else 1
+        if not self._x.block and depth <= _FEW_PLANES:
+            step = depth
         return Form(
             vector=self._arch.vector, pixels=self._row.sizes, blocks=self._size,
-            stride=self._shape.stride_w, lanes=self._depth if self._x.block else 1, step=step,
+            stride=self._shape.stride_w, lanes=depth if self._x.block else 1, step=step,
             skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
         )  # fmt: skip
 
     def _declare_sizes(self, source: Source, form: Form) -> None:
         shape = self._shape
-        tap_vectors = self._depth * self._size
+        tap_vectors = self._chunks.depth * self._size
         source.sizes(
             groups=self._groups, first_block=self._first, rows=shape.rows,
             row_pixels=shape.row_pixels, larger_end=self._row.larger * self._row.pixels,
-            steps=self._steps, chunk=self._chunk, in_blocks=self._in_blocks,
-            steps_full=self._depth // form.step, steps_last=self._rest // form.step,
+            steps=self._chunks.steps, chunk=self._chunks.chunk, in_blocks=self._chunks.in_blocks,
+            steps_full=self._chunks.depth // form.step, steps_last=self._chunks.rest // form.step,
             in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,
             plane=shape.in_h * shape.in_w, top=shape.top, stride_h=shape.stride_h,
             dilation_h=shape.dilation_h, dilation_w=shape.dilation_w, kernel_h=shape.kernel_h,
@@ -184,13 +243,15 @@ class _DirectConv:
         """The weights as the module's docstring says, zero where there is none."""
         weights = self._context.constant(self._node.operator.inputs[1])
         assert weights is not None
-        shape, b = self._shape, self._arch.block
+        shape, chunks, b = self._shape, self._chunks, self._arch.block
         lanes = self._groups * self._size * b
         rows = weights[self._first * b : self._first * b + lanes]
         kernel = (shape.kernel_h, shape.kernel_w)
-        full = np.zeros((lanes, self._in_blocks * self._depth, *kernel), np.float32)
+        full = np.zeros((lanes, chunks.in_blocks * chunks.depth, *kernel), np.float32)
         full[: rows.shape[0], : shape.in_channels] = rows
-        split = full.reshape(self._groups, self._size, b, self._in_blocks, self._depth, *kernel)
+        split = full.reshape(
+            self._groups, self._size, b, self._chunks.in_blocks, self._chunks.depth, *kernel
+        )
         return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
 

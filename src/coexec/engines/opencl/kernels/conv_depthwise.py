@@ -8,12 +8,13 @@ that need it. At the borders, and on GPUs everywhere, one pixel is computed at a
 
 import numpy as np
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
-__all__ = ["fits", "launches"]
+__all__ = ["fits", "launches", "steps"]
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
@@ -46,6 +47,50 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     return [source.finish(grid, convolution=shape.traits("depthwise"))]
 
 
+def steps(arch: Architecture, shape: ConvShape, y: Value) -> dict[str, float]:
+    """What the kernel does, as terms of a workload; on GPUs pixels are one as another."""
+    inside = _inside(shape) if arch.family == "cpu" else (0, 0)
+    tiled, alone = _tiled(_most_pixels(arch, shape), inside[1] - inside[0])
+    alone += shape.out_w - (inside[1] - inside[0])
+    lines = shape.batch * y.slices
+    pixels = sum(size * count for size, count in tiled)
+    loads = sum(
+        count * min(size * shape.kernel_w, (size - 1) * shape.stride_w + shape.kernel_w)
+        for size, count in tiled
+    )
+    return {
+        "products": float(lines * shape.rows_inside * pixels * shape.kernel_w),
+        "loads": float(lines * shape.rows_inside * (loads + shape.kernel_w * len(tiled))),
+        "alone": float(lines * shape.rows_inside * alone * shape.kernel_w),
+        "tiles": float(lines * shape.out_h * (sum(count for _, count in tiled) + alone)),
+    }
+
+
+def _inside(shape: ConvShape) -> tuple[int, int]:
+    """The columns of the output all taps of which lie inside of the image: the first, and one
+    behind the last."""
+    extent = (shape.kernel_w - 1) * shape.dilation_w + 1
+    first = min(shape.out_w, ceil_div(max(shape.left, 0), shape.stride_w))
+    end = (shape.in_w + shape.left - extent) // shape.stride_w + 1
+    return first, max(first, min(shape.out_w, end))
+
+
+def _most_pixels(arch: Architecture, shape: ConvShape) -> int:
+    """Of a tile: accumulators, the weights of a row and the current input share the registers."""
+    return max(1, min(8, arch.registers - shape.kernel_w - 2))
+
+
+def _tiled(most: int, room: int) -> tuple[list[tuple[int, int]], int]:
+    """Pixels of a tile and how many such tiles ``room`` columns take; and columns left alone.
+
+    The last tile of a size may compute again what the one before has.
+    """
+    for pixels in (most, most // 2):
+        if 1 < pixels <= room:
+            return [(pixels, ceil_div(room, pixels))], 0
+    return [], room
+
+
 def _packed(weights: Array, y: Value) -> Array:
     """[block][ky][kx][lane]"""
     channels, _, height, width = weights.shape
@@ -65,8 +110,7 @@ class _Lines:
         self._shape = shape
         self._epilogue = epilogue
         self._vector = context.arch.vector
-        # Accumulators, the weights of a row and the current input share the registers.
-        self._pixels = max(1, min(8, context.arch.registers - shape.kernel_w - 2))
+        self._pixels = _most_pixels(context.arch, shape)
         self._size = source.size
         stride, top, dilation = (
             source.size("stride_h", shape.stride_h), source.size("top", shape.top),
@@ -98,9 +142,7 @@ class _Lines:
     def rows(self, rows: int) -> str:
         """Rows of block s, tile by tile where all taps lie inside of the image."""
         c, size = self._shape, self._size
-        extent = (c.kernel_w - 1) * c.dilation_w + 1
-        first = min(c.out_w, ceil_div(max(c.left, 0), c.stride_w))
-        last = max(first, min(c.out_w, (c.in_w + c.left - extent) // c.stride_w + 1))
+        first, last = _inside(c)
         rows_each, out_h = size("rows_each", rows), size("out_h", c.out_h)
         inside, end = size("inside", first), size("inside_end", last)
         text = [

@@ -18,7 +18,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
-__all__ = ["ConvShape", "packed_bias", "padded_copy"]
+__all__ = ["ConvShape", "packed_bias", "padded_copy", "tile_cycles", "without_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,13 @@ class ConvShape:
         taps = self.in_channels * self.kernel_h * self.kernel_w
         return self.batch * self.out_channels * self.out_h * self.out_w * taps
 
+    @property
+    def rows_inside(self) -> int:
+        """Rows of the filter that lie inside of the image, over all `rows` of the output."""
+        first = range(-self.top, -self.top + self.rows * self.stride_h, self.stride_h)
+        rows = range(self.kernel_h)
+        return sum(0 <= y + k * self.dilation_h < self.in_h for y in first for k in rows)
+
     def traits(self, kind: Literal["convolution", "depthwise"]) -> ConvTraits:
         """What rules for work groups need to know."""
         square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
@@ -99,6 +106,15 @@ class ConvShape:
             kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
             top, left, bottom, right,
         )  # fmt: skip
+
+
+def tile_cycles(rows: float, blocks: int) -> float:
+    """Cycles of one step of a tile of rows (pixels) times blocks of channels on a CPU core.
+
+    It is as slow as its multiply-adds (two a cycle), its loads (two a cycle), or its weights' way
+    from the second cache (about half a vector a cycle); all cores of the last decade are near this.
+    """
+    return max(rows * blocks / 2, (rows + blocks) / 2, 2 * blocks) + 1
 
 
 def padded_copy(
@@ -131,10 +147,15 @@ def padded_copy(
         f"    {store}_y(to, {load}_x((outer * {in_h} + iy) * {in_w} + ix));\n"
         f"  else {store}_y(to, {zero});"
     )
-    inner = replace(shape, in_h=height, in_w=width, left=0, right=0)
+    inner = without_columns(shape)
     if rows:
-        inner = replace(inner, top=0, bottom=0)
+        inner = replace(inner, in_h=height, top=0, bottom=0)
     return source.finish((width, height, outer)), padded, inner
+
+
+def without_columns(shape: ConvShape) -> ConvShape:
+    """The convolution that reads a copy with the padding of columns, left and right, in it."""
+    return replace(shape, in_w=shape.in_w + shape.left + max(shape.right, 0), left=0, right=0)
 
 
 def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Array:

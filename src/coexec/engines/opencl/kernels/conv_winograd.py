@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
-from coexec.engines.opencl.kernels.conv_winograd_text import ROWS, Matrix, text
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
+from coexec.engines.opencl.kernels.conv_winograd_text import ROWS, Matrix, products_of, text
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
-__all__ = ["fits", "launches", "seconds"]
+__all__ = ["fits", "launches", "seconds", "steps"]
 
 _FILTER: dict[int, Matrix] = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
@@ -29,6 +30,8 @@ _FILTER: dict[int, Matrix] = {
 
 _NEAR_BYTES = 2**20
 """What a band may fill of the second cache."""
+_WAY_BYTES, _LINE_BYTES, _WAYS = 4096, 64, 8
+"""Of the first cache: 8 to 12 lines that lie 4 KiB apart stay in it together."""
 _LEAST_TILES = 48
 """Of a band: below, the transformed weights would be read again too often."""
 
@@ -66,11 +69,11 @@ class _Geometry:
         return self.tiles_h * self.tiles_w
 
 
-def fits(shape: ConvShape, x: Value, context: Context) -> bool:
+def fits(shape: ConvShape, x: Value, arch: Architecture) -> bool:
     """Whether the method is for this convolution at all."""
     same = (shape.kernel_h, shape.kernel_w, shape.stride_h, shape.stride_w) == (3, 3, 1, 1)
     plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
-    return same and plain and bool(x.block) and not context.arch.half
+    return same and plain and bool(x.block) and not arch.half
 
 
 def seconds(shape: ConvShape, m: int) -> float:
@@ -95,7 +98,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
-    geometry = _geometry(context, shape, m, x, y)
+    geometry = _geometry(context.arch, shape, m, x, y)
     b = context.arch.block
     positions = geometry.size**2
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
@@ -122,16 +125,45 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     return [source.finish((geometry.items,), (1, 1, 1))]
 
 
-def _geometry(context: Context, shape: ConvShape, m: int, x: Value, y: Value) -> _Geometry:
+def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> dict[str, float]:
+    """What the kernel does, as terms of a workload: the loops of `conv_winograd_text`, counted."""
+    g = _geometry(arch, shape, m, x, y)
+    positions = g.size**2
+    depth = g.in_vectors * arch.block
+    products = positions * shape.batch * g.groups
+    cycles = 0.0
+    for band in range(g.bands):
+        count = min(g.band, g.tiles - band * g.band)
+        for rows, parts in products_of(count):
+            cycles += products * parts * depth * max(rows * g.blocks / 2, 4.0)
+    tiles = shape.batch * g.tiles * positions
+    weights = 4.0 * positions * depth * g.groups * g.blocks * arch.block
+    read, written = g.in_vectors, g.groups * g.blocks
+    crowded = sum(n * _crowded(g.lines * n * arch.block * 4, positions) for n in (read, written))
+    return {
+        "cycles": cycles, "read": float(tiles * read), "written": float(tiles * written),
+        "crowded": tiles * crowded, "again": weights * (shape.batch * g.bands - 1),
+        "transformed": weights,
+    }  # fmt: skip
+
+
+def _crowded(apart_bytes: int, positions: int) -> float:
+    """The share of a tile's positions that push each other out of the first cache, as they lie a
+    multiple of large powers of two apart."""
+    places = {k * apart_bytes % _WAY_BYTES // _LINE_BYTES for k in range(positions)}
+    return max(0.0, 1.0 - _WAYS * len(places) / positions)
+
+
+def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) -> _Geometry:
     tiles_h, tiles_w = ceil_div(shape.out_h, m), ceil_div(shape.out_w, m)
     tiles = tiles_h * tiles_w
     near = _NEAR_BYTES // (4 * (m + 2) ** 2 * (shape.in_channels + shape.out_channels))
-    units = context.arch.compute_units
+    units = arch.compute_units
     band = min(max(near, _LEAST_TILES), ceil_div(tiles * shape.batch, units), tiles)
     bands = ceil_div(tiles, band)
     band = ceil_div(tiles, bands)
-    most = 4 if context.arch.registers >= 32 else 2
-    blocks = min(range(most, 0, -1), key=lambda n: (ceil_div(y.slices, n) * n - y.slices) / n)
+    most = 4 if arch.registers >= 32 else 2
+    blocks = min(range(most, 0, -1), key=lambda n: ceil_div(y.slices, n) * tile_cycles(ROWS, n))
     return _Geometry(m, tiles_h, tiles_w, band, bands, min(bands * shape.batch, units), blocks,
                  ceil_div(y.slices, blocks), x.slices, shape.in_channels)  # fmt: skip
 

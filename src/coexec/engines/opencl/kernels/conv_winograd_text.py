@@ -6,7 +6,7 @@ integer arguments. Written out are m, the channel blocks of a product, and the e
 
 from collections.abc import Sequence
 
-__all__ = ["ROWS", "Matrix", "text"]
+__all__ = ["ROWS", "Matrix", "products_of", "text"]
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -44,6 +44,14 @@ def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
         _transform_output(m, blocks, v, finish),
         "  }",
     ])  # fmt: skip
+
+
+def products_of(count: int) -> tuple[tuple[int, int], ...]:
+    """Tiles of a product, and how many such products a band of ``count`` tiles takes."""
+    products = -(-count // ROWS)
+    larger = max(0, count - (ROWS - 1) * products)
+    parts = products if larger else -(-count // (ROWS - 1))
+    return (ROWS, larger), (ROWS - 1, parts - larger)
 
 
 def _combination(row: Sequence[float], name: str) -> str:

@@ -8,11 +8,12 @@ import math
 
 import numpy as np
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.opencl.kernels.product import Operands, Product
 from coexec.frontend.module import Array
 
-__all__ = ["launches"]
+__all__ = ["launches", "steps"]
 
 _ROWS = 6
 _VECTORS = 4
@@ -20,10 +21,8 @@ _VECTORS = 4
 
 def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
     width = context.arch.block
-    vectors = min(_VECTORS, ceil_div(product.n, width))
+    vectors, tiles, rows = _tiles(context.arch, product)
     columns = vectors * width
-    tiles = ceil_div(product.m, _ROWS)
-    rows = ceil_div(product.m, tiles)
     source = Source("gemm_cpu", context.arch, sized=True, alone=True)
     source.sizes(m=product.m, k=product.k, n=product.n)
     operands = Operands(source, context, node, product)
@@ -57,6 +56,24 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     # Rows first: the packed columns of a group are still near for its next rows.
     grid = (tiles, ceil_div(product.n, columns), math.prod(product.batch))
     return [source.finish(grid, (1, 1, 1))]
+
+
+def steps(arch: Architecture, product: Product) -> dict[str, float]:
+    """What the kernel does, as terms of a workload."""
+    vectors, tiles, rows = _tiles(arch, product)
+    items = tiles * ceil_div(product.n, vectors * arch.block)
+    return {
+        "cycles": items * product.k * max(rows * vectors / 2, vectors / 2, 4.0),
+        "items": float(items),
+        "columns": 4.0 * items * product.k * vectors * arch.block,
+    }
+
+
+def _tiles(arch: Architecture, product: Product) -> tuple[int, int, int]:
+    """Vectors of columns of a tile, tiles of rows, and rows of a tile."""
+    tiles = ceil_div(product.m, _ROWS)
+    vectors = min(_VECTORS, ceil_div(product.n, arch.block))
+    return vectors, tiles, ceil_div(product.m, tiles)
 
 
 def _packed(right: Array, product: Product, columns: int) -> Array:

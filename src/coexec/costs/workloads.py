@@ -1,0 +1,70 @@
+"""What kernels do of which nothing is known but what they compute and move."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from coexec.costs.base import Workload
+from coexec.ir.flops import operator_macs
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["beside", "beyond", "plain_workload"]
+
+_SECOND_BYTES, _THIRD_BYTES = 2**20, 2**23
+"""What caches hold of a task's tensors, roughly: the second belongs to a core; the third one's
+other parts are taken by other cores and by weights."""
+_SUMS = frozenset({"Add", "Sum"})
+_BOUNDED = frozenset({"Clip", "LeakyRelu", "PRelu"})
+"""Activations that compare and multiply; the others call functions."""
+_HEADS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "LpPool", "MaxPool")
+
+
+def plain_workload(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> Workload:
+    """Multiply-accumulates, elements of windows and bytes; one kind for each type of operator."""
+    heads = [op.op_type for op in operators if op.op_type in _HEADS]
+    kind = heads[0] if heads else operators[0].op_type
+    return Workload(kind, beside(operators, tensors) | {
+        "macs": float(sum(operator_macs(op, tensors) for op in operators)),
+        "windows": float(sum(_windows(op, tensors) for op in operators)),
+    })  # fmt: skip
+
+
+def _windows(op: Operator, tensors: Mapping[str, Tensor]) -> int:
+    """Elements of all windows of a pool."""
+    kernel = op.ints("kernel_shape", ()) if op.op_type in ("AveragePool", "MaxPool") else ()
+    return math.prod(tensors[op.outputs[0]].shape) * math.prod(kernel) if kernel else 0
+
+
+def beside(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Terms of what every kernel has: a launch, bytes, and operators that are fused behind it."""
+    head = next((i for i, op in enumerate(operators) if op.op_type in _HEADS), 0)
+    first, behind = operators[head], operators[head + 1 :]
+    constant = [tensors[n].size_bytes for n in first.inputs if n and tensors[n].constant]
+    read = [tensors[n].size_bytes for n in first.inputs if n and not tensors[n].constant]
+    output = tensors[operators[-1].outputs[0]].size_bytes
+    kinds = [op.op_type for op in behind if op.op_type != "Relu"]
+    added = sum(kind in _SUMS for kind in kinds)
+    bounded = sum(kind in _BOUNDED for kind in kinds)
+    return {
+        "launch": 1.0,
+        "weights": float(sum(constant)),
+        **_moved(sum(read), output),
+        "added": float(added * output),
+        "bounded": float(bounded * output),
+        "curved": float((len(kinds) - added - bounded) * output),
+    }
+
+
+def _moved(read: int, written: int) -> dict[str, float]:
+    """Bytes, and those that do not stay in the second or third cache from one task to the next."""
+    moved = read + written
+    return {
+        "read": float(read),
+        "written": float(written),
+        "far": moved * beyond(moved, _SECOND_BYTES),
+        "farther": moved * beyond(moved, _THIRD_BYTES),
+    }
+
+
+def beyond(size_bytes: float, cache_bytes: int) -> float:
+    """The share of ``size_bytes`` that does not stay in a cache: all from twice its size on."""
+    return min(1.0, max(0.0, size_bytes / cache_bytes - 1.0))

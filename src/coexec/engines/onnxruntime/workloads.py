@@ -1,0 +1,264 @@
+"""What ONNX Runtime's kernels do for a task: the loops of its library MLAS, written out.
+
+Convolutions work on blocks of channels, 16 with AVX-512: up to four blocks of filters at once, a
+row of the output at a time, in tiles of six columns and a rest of three, two or one. Columns whose
+window reaches into the padding are tiles of their own. A block of input channels after the other is
+added to the output, which is loaded and stored each time; 1x1 filters take 128 channels at a time.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from coexec.costs.base import Workload
+from coexec.costs.workloads import beside, beyond, plain_workload
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import Window, windows
+
+__all__ = ["workload"]
+
+_FILTERS = 4
+"""Blocks of filters that are computed together."""
+_TILE = 6
+"""Columns of a tile."""
+_DEPTH = 128
+"""Input channels that a 1x1 filter adds before the output is stored."""
+_LATENCY = 4
+"""Cycles until a product is added."""
+_IN_FLIGHT = 448
+"""Instructions that a core works on at once; 224 to 512 in those of the last ten years."""
+_NEAR_BYTES = 2**15
+_FAR_BYTES = 2**20
+"""What the first and the second cache of a core hold, roughly, beside the rest."""
+
+Tensors = Mapping[str, Tensor]
+
+
+class _Blocked(NamedTuple):
+    """A 2-D convolution on blocks."""
+
+    batch: int
+    inputs: int
+    """Input channels of a group; whole blocks, unless there are fewer than one."""
+    blocks: int
+    """Of output channels."""
+    kernel: tuple[int, int]
+    rows: Window
+    columns: Window
+    block: int
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    @property
+    def sets(self) -> list[int]:
+        """Blocks of filters that are computed together."""
+        full, rest = divmod(self.blocks, _FILTERS)
+        return [_FILTERS] * full + [rest] * (rest > 0)
+
+
+def workload(
+    operators: Sequence[Operator], tensors: Tensors, compiled: str, block: int
+) -> Workload:
+    """Of a task that is one operator and what is fused behind it.
+
+    Args:
+        compiled: types of ONNX Runtime's own operators, "" if they are not known: then as few
+            change the layout as possible.
+        block: channels of a block.
+    """
+    first, *others = operators
+    if first.op_type == "Pad" and others:
+        first, *others = others
+    names = compiled.split()
+    blocked = block > 1 and ("nchwc.Conv" in names or not names)
+    if first.op_type == "Conv" and blocked:
+        conv = _conv(first, tensors, block)
+        if conv is not None:
+            kind, terms = _convolution(conv, first)
+            terms = beside(operators, tensors) | terms
+            return Workload(kind, terms | _reordered(operators, tensors, names))
+    found = plain_workload(operators, tensors)
+    kind = f"{found.kind}, blocked" if f"nchwc.{found.kind}" in names else found.kind
+    return Workload(kind, {**found.terms, **_reordered(operators, tensors, names)})
+
+
+def _conv(op: Operator, tensors: Tensors, block: int) -> _Blocked | None:
+    """None where ONNX Runtime does not compute it on blocks."""
+    x, w = tensors[op.inputs[0]], tensors[op.inputs[1]]
+    slides = windows(op, tensors, w.shape[2:])
+    if len(x.shape) != 4 or slides is None or not w.constant:
+        return None
+    groups = op.int("group", 1)
+    outputs, inputs = w.shape[:2]
+    if groups > 1 and not (inputs == 1 and outputs == groups):
+        if inputs % block or outputs // groups % block:
+            return None
+    elif groups > 1:
+        inputs = 1
+    if inputs >= block:
+        inputs = -(-inputs // block) * block
+    height, width = w.shape[2:]
+    rows, columns = slides
+    return _Blocked(x.shape[0], inputs, -(-outputs // block), (height, width), rows, columns, block)
+
+
+def _convolution(conv: _Blocked, op: Operator) -> tuple[str, dict[str, float]]:
+    if op.int("group", 1) > 1 and conv.inputs == 1:
+        return "depthwise", _depthwise(conv)
+    if conv.inputs < conv.block:
+        return "few channels", _few(conv)
+    if conv.taps == 1 and not any((conv.rows.begin, conv.columns.begin)):
+        return "pointwise", _pointwise(conv)
+    return "direct", _direct(conv)
+
+
+def _tiles(columns: int) -> list[tuple[int, int]]:
+    """Columns of a tile, and how many such tiles there are."""
+    rest = columns % _TILE
+    last = {0: (), 1: (1,), 2: (2,), 3: (3,), 4: (3, 1), 5: (3, 2)}[rest]
+    return [(_TILE, columns // _TILE), *((size, 1) for size in last)]
+
+
+class _TiledRow(NamedTuple):
+    """The tiles of a row of the output."""
+
+    taps: list[tuple[int, float]]
+    """Columns of a tile, and taps of the filter's row over all such tiles. A column that reads
+    padding is a tile of its own, with the taps that lie inside of the image."""
+    tiles: int
+
+    @staticmethod
+    def of(conv: _Blocked) -> "_TiledRow":
+        taps = conv.kernel[1]
+        inside = _inside(conv.columns, taps)
+        inner = sum(count == taps for count in inside)
+        tiles = _tiles(inner)
+        alone = (1, float(sum(inside) - inner * taps))
+        return _TiledRow([*((columns, float(count * taps)) for columns, count in tiles), alone],
+                    sum(count for _, count in tiles) + len(inside) - inner)  # fmt: skip
+
+
+def _inside(window: Window, taps: int) -> list[int]:
+    """By position of the output, the taps of the filter that lie inside of the input."""
+    step = (window.extent - 1) // (taps - 1) if taps > 1 else 1
+    first = range(-window.begin, -window.begin + window.output * window.stride, window.stride)
+    return [sum(0 <= low + k * step < window.size for k in range(taps)) for low in first]
+
+
+def _waiting(blocks: int, columns: int, chain: int) -> float:
+    """Cycles of a step in which nothing is multiplied: a sum is ready after four, and two products
+    begin in each. At the end of a tile the processor has begun with the next one.
+
+    Args:
+        chain: steps of a tile.
+    """
+    idle = max(0.0, _LATENCY - blocks * columns / 2)
+    ahead = _IN_FLIGHT / (blocks * columns + blocks + columns)
+    return idle * max(0.0, 1.0 - ahead / chain)
+
+
+def _direct(conv: _Blocked) -> dict[str, float]:
+    steps = conv.batch * sum(_inside(conv.rows, conv.kernel[0])) * conv.inputs
+    passes = conv.batch * conv.inputs // conv.block
+    row = _TiledRow.of(conv)
+    image = conv.rows.output * conv.columns.output * conv.block * 4
+    visits = passes * conv.rows.output * row.tiles
+    products = steps * sum(taps * columns / 2 for columns, taps in row.taps) * conv.blocks
+    chain = conv.block * conv.taps
+    waits = tiles = far = streamed = 0.0
+    for blocks in conv.sets:
+        weights = blocks * conv.block**2 * conv.taps * 4
+        waits += steps * sum(taps * _waiting(blocks, size, chain) for size, taps in row.taps)
+        tiles += visits
+        streamed += visits * weights * beyond(weights, _NEAR_BYTES)
+        read = conv.rows.size * conv.columns.size * conv.block * 4
+        far += passes * (image * blocks * 2 + read) * beyond(image * blocks + read, _FAR_BYTES)
+    summed = passes * conv.blocks * image
+    return {"products": products, "waits": waits, "tiles": tiles, "summed": summed,
+            "summed far": far, "streamed": streamed, "weights": _weights(conv)}  # fmt: skip
+
+
+def _pointwise(conv: _Blocked) -> dict[str, float]:
+    dense = conv.rows.stride == conv.columns.stride == 1
+    pixels = conv.rows.output * conv.columns.output
+    row = _tiles(pixels if dense else conv.columns.output)
+    rows = conv.batch * (1 if dense else conv.rows.output)
+    depth = min(_DEPTH, conv.inputs)
+    passes = math.ceil(conv.inputs / _DEPTH)
+    visits = rows * passes * sum(count for _, count in row)
+    products = rows * conv.inputs * sum(count * size / 2 for size, count in row) * conv.blocks
+    waits = tiles = far = streamed = 0.0
+    for blocks in conv.sets:
+        weights = blocks * conv.block * depth * 4
+        waits += (
+            rows * conv.inputs * sum(count * _waiting(blocks, size, depth) for size, count in row)
+        )
+        tiles += visits
+        streamed += visits * weights * beyond(weights, _NEAR_BYTES)
+        moved = pixels * 4 * (conv.inputs + (2 * passes - 1) * blocks * conv.block)
+        far += conv.batch * moved * beyond(pixels * 4 * conv.inputs, _FAR_BYTES)
+    summed = conv.batch * passes * conv.blocks * pixels * conv.block * 4
+    return {"products": products, "waits": waits, "tiles": tiles, "summed": float(summed),
+            "summed far": far, "streamed": streamed, "weights": _weights(conv)}  # fmt: skip
+
+
+def _few(conv: _Blocked) -> dict[str, float]:
+    """One channel of a row-major image at a time."""
+    steps = conv.batch * sum(_inside(conv.rows, conv.kernel[0])) * conv.inputs
+    passes = conv.batch * conv.inputs * conv.rows.output
+    row = _TiledRow.of(conv)
+    return {
+        "products": steps * sum(taps * columns / 2 for columns, taps in row.taps) * conv.blocks,
+        "waits": sum(
+            steps * taps * _waiting(blocks, columns, conv.taps)
+            for blocks in conv.sets
+            for columns, taps in row.taps
+        ),
+        "tiles": float(passes * row.tiles * len(conv.sets)),
+        "summed": float(passes * conv.columns.output * conv.blocks * conv.block * 4),
+    }
+
+
+def _depthwise(conv: _Blocked) -> dict[str, float]:
+    steps = conv.batch * sum(_inside(conv.rows, conv.kernel[0])) * conv.blocks
+    passes = conv.batch * conv.blocks * conv.rows.output
+    row = _TiledRow.of(conv)
+    return {
+        "waits": steps * sum(_waiting(1, columns, conv.taps) * taps for columns, taps in row.taps),
+        "products": steps * sum(columns * taps for columns, taps in row.taps),
+        "tiles": float(passes * row.tiles),
+        "rows": float(passes),
+    }
+
+
+def _weights(conv: _Blocked) -> float:
+    """Bytes of weights that are read: of a small image, some taps never lie inside."""
+    axes = zip((conv.rows, conv.columns), conv.kernel, strict=True)
+    used = math.prod(_used(window, taps) for window, taps in axes)
+    return 4.0 * used * conv.inputs * conv.blocks * conv.block
+
+
+def _used(window: Window, taps: int) -> int:
+    """Taps that lie inside of the input for some position of the output."""
+    step = (window.extent - 1) // (taps - 1) if taps > 1 else 1
+    last = (window.output - 1) * window.stride - window.begin
+    first = -window.begin
+    return sum(first + k * step < window.size and last + k * step >= 0 for k in range(taps))
+
+
+def _reordered(
+    operators: Sequence[Operator], tensors: Tensors, names: Sequence[str]
+) -> dict[str, float]:
+    """Operators besides the first one, and bytes that change their layout."""
+    read, made = (tensors[n].size_bytes for n in (operators[0].inputs[0], operators[-1].outputs[0]))
+    left = [made] * names.count("nchwc.ReorderOutput")
+    entered = [read] if names and names[0] == "nchwc.ReorderInput" else []
+    entered += [made] if len(names) > 1 and names[-1] == "nchwc.ReorderInput" else []
+    return {
+        "nodes": float(max(0, len(names) - 1)),
+        "entered": float(sum(entered)),
+        "left": float(sum(left)),
+        "far reordered": float(sum(n * beyond(n, _FAR_BYTES) for n in (*entered, *left))),
+    }

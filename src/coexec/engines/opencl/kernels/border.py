@@ -1,0 +1,43 @@
+"""Into the blocks of channels of this engine and out of them, where a tensor enters or leaves.
+
+A tensor in blocks is declared with all the channels of its last block, and in the model's layout
+with those that it has. Where the same block is meant on both sides, nothing moves (`aliasing`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, usual_block
+from coexec.engines.opencl.kernels.reorder import reorder
+from coexec.frontend.dialect import Dialect
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["BORDERS", "ENTER", "LEAVE", "blocks_dialect", "launches", "why_not"]
+
+ENTER, LEAVE = "EnterBlocks", "LeaveBlocks"
+BORDERS = (ENTER, LEAVE)
+_DOMAIN = "coexec.opencl"
+
+
+def blocks_dialect(arch: Architecture) -> Dialect:
+    """What modules may hold beside standard operators where tensors cross in blocks."""
+    return Dialect(
+        block=arch.block,
+        domain=_DOMAIN,
+        enter=(_DOMAIN, ENTER),
+        leave=(_DOMAIN, LEAVE),
+        inner=lambda tensor: usual_block(tensor, arch),
+    )
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    return None
+
+
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
+    source, target = context.value(node.operator.inputs[0]), context.value(node.output)
+    batch, channels, *rest = source.shape
+    shape = (batch, min(channels, target.shape[1]), *rest)
+    moved = replace(source, shape=shape), replace(target, shape=shape)
+    return [reorder(*moved, context.arch)]

@@ -1,0 +1,92 @@
+"""What the kernels of a task do, told by the kernels' own generators: tiles, bands, chunks.
+
+On CPU cores convolutions and matrix products are written out as they are generated; on GPUs as
+work groups of warps. All else is known by what it computes and moves.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from coexec.costs.base import Workload
+from coexec.costs.workloads import beside, plain_workload
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels import conv, conv_cpu, conv_depthwise, conv_winograd, gemm_cpu
+from coexec.engines.opencl.kernels.base import Context, Value, ceil_div
+from coexec.engines.opencl.kernels.conv_shape import ConvShape
+from coexec.engines.opencl.kernels.product import Product
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import windows
+
+__all__ = ["workload"]
+
+_WARP = 32
+_GROUP = 128
+"""Work items of a group, roughly: of a GPU the rule for work groups takes 64 to 256."""
+_COLUMNS = 4
+"""Columns and output channels of a work item of a GPU."""
+
+Tensors = Mapping[str, Tensor]
+
+
+def workload(operators: Sequence[Operator], tensors: Tensors, arch: Architecture) -> Workload:
+    """Of a task that is one operator and what is fused behind it."""
+    heads = [op for op in operators if op.op_type in ("Conv", "Gemm", "MatMul")]
+    head = heads[0] if heads else operators[0]
+    context = Context(arch, tensors, {})
+    found = None
+    if head.op_type == "Conv":
+        found = _convolution(head, context)
+    elif head.op_type in ("Gemm", "MatMul") and arch.family == "cpu":
+        found = _product(head, context)
+    if found is None:
+        return _plain(operators, tensors, context)
+    kind, terms = found
+    return Workload(kind, terms | beside(operators, tensors))
+
+
+def _plain(operators: Sequence[Operator], tensors: Tensors, context: Context) -> Workload:
+    """Row-major tensors are computed a scalar at a time, so that they are a kind of their own."""
+    found = plain_workload(operators, tensors)
+    blocked = context.value(operators[-1].outputs[0]).block
+    return found if blocked else Workload(f"{found.kind}, row-major", found.terms)
+
+
+def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
+    """None where scalars are computed one by one."""
+    x, y, w = (context.value(n) for n in (op.inputs[0], op.outputs[0], op.inputs[1]))
+    tensors = context.tensors
+    known = all(tensors[n].constant for n in op.inputs[1:] if n)
+    if len(x.shape) != 4 or not y.block or not known or windows(op, tensors, w.shape[2:]) is None:
+        return None
+    shape, arch = ConvShape.of(op, tensors), context.arch
+    if conv_depthwise.fits(shape, x):
+        return "depthwise", conv_depthwise.steps(arch, shape, y)
+    if shape.groups > 1:
+        return None
+    if arch.family != "cpu":
+        return f"tiles, {shape.kernel_h}x{shape.kernel_w}", _warps(arch, shape, x, y)
+    best = conv.ranked_on_cores(shape, x, arch)[0]
+    if best != "direct":
+        return best, conv_winograd.steps(arch, shape, x, y, int(best.removeprefix("winograd ")))
+    kind = "pointwise" if shape.pointwise else "direct" if x.block else "few channels"
+    return kind, conv_cpu.steps(arch, shape, x)
+
+
+def _warps(arch: Architecture, shape: ConvShape, x: Value, y: Value) -> dict[str, float]:
+    """CoDL's form: warps of a group, one group after the other on each unit, times the blocks of
+    input channels."""
+    items = ceil_div(shape.out_w, _COLUMNS) * shape.out_h * ceil_div(shape.out_channels, _COLUMNS)
+    groups = ceil_div(shape.batch * items, _GROUP)
+    waves = ceil_div(_GROUP, _WARP) * ceil_div(groups, arch.compute_units)
+    blocks = ceil_div(shape.in_channels, _COLUMNS)
+    return {"waves": float(waves), "steps": float(waves * blocks * shape.kernel_h * shape.kernel_w),
+            "macs": float(shape.macs)}  # fmt: skip
+
+
+def _product(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
+    """None where the right side is computed: it is gathered in pieces."""
+    if not context.tensors[op.inputs[1]].constant:
+        return None
+    product = Product.of(op, context)
+    steps = gemm_cpu.steps(context.arch, product)
+    return "Gemm", {name: math.prod(product.batch) * count for name, count in steps.items()}

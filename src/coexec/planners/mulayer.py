@@ -1,0 +1,43 @@
+"""uLayer: each task is divided by output channels, or whole branches go to devices."""
+
+from collections.abc import Iterable
+
+from coexec.errors import UsageError
+from coexec.problem.division import Division, best_of
+from coexec.problem.problem import Problem
+from coexec.solvers.splitting.branches import distributed, forks
+from coexec.solvers.splitting.placed import Sharing, Strips
+from coexec.solvers.splitting.walk import Reached, quickest
+
+__all__ = ["solve"]
+
+
+def solve(problem: Problem, *, steps: int = 10, channel_block: int = 4) -> Division:
+    """Divide each task by output channels, at the ratio at which it ends soonest.
+
+    Devices wait for each other after each task. Where branches run side by side, each of them goes
+    to one device, in the best way of all, if that is predicted to be quicker than dividing their
+    tasks. Promises to be no slower than one device alone, in the simulator. Devices may be any
+    number. From "uLayer: Low Latency On-Device Inference Using Cooperative Single-Layer
+    Acceleration and Processor-Friendly Quantization" (Kim et al., EuroSys 2019), without its
+    quantization, in the form in which CoDL (Jia et al., MobiSys 2022) is compared with it.
+
+    Args:
+        steps: a device's share is a multiple of one step of so many.
+        channel_block: the channels of a device are rounded up to a multiple of it.
+
+    Raises:
+        UsageError: an option out of its range.
+    """
+    if min(steps, channel_block) < 1:
+        raise UsageError(f"steps and channel_block are at least 1, not {steps} and {channel_block}")
+    sharing, forks_at = Sharing(problem, steps, channel_block), forks(problem)
+
+    def moves(number: int, state: Reached) -> Iterable[Strips]:
+        cuts = [*sharing.alone, *sharing.cuts(number, "OC")]
+        found = [sharing.strips((number,), cut, state.held) for cut in cuts]
+        found += [distributed(sharing, fork, state.held) for fork in forks_at.get(number, ())]
+        return (strips for strips in found if strips is not None)
+
+    steps_found = quickest(problem, moves, 1, barriers=True)
+    return best_of(problem, [Division.of(problem, steps_found)])

@@ -1,0 +1,35 @@
+"""The latency predictor of a place, if one was trained on such a processor with such an engine."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from coexec.costs.predictor import LatencyPredictor, from_json
+from coexec.engines.base import OpenEngine
+from coexec.profiling.store import ProfileStore
+
+__all__ = ["trained_predictor", "untrained"]
+
+
+def trained_predictor(engine: OpenEngine, store: ProfileStore) -> LatencyPredictor | None:
+    """None if none was trained with this processor and this version of the engine."""
+    texts = store.read_predictor(engine.device.key(engine.info.name))
+    with suppress(ValueError):  # written by another version of coexec
+        kinds = from_json(texts)
+        return LatencyPredictor(kinds, engine.workload) if kinds else None
+    return None
+
+
+def untrained(engines: Iterable[OpenEngine], store: ProfileStore) -> list[str]:
+    """A line for each place without a predictor: what stands in for one, and the remedy."""
+    lines = []
+    for engine in engines:
+        if trained_predictor(engine, store) is not None:
+            continue
+        key, place = engine.device.key(engine.info.name), engine.place
+        others = [k for k in store.trained() if f", {engine.info.name} " in k and k != key]
+        beside = f" (there is one of {'; '.join(others)}, this is {key})" if others else ""
+        lines.append(
+            f"{place}: no latency predictor{beside}; parts of tasks are charged their share. "
+            f"coexec profile --train --devices {place} trains one"
+        )
+    return lines

@@ -1,0 +1,69 @@
+"""What predictors are told of kernels is what the generators make."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_networks import module_of
+from onnx_models import model_of
+from operator_cases import Case
+
+from coexec.costs.base import Workload
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.building import build
+from coexec.engines.opencl.kernels.base import KernelLaunch
+from coexec.engines.opencl.workloads import workload
+
+CPU = Architecture("cpu", 16, registers=32)
+GPU = Architecture("nvidia", 4, compute_units=16)
+
+
+def told(
+    inputs: int, outputs: int, size: int, edge: int, stride: int = 1, arch: Architecture = CPU,
+    group: int = 1,
+) -> tuple[Workload, tuple[KernelLaunch, ...]]:  # fmt: skip
+    """Of a convolution with padding: its workload and its launches."""
+    weights = np.zeros((outputs, inputs // group, edge, edge), np.float32)
+    attributes: dict[str, Any] = {
+        "pads": [edge // 2] * 4, "strides": [stride] * 2, "group": group,
+    }  # fmt: skip
+    model = model_of(Case("Conv", ((1, inputs, size, size + 3), weights), attributes))
+    graph = model.graph
+    launches = build(module_of(model), arch).launches
+    return workload(graph.tasks[0].operators, graph.tensors, arch), launches
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "edge", "stride"),
+    list(product((3, 16, 72), (16, 80, 200), (7, 20, 56), (1, 3, 5), (1, 2))),
+)
+def test_the_workload_is_of_the_kernels_that_are_launched(
+    inputs: int, outputs: int, size: int, edge: int, stride: int
+) -> None:
+    found, launches = told(inputs, outputs, size, edge, stride)
+    names = {launch.name for launch in launches}
+    assert found.kind.startswith("winograd") == (names == {"conv_winograd"})
+    if not found.kind.startswith("winograd"):
+        assert found.terms["launches"] == len(launches)
+        assert (found.terms["copied"] > 0) == ("pad_copy" in names)
+
+
+def test_the_layers_of_a_depthwise_convolution_are_a_kind() -> None:
+    found, launches = told(32, 32, 20, 3, group=32)
+    assert found.kind == "depthwise" and {x.name for x in launches} == {"conv_depthwise"}
+    # Rows at the borders miss a row of the filter, columns there are computed alone.
+    assert found.terms["alone"] == 2 * (20 * 3 - 2) * 3 * 2
+
+
+def test_blocks_of_channels_take_equally_long_filled_or_not() -> None:
+    part, whole = (told(16, n, 12, 5)[0].terms for n in (17, 32))
+    steps = {"launches", "cycles", "loops", "tiles"}
+    assert {n: part[n] for n in steps} == {n: whole[n] for n in steps}
+
+
+def test_gpus_run_whole_groups_on_their_units() -> None:
+    one, _ = told(16, 16, 16, 3, arch=GPU)
+    other, _ = told(16, 64, 16, 3, arch=GPU)
+    assert one.kind == "tiles, 3x3" and one.terms["waves"] == other.terms["waves"]
+    assert told(16, 512, 64, 3, arch=GPU)[0].terms["waves"] > one.terms["waves"]

@@ -1,0 +1,129 @@
+"""Training: what is measured, what is kept of it, and for whom."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from clocked import BYTE_S, Clocked
+
+from coexec.cache import Cache
+from coexec.compiling.compiler import Compiler
+from coexec.costs.base import Workload
+from coexec.engines.opened import OpenDevice
+from coexec.frontend.load import load
+from coexec.ir.graph import Operator, Tensor
+from coexec.profiling.profiler import Effort, Profiler
+from coexec.profiling.samples import sample_network
+from coexec.profiling.store import ProfileStore
+from coexec.profiling.trained import trained_predictor, untrained
+from coexec.profiling.training import ROUNDS, train_on
+
+COUNT = 120
+
+
+class Written(Clocked):
+    """Says that its kernels write bytes."""
+
+    def workload(
+        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
+    ) -> Workload:
+        made = tensors[operators[-1].outputs[0]].size_bytes
+        return Workload("writing", {"launch": 1.0, "bytes": float(made)})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ProfileStore]:
+    with ProfileStore(tmp_path) as opened:
+        yield opened
+
+
+def trained(engine: Clocked, store: ProfileStore, count: int = COUNT) -> list[int]:
+    """How many samples there were after each network."""
+    told: list[int] = []
+    train_on(OpenDevice.of(engine), store, count, lambda what, done, total: told.append(done))
+    return told
+
+
+def test_unit_times_are_learnt_from_measured_tasks(store: ProfileStore, tmp_path: Path) -> None:
+    engine = Written()
+    told = trained(engine, store)
+    rounds = len(told) // ROUNDS
+    assert told[:rounds] * ROUNDS == told  # all networks are measured again
+    assert told[:rounds] == sorted(told[:rounds]) and told[-1] == COUNT
+    predictor = trained_predictor(engine, store)
+    assert predictor is not None
+    assert predictor.kinds["writing"].units_s["bytes"] == pytest.approx(BYTE_S, rel=0.01)
+
+
+def test_a_trained_place_predicts_what_was_never_measured(
+    store: ProfileStore, cache: Cache
+) -> None:
+    engine = Written()
+    trained(engine, store)
+    other = Compiler(load(sample_network(1000, 48)), cache)
+    engine.compiled.clear()
+    cost = Profiler([OpenDevice.of(engine)], store, effort=Effort(0, 2, 2)).cost(other)
+    bases = cost.bases[engine.place]
+    assert list(bases.values()).count("predicted") > len(bases) / 2
+    assert set(cost.predictors) == {engine.place}
+
+
+def test_training_goes_on_where_it_stopped(store: ProfileStore) -> None:
+    engine = Written()
+    trained(engine, store, COUNT // 3)
+    engine.compiled.clear()
+    trained(engine, store, COUNT // 3)
+    assert not engine.compiled
+    trained(engine, store)
+    assert engine.compiled
+
+
+def test_another_version_has_no_predictor_and_is_told_how_to_get_one(store: ProfileStore) -> None:
+    trained(Written("1"), store)
+    newer = Written("2")
+    assert trained_predictor(newer, store) is None
+    (line,) = untrained([newer], store)
+    assert "coexec profile --train --devices null:0/null" in line and "null 1" in line
+    assert untrained([Written("1")], store) == []
+
+
+def test_damaged_numbers_are_not_used(store: ProfileStore) -> None:
+    engine = Written()
+    trained(engine, store)
+    key = engine.device.key("null")
+    with sqlite3.connect(store.path) as db:
+        db.execute("UPDATE predictor SET numbers = replace(numbers, 'e-', 'e+')")
+    assert store.read_predictor(key) == {} and trained_predictor(engine, store) is None
+
+
+def test_numbers_of_another_form_are_not_used(store: ProfileStore) -> None:
+    engine = Written()
+    store.write_predictor(engine.device.key("null"), {"writing": '{"units": []}'})
+    assert trained_predictor(engine, store) is None
+    store.write_predictor(engine.device.key("null"), {})
+    assert store.trained() == []
+
+
+def test_a_store_from_before_predictors_gets_the_table(tmp_path: Path) -> None:
+    with ProfileStore(tmp_path) as store:
+        path = store.path
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE predictor")
+    with ProfileStore(tmp_path) as store:
+        store.write_predictor("device", {"kind": "{}"})
+        assert store.read_predictor("device") == {"kind": "{}"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sample_networks_are_the_same_each_time_and_sound(seed: int) -> None:
+    first, again = sample_network(seed, 30), sample_network(seed, 30)
+    assert first == again and first != sample_network(seed + 10, 30)
+    graph = load(first, check=False).graph
+    assert not any(task.opaque for task in graph.tasks)
+    convolutions = [t.macs for t in graph.tasks if t.operators[0].op_type == "Conv"]
+    assert (
+        len(convolutions) >= len(graph.tasks) / 5
+        and min(convolutions) >= 1e5
+        and max(convolutions) <= 2e9
+    )
