@@ -3,8 +3,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,8 +14,12 @@ from rich.table import Table
 
 from coexec.choosing.race import PACING, REQUESTS, Outcome, Requests, race
 from coexec.engines.detect import usable_cores
+from coexec.zoo import MODELS as ZOO
 
-__all__ = ["arguments", "by_figure", "in_turns", "show", "source", "two_cores"]
+__all__ = [
+    "a_count", "a_model", "arguments", "by_figure", "in_turns", "show", "some_of",
+    "source", "two_cores",
+]  # fmt: skip
 
 
 def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.Namespace:
@@ -31,6 +36,34 @@ def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.N
 def source(name: str) -> str:
     """A file as it is, anything else as a model of the zoo."""
     return name if "/" in name or name.endswith(".onnx") else f"zoo:{name}"
+
+
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """The type of an option that takes some of the known names, with commas between."""
+
+    def names(text: str) -> list[str]:
+        chosen = list(dict.fromkeys(text.split(",")))
+        if unknown := [name for name in chosen if name not in known]:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(map(repr, unknown))}: there are only {', '.join(known)}"
+            )
+        return chosen
+
+    return names
+
+
+def a_model(text: str) -> str:
+    """The type of an option that takes a model of the zoo or a file."""
+    if text not in ZOO and not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file and none of {', '.join(ZOO)}")
+    return text
+
+
+def a_count(text: str) -> int:
+    """The type of an option that takes a number of rounds."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 1 or more")
+    return int(text)
 
 
 def two_cores() -> list[str]:

@@ -23,7 +23,7 @@ from coexec.runtime.executor import Executor
 from coexec.timing.simulate import simulate
 from coexec.workbench import Workbench, make_plan
 
-__all__ = ["Contest", "accuracy", "openvino_run"]
+__all__ = ["Contest", "Run", "accuracy", "openvino_run"]
 
 Run = Callable[[], Any]
 
@@ -57,7 +57,7 @@ class Contest:
         self.cost = measured if cost is None else cost
         self._devices = work.devices if devices is None else devices
         self._limit_s = limit_s
-        self._feeds = random_inputs(work.model.graph)
+        self.feeds = random_inputs(work.model.graph)
         self._stack = ExitStack()
         self._runs: dict[str, Run] = {}
         self._known: dict[Hashable, Run] = {}
@@ -92,6 +92,8 @@ class Contest:
             "bound_s": plan.provenance.bound_s,
             "status": plan.provenance.status,
             "planning_s": took_s,
+            "moved_bytes": sum(transfer.size_bytes for transfer in schedule.transfers),
+            "divided": len(plan.device_of) > len(self.work.model.graph.tasks),
         }
 
     def _executed(self, plan: Plan, caching: bool) -> Run:
@@ -101,7 +103,7 @@ class Contest:
                 self.work.prepared(plan).compiled, self._devices, tensor_caching=caching
             )
             self._stack.enter_context(executor)
-            self._known[key] = partial(executor.run, self._feeds)
+            self._known[key] = partial(executor.run, self.feeds)
         return self._known[key]
 
     def of_another(self, label: str, work: Workbench, plan: Plan, **cells: Any) -> None:
@@ -109,7 +111,7 @@ class Contest:
         cost, system = work.measured
         executor = self._stack.enter_context(work.start(work.prepared(plan)))
         simulated_s = simulate(work.schedule(plan), cost, system).makespan_s
-        self.other(label, partial(executor.run, self._feeds), simulated_s=simulated_s, **cells)
+        self.other(label, partial(executor.run, self.feeds), simulated_s=simulated_s, **cells)
 
     def other(self, label: str, run: Run, **cells: Any) -> None:
         """Anything that runs the model."""
@@ -119,16 +121,21 @@ class Contest:
     def engines(self, threads: int) -> None:
         """ONNX Runtime and OpenVINO with all cores."""
         session = self.work.given.onnx_runtime(threads=threads)
-        self.other(f"ORT {threads}", lambda: session.run(None, self._feeds))
+        self.other(f"ORT {threads}", lambda: session.run(None, self.feeds))
         label = f"OpenVINO {threads}"
         try:
-            run = openvino_run(self.model, self._feeds, threads)
+            run = openvino_run(self.model, self.feeds, threads)
         except ImportError:
             row = head(self.platform, self.model, label)
             reason = f"{label}: it is not installed (pip install openvino)"
             self._rows.append(row | {"skipped": reason})
         else:
             self.other(label, run)
+
+    def noted(self, measure: Callable[[Run], Row]) -> None:
+        """What ``measure`` finds out by running a rival, in the rows of all that are there."""
+        self._rows = [row | measure(self._runs[row["planner"]])
+                      if row["planner"] in self._runs else row for row in self._rows]  # fmt: skip
 
     def timed(self, rounds: int) -> list[Row]:
         """The rows of all rivals in the order in which they came."""

@@ -13,20 +13,18 @@ transfer times; caching also here). Measure with nothing else running.
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 
 import hope_ablations
 import hope_clocks
 import hope_here
 import hope_phones
-from common import show
-from hope_tables import AUTO, MODELS, PLANNED, Row, Tables, reasons
+from common import a_count, a_model, show, some_of
+from hope_tables import AUTO, MODELS, PLANNED, Row, Tables, explained
 from slow_device import WAYS
 
 from coexec.errors import CoexecError
 from coexec.platforms import NAMES
-from coexec.zoo import MODELS as ZOO
 
 Arguments = argparse.Namespace
 
@@ -46,28 +44,28 @@ def phones(options: Arguments) -> Tables:
     plans = options.plans
     rows = hope_phones.rows(plans, options.models, options.phones, options.planners)
     found = _gathered("phones", rows)
-    yield from _explained("simulated phones, each planner", found, options)
+    yield from explained("simulated phones, each planner", found, options.json)
     yield from hope_phones.tables(found)
     yield from hope_phones.big_little(plans, options.models)
 
 
 def here(options: Arguments) -> Tables:
     found = _gathered("here", hope_here.rows(options.models, options.planners, options))
-    yield from _explained("this machine, each planner", found, options)
+    yield from explained("this machine, each planner", found, options.json)
     yield from hope_here.tables(found)
 
 
 def clocks(options: Arguments) -> Tables:
     yield from hope_phones.clocks(options.plans, options.models)
     found = _gathered("clocks", hope_clocks.rows(options.models, options))
-    yield from _explained("this machine, one device slow", found, options)
+    yield from explained("this machine, one device slow", found, options.json)
     yield from hope_clocks.tables(found)
 
 
 def ablations(options: Arguments) -> Tables:
     yield from hope_ablations.tables(options.plans, options.models, options.phones)
     found = _gathered("ablations", hope_ablations.caching_here(options.models, options))
-    yield from _explained("this machine, tensor caching", found, options)
+    yield from explained("this machine, tensor caching", found, options.json)
     yield from hope_ablations.tables_here(found)
 
 
@@ -87,25 +85,17 @@ def _gathered(part: str, groups: Iterable[list[Row]]) -> list[Row]:
     return found
 
 
-def _explained(title: str, found: Sequence[Row], options: Arguments) -> Tables:
-    """The rows themselves for programs; for people, why some are missing."""
-    if options.json:
-        yield title, found
-    for reason in reasons(found):
-        print(reason, file=sys.stderr)
-
-
 def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     planners = (*PLANNED, AUTO)
-    parser.add_argument("models", nargs="*", default=MODELS, type=_model, metavar="MODEL",
+    parser.add_argument("models", nargs="*", default=MODELS, type=a_model, metavar="MODEL",
                         help="names of the zoo or files; by default the paper's")  # fmt: skip
-    parser.add_argument("--parts", type=_some_of(PARTS), default=[*PARTS])
-    parser.add_argument("--phones", type=_some_of(NAMES), default=hope_phones.PHONES)
-    parser.add_argument("--pairs", type=_some_of(hope_here.ENGINES), default=hope_here.ENGINES,
+    parser.add_argument("--parts", type=some_of(PARTS), default=[*PARTS])
+    parser.add_argument("--phones", type=some_of(NAMES), default=hope_phones.PHONES)
+    parser.add_argument("--pairs", type=some_of(hope_here.ENGINES), default=hope_here.ENGINES,
                         help="engines of the second core")  # fmt: skip
-    parser.add_argument("--planners", type=_some_of(planners), default=planners)
-    parser.add_argument("--rounds", type=_count, default=30, help="turns of each")
+    parser.add_argument("--planners", type=some_of(planners), default=planners)
+    parser.add_argument("--rounds", type=a_count, default=30, help="turns of each")
     parser.add_argument("--shares", type=_shares, default=hope_clocks.SHARES,
                         help="of its full speed that a slow device has")  # fmt: skip
     parser.add_argument("--slow-by", choices=WAYS, default=WAYS[0])
@@ -117,30 +107,6 @@ def _arguments() -> Arguments:
     options = parser.parse_args()
     options.plans = hope_phones.Plans(options.time_limit)
     return options
-
-
-def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    def names(text: str) -> list[str]:
-        chosen = list(dict.fromkeys(text.split(",")))
-        if unknown := [name for name in chosen if name not in known]:
-            raise argparse.ArgumentTypeError(
-                f"{', '.join(map(repr, unknown))}: there are only {', '.join(known)}"
-            )
-        return chosen
-
-    return names
-
-
-def _model(text: str) -> str:
-    if text not in ZOO and not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file and none of {', '.join(ZOO)}")
-    return text
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 1 or more")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

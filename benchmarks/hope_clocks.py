@@ -50,8 +50,8 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
     first, *others = work.devices
     with slowed(first.first, share, options.slow_by) as slow:
         devices = (OpenDevice.of(slow), *others)
-        factor = _slowdown(work, slow)
-        cost = _times(work.measured[0], slow.place, factor)
+        factor = slowdown(work, slow)
+        cost = slowed_costs(work.measured[0], slow.place, factor)
         with Contest(
             label, model, work, cost=cost, devices=devices, limit_s=options.time_limit
         ) as contest:
@@ -62,7 +62,7 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
             return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
 
 
-def _slowdown(work: Workbench, slow: OpenEngine) -> float:
+def slowdown(work: Workbench, slow: OpenEngine) -> float:
     """How many times as long the whole network takes on the slow device as on the real one."""
     cost, system = work.measured
     feeds = random_inputs(work.model.graph)
@@ -76,7 +76,7 @@ def _slowdown(work: Workbench, slow: OpenEngine) -> float:
     return slow_s / usual_s
 
 
-def _times(cost: CostTable, place: Place, factor: float) -> CostTable:
+def slowed_costs(cost: CostTable, place: Place, factor: float) -> CostTable:
     """``cost`` with all that is computed at ``place`` taking ``factor`` times as long."""
     tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[place].items()}
     launches_s = {**cost.launches_s, place: cost.launch_s(place) * factor}

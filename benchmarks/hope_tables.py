@@ -7,6 +7,7 @@ Both are None where the planner is not there or refuses, which ``skipped`` then 
 
 import inspect
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -22,8 +23,8 @@ from coexec.workbench import Workbench
 
 __all__ = [
     "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "Tables", "all_tried",
-    "beside_the_paper", "by_requests", "graph_of", "head", "in_ms", "limited", "normalised",
-    "reasons", "saved_by_hope", "source_of", "tried",
+    "beside_the_paper", "by_requests", "explained", "graph_of", "head", "in_ms", "limited",
+    "normalised", "saved_by_hope", "source_of", "tried",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -97,6 +98,14 @@ def all_tried(row: Row, where: str, compare: Callable[[], list[Row]]) -> list[Ro
         return compare()
     except CoexecError as error:
         return [row | {"skipped": f"{where}: {error}"}]
+
+
+def explained(title: str, found: Sequence[Row], as_json: bool) -> Tables:
+    """The rows themselves for programs; for people, why some are missing."""
+    if as_json:
+        yield title, found
+    for reason in reasons(found):
+        print(reason, file=sys.stderr)
 
 
 def reasons(found: Iterable[Row]) -> list[str]:
