@@ -26,6 +26,7 @@ from common import show
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
 
 import coexec
 from coexec.errors import CoexecError, first_line
@@ -76,9 +77,13 @@ def check(case: TestCase, settings: Mapping[str, Any]) -> Result:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays, of scalars too; sequences and absent values as they are."""
+    """Arrays, of scalars too; lists of them; absent values as they are."""
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
+    elif isinstance(value, onnx.SequenceProto):
+        value = numpy_helper.to_list(value)
+    elif isinstance(value, onnx.OptionalProto):
+        value = numpy_helper.to_optional(value)
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
@@ -108,16 +113,11 @@ def _on_onnx_runtime(case: TestCase, feeds: Mapping[str, Any]) -> list[Any] | No
 
 
 def _difference(case: TestCase, found: Sequence[Any], expected: Sequence[Any]) -> str | None:
-    """How ONNX's runner compares: shape, type, then ``rtol`` and ``atol``."""
-    for ours, theirs in zip(found, map(np.asarray, expected), strict=True):
-        if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-            return f"{ours.dtype}{ours.shape} instead of {theirs.dtype}{theirs.shape}"
-        if theirs.dtype.kind not in "biufc":
-            close = ours == theirs
-        else:
-            close = np.isclose(ours, theirs, case.rtol, case.atol, equal_nan=True)
-        if not np.all(close):
-            return f"{int(close.size - close.sum())} of {close.size} differ"
+    """What ONNX's own runner says of them; None if it lets them pass."""
+    try:
+        Runner.assert_similar_outputs(list(expected), list(found), case.rtol, case.atol)
+    except (AssertionError, TypeError) as error:
+        return first_line(error)
     return None
 
 
@@ -145,8 +145,8 @@ def _rows(results: Sequence[Result], every: bool) -> list[dict[str, Any]]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-k", default="", metavar="TEXT", help="only tests with this in the name")
-    parser.add_argument("--devices", default="cpu:0", help="as coexec writes devices")
-    parser.add_argument("--planner", default="", help="single, or hope_greedy for two devices")
+    parser.add_argument("--devices", help="as coexec writes them; default: the session's own")
+    parser.add_argument("--planner", help="default: the session's own, or hope_greedy for devices")
     parser.add_argument("--cache", default=None, help="folder for profiles and plans")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds, for all tests")
     parser.add_argument("--every", action="store_true", help="list each refused test")
@@ -156,7 +156,12 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = _arguments()
-    planner = args.planner or ("hope_greedy" if "," in args.devices else "single")
+    words = {}
+    if args.devices is not None:
+        several = "hope_greedy" if "," in args.devices else "single"
+        words = {"devices": args.devices, "planner": args.planner or several}
+    elif args.planner is not None:
+        words = {"planner": args.planner}
     warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
     cases = [case for case in load_model_tests(kind="node") if args.k in case.name]
     results = []
@@ -167,9 +172,9 @@ def main() -> None:
             if time.perf_counter() > end_s:
                 sys.exit(f"{len(results)} of {len(cases)} tests ran in {args.limit:.0f} s; "
                          f"raise --limit")  # fmt: skip
-            settings = {"devices": args.devices, "planner": planner, "cache": cache}
-            results.append(check(case, settings))
-    title = f"ONNX {onnx.__version__} node tests on {args.devices}, planner {planner}"
+            results.append(check(case, {"cache": cache, **words}))
+    told = ", ".join(f"{key} {value}" for key, value in words.items()) or "as a session runs them"
+    title = f"ONNX {onnx.__version__} node tests, {told}"
     show(title, _rows(results, args.every), args.json)
     if any(result.outcome in ("wrong", "traceback") for result in results):
         sys.exit(1)

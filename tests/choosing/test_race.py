@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -230,11 +231,15 @@ def test_a_thread_that_spins_after_each_run_is_waited_for() -> None:
     spinning = threading.Event()
     seen: list[bool] = []
     threads: list[threading.Thread] = []
+    starved: list[float] = []
 
     def spin() -> None:
-        end_s = REAL.used_s() + 0.03
+        began_s, end_s = time.perf_counter(), REAL.used_s() + 0.03
         while REAL.used_s() < end_s:
             pass
+        took_s = time.perf_counter() - began_s
+        if took_s > 0.045:  # other programs had its core meanwhile, so it looked as if it rested
+            starved.append(took_s)
         spinning.clear()
 
     def starts_a_spinning_thread() -> None:
@@ -248,7 +253,8 @@ def test_a_thread_that_spins_after_each_run_is_waited_for() -> None:
     for thread in threads:
         thread.join()
     assert len(threads) >= 3 and len(seen) == 6
-    assert sum(seen) <= 2 * outcome.disturbed  # none, unless the limit of a rest was reached
+    # None, unless the limit of a rest was reached or the thread did not get a core.
+    assert sum(seen) <= 2 * (outcome.disturbed + len(starved)), starved
 
 
 def _spin(begun: Any, ended: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from fused_blocks import IMAGES, WORDS, network, quantised_network
+from fused_blocks import IMAGES, WORDS, in_half, network, quantised_network
 from graphs import hand_made
 
 from coexec.cache import Cache
@@ -28,6 +28,8 @@ from coexec.runtime.executor import Executor
 NETWORKS = {
     "images": network(["silu", "hard_swish", "residual", "excited", "silu"], IMAGES),
     "words": network(["layer_norm", "gelu", "attention", "skip", "silu"], WORDS),
+    "halves": in_half(network(["silu", "residual", "excited", "silu"], IMAGES)),
+    "halves of words": in_half(network(["layer_norm", "attention", "skip", "silu"], WORDS)),
     "quantised": quantised_network(["conv", "added", "joined", "pooled", "conv"]),
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 from small_models import from_nodes, tensor_info
 
 IMAGES = (1, 16, 6, 6)
@@ -27,6 +27,19 @@ def network(blocks: Sequence[str], shape: Sequence[int]) -> onnx.ModelProto:
 def quantised_network(blocks: Sequence[str]) -> onnx.ModelProto:
     """The same of blocks between QuantizeLinear and DequantizeLinear."""
     return _Quantised(IMAGES).model(blocks)
+
+
+def in_half(given: onnx.ModelProto) -> onnx.ModelProto:
+    """The same network with float16 in the place of float32."""
+    made = onnx.ModelProto()
+    made.CopyFrom(given)
+    for weight in made.graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT:
+            values = numpy_helper.to_array(weight).astype(np.float16)
+            weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return made
 
 
 class _Network:

@@ -21,7 +21,7 @@ from coexec.plans.schedule import Part, Schedule, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
-_FORMAT = 7
+_FORMAT = 8
 
 
 @dataclass(frozen=True, eq=False)

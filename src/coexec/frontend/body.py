@@ -1,6 +1,7 @@
 """The nodes, values and weights of one module while it is written."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx_ir as ir
 
 from coexec.frontend.dialect import PLAIN, Layout
 from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder, reads
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Array, Module, numpy_type
 from coexec.frontend.stored import Stored, is_large
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
@@ -98,6 +99,14 @@ class Body:
         node = onnx.helper.make_node(op_type, [value], [output], domain=domain)
         node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in attributes.items())
         self.append(node)
+        return output
+
+    def cast(self, value: str, dtype: str) -> str:
+        """``value`` in another type."""
+        tensor = self._tensors[value]
+        kind = ir.DataType.from_numpy(numpy_type(dtype))
+        output = self.add("Cast", value, tensor.shape, to=int(kind))
+        self.declare(output, tensor.shape, replace(tensor, dtype=dtype))
         return output
 
     def transposed(self, value: str, order: Sequence[int]) -> str:

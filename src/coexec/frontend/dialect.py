@@ -11,6 +11,7 @@ __all__ = [
     "LAST",
     "PLAIN",
     "STANDARD",
+    "WIDE",
     "Dialect",
     "Kind",
     "Layout",
@@ -24,11 +25,14 @@ Kind = tuple[str, str]
 
 
 Layout = int
-"""`PLAIN`, `LAST`, or how many channels lie together in a block."""
+"""`PLAIN`, `LAST`, `WIDE`, or how many channels lie together in a block."""
 PLAIN = 0
 """As the model has it."""
 LAST = -1
 """Channels behind all other axes."""
+WIDE = -2
+"""As the model has it, but in float32 where the model has a narrower type: so an engine holds it
+that computes in float32. Rounded at a border, it would be another number."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,10 @@ class Dialect:
     while it computes: the layout of a tensor there. Entering such blocks and leaving them costs
     nothing inside of a module, and entering fills the last block."""
 
+    widened: str = ""
+    """How the names begin of the Casts by which it computes in float32 what the model has in a
+    narrower type; "": it has none."""
+
     def is_free(self, kind: Kind) -> bool:
         """Whether an operator only enters blocks or leaves them, where that costs nothing."""
         return self.inner is not None and kind in (self.enter, self.leave)
@@ -64,6 +72,16 @@ class Dialect:
     def held(self, tensor: Tensor) -> Layout:
         """How the engine has a tensor that its model's operators read and write as it is."""
         return PLAIN if self.inner is None else self.inner(tensor)
+
+    def type_in(self, layout: Layout, tensor: Tensor) -> str:
+        """The type of what a tensor is in a layout: blocks are wide too, where an engine computes
+        in float32."""
+        wide = layout == WIDE or (layout > PLAIN and self.widened)
+        return "float32" if wide else tensor.dtype
+
+    def unblocked(self, layout: Layout, tensor: Tensor) -> Layout:
+        """The layout that lies as the model has it and keeps the type in another one."""
+        return PLAIN if self.type_in(layout, tensor) == tensor.dtype else WIDE
 
 
 def as_it_lies(array: Array, layout: Layout) -> Array:
@@ -79,7 +97,7 @@ def where_it_lies(region: Region, layout: Layout) -> Region:
     if layout == LAST:
         start, stop = (_turned(ends) for ends in (region.start, region.stop))
         return Region(start, stop)
-    if layout == PLAIN:
+    if layout <= PLAIN:
         return region
     inside = region.with_axis(1, region.start[1] // layout, -(-region.stop[1] // layout))
     return Region((*inside.start, 0), (*inside.stop, layout))
@@ -91,11 +109,9 @@ def declared_shape(shape: Sequence[int], layout: Layout, filled: int) -> tuple[i
     Args:
         filled: its channels, with those that fill the last block.
     """
-    if layout == PLAIN:
-        return tuple(shape)
     if layout == LAST:
         return _turned(tuple(shape))
-    return (shape[0], filled, *shape[2:])
+    return tuple(shape) if layout <= PLAIN else (shape[0], filled, *shape[2:])
 
 
 def _turned(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.dialect import LAST, PLAIN, STANDARD, Dialect, Layout
+from coexec.frontend.dialect import LAST, PLAIN, STANDARD, WIDE, Dialect, Layout
 from coexec.frontend.module import Array, numpy_type
 from coexec.frontend.plain import is_plain
 from coexec.frontend.tensors import tensor_of
@@ -41,8 +41,9 @@ class Lowered:
     """By value that may cross a border: the part of a tensor that it is, in some layout."""
     maker: Mapping[str, int] = field(default_factory=dict)
     """By value: the node that computes it."""
-    last: frozenset[str] = frozenset()
-    """The values that have their channels last, and stand for tensors that have them second."""
+    otherwise: Mapping[str, Layout] = field(default_factory=dict)
+    """By value that stands for a tensor in another layout than the model's or blocks: `LAST` or
+    `WIDE`."""
     annotated: bool = False
     """Whether modules tell the types of what they compute inside: some engines infer them."""
     dialect: Dialect = STANDARD
@@ -55,15 +56,19 @@ class Lowered:
     def _natives(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for value, name in self.stands_for.items():
-            if name not in found or (self.layout(value) and not self.layout(found[name])):
+            if name not in found or self._rank(value) > self._rank(found[name]):
                 found[name] = value
         return found
+
+    def _rank(self, value: str) -> tuple[bool, bool]:
+        layout = self.layout(value)
+        return layout > PLAIN, layout != PLAIN
 
     def layout(self, value: str) -> Layout:
         """Of a value."""
         if value in self.blocked:
             return self.dialect.block
-        return LAST if value in self.last else PLAIN
+        return self.otherwise.get(value, PLAIN)
 
     def held(self, value: str, tensor: Tensor) -> Layout:
         """How the engine has ``tensor``, which it knows as ``value``."""
@@ -138,43 +143,46 @@ def read_lowered(
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
     stands_for = {name: name for name in borders if name in maker}
-    last: set[str] = set()
+    otherwise: dict[str, Layout] = {}
     for name in borders:
         if BORDER + name not in maker:
             raise ValueError(f"it lacks {BORDER + name!r}")
-        for value, turned in _carrying(BORDER + name, nodes, maker, dialect):
+        for value, layout in _carrying(BORDER + name, nodes, maker, dialect):
             if stands_for.setdefault(value, name) != name:
                 break
-            if turned:
-                last.add(value)
+            if layout:
+                otherwise[value] = layout
             # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
-            if not turned and (value not in tensors or tensors[value].opaque):
+            elif value not in tensors or tensors[value].opaque:
                 tensors[value] = replace(tensors[BORDER + name], name=value)
     for node in nodes:  # other layouts of the same tensor
         if _is_layout(node, dialect) and node.input[0] in stands_for:
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
     header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
-    return Lowered(
-        header, nodes, weights, tensors, stands_for, maker, frozenset(last), dialect=dialect
-    )
+    return Lowered(header, nodes, weights, tensors, stands_for, maker, otherwise, dialect=dialect)
 
 
 def _carrying(
     value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], dialect: Dialect
-) -> Iterable[tuple[str, bool]]:
+) -> Iterable[tuple[str, Layout]]:
     """What ``value`` is made of by changes of layout alone, from the last value to the first, and
-    whether it has its channels last."""
-    turned = False
+    whether that is `LAST`, `WIDE` or neither."""
+    layout = PLAIN
     while True:
         node = nodes[maker[value]]
         if not _is_layout(node, dialect):
-            if turned or not _is_nhwc(node, nodes, maker):
+            if layout != PLAIN:
                 return
-            turned = True
+            if _is_nhwc(node, nodes, maker):
+                layout = LAST
+            elif _narrows(node, dialect):
+                layout = WIDE
+            else:
+                return
         value = node.input[0]
         if value not in maker:  # an input of the model is nobody's result, even unchanged
             return
-        yield value, turned
+        yield value, layout
 
 
 def _is_nhwc(
@@ -189,6 +197,13 @@ def _is_nhwc(
         return False
     before = nodes[maker[node.input[0]]]
     return before.op_type.startswith("QLinear") or before.domain == "com.ms.internal.nhwc"
+
+
+def _narrows(node: onnx.NodeProto, dialect: Dialect) -> bool:
+    """Whether it is the Cast that makes a tensor of what the engine holds of it in float32."""
+    if node.op_type != "Cast" or not dialect.widened or not node.name.startswith(dialect.widened):
+        return False
+    return any(a.name == "to" and a.i != onnx.TensorProto.FLOAT for a in node.attribute)
 
 
 def _is_layout(node: onnx.NodeProto, dialect: Dialect) -> bool:

@@ -5,11 +5,12 @@ filled up. Only an uncut range of channels reaches into what fills the last bloc
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from coexec.errors import PlanError
 from coexec.frontend.body import Body
 from coexec.frontend.cutting import Uncut
-from coexec.frontend.dialect import LAST, PLAIN, Layout, declared_shape
+from coexec.frontend.dialect import LAST, PLAIN, WIDE, Layout, declared_shape
 from coexec.frontend.lowered import Lowered
 from coexec.ir.graph import Graph, Tensor, tensor_part
 from coexec.ir.region import Region
@@ -24,9 +25,8 @@ def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
     """What a part of a tensor is called in modules: the tensor's name, its region if it is not
     whole, and its layout if that is not the model's."""
     name = tensor_part(tensor, region, graph)
-    if layout == PLAIN:
-        return name
-    return f"{name}, channels last" if layout == LAST else f"{name} in blocks of {layout}"
+    special = {PLAIN: name, LAST: f"{name}, channels last", WIDE: f"{name} in float32"}
+    return special.get(layout, f"{name} in blocks of {layout}")
 
 
 class Parts:
@@ -54,7 +54,8 @@ class Parts:
         own = self._graph.tensors[tensor]
         filled = self._filled(tensor, region) if layout > 0 else 0
         shape = own.shape if own.opaque else declared_shape(region.shape, layout, filled)
-        return self._body.declare(value, shape, own)
+        held = replace(own, dtype=self._low.dialect.type_in(layout, own))
+        return self._body.declare(value, shape, held)
 
     def published(self, tensor: str, region: Region, layout: Layout, others: set[str]) -> str:
         """The part under the name that other modules know; ``others`` have such names already."""
@@ -85,7 +86,7 @@ class Parts:
         if self._graph.tensors[tensor].opaque:
             raise PlanError(f"the segment needs {tensor}, and does not have it; add it to its "
                             f"inputs or pieces")  # fmt: skip
-        have = next((own for r, own in there if r == region), None)
+        have = self._nearest([own for r, own in there if r == region], tensor, layout)
         if have is not None:
             made = there[region, have]
         else:
@@ -93,6 +94,12 @@ class Parts:
         made = self._converted(made, tensor, region, have, layout)
         self.keep(tensor, region, layout, made)
         return made
+
+    def _nearest(self, layouts: Sequence[Layout], tensor: str, wanted: Layout) -> Layout | None:
+        """The first of them, but one of the same type as ``wanted`` if there is one."""
+        own = self._graph.tensors[tensor]
+        kinds = {layout: self._low.dialect.type_in(layout, own) for layout in (*layouts, wanted)}
+        return min(layouts, key=lambda layout: kinds[layout] != kinds[wanted], default=None)
 
     def _assembled(self, tensor: str, region: Region, layout: Layout) -> tuple[str, Layout]:
         """A part that is cut out of another or joined, in a layout in which that can be done."""
@@ -113,7 +120,8 @@ class Parts:
         # Blocks lie beside each other along the channels: these are cut and joined as they lie.
         as_they_lie = layout > 0 and axes <= {0, 1}
         as_they_lie = as_they_lie and all(ends_with_blocks(r, whole, layout) for r in regions)
-        inside = layout if as_they_lie else PLAIN
+        unblocked = self._low.dialect.unblocked(layout, self._graph.tensors[tensor])
+        inside = layout if as_they_lie else unblocked
         values = [self.get(tensor, r, inside) for r in regions]
         if isinstance(plan, Taken):
             return self.cropped(values[0], plan.source, region, inside), inside
@@ -136,17 +144,22 @@ class Parts:
         if have == want:
             return value
         places = self._low.places.get(tensor)
-        filled = self._filled(tensor, region) if max(have, want) > 0 else region.shape[1]
+        filled = self._filled(tensor, region) if max(have, want) > 0 else 0
         if have > 0 and places is not None:
             value = self._body.chosen(self._left(value, filled, have), places)
-        elif have != PLAIN:
+        elif have not in (PLAIN, WIDE):
             value = self._left(value, region.shape[1], have)
+        kind = self._low.dialect.type_in(want, self._graph.tensors[tensor])
+        if self._body.tensor(value).dtype != kind:
+            value = self._body.cast(value, kind)
         if want > 0 and places is not None:
             index = [len(places)] * filled
             for channel, place in enumerate(places):
                 index[place] = channel
             value = self._body.chosen(self._body.filled(value, len(places) + 1), index)
-        return value if want == PLAIN else self._entered(value, filled, want)
+        if want in (PLAIN, WIDE):
+            return value
+        return self._entered(value, filled or region.shape[1], want)
 
     def _filled(self, tensor: str, region: Region) -> int:
         """The channels of a part of a tensor with those that fill the last block."""

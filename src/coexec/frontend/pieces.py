@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from coexec.frontend.cutting import nodes_of
-from coexec.frontend.dialect import LAST, PLAIN, Layout
+from coexec.frontend.dialect import LAST, PLAIN, WIDE, Layout
 from coexec.frontend.lowered import Lowered, reads
 from coexec.frontend.module import Gather, GatheredBox, Module
 from coexec.frontend.parts import ends_with_blocks, part_name
@@ -158,7 +158,8 @@ class _Exchange:
             common = self._common(reader, (name, region), supplies)
             # What the engine does not read is there for the model's own operators.
             used = uses.get(name, {common})
-            layouts = {common if layout == common else PLAIN for layout in used}
+            unblocked = self._unblocked(reader, name, supplies)
+            layouts = {common if layout == common else unblocked for layout in used}
             for layout in sorted(layouts):
                 yield _Handed(name, region, layout), supplies
 
@@ -181,20 +182,29 @@ class _Exchange:
         """The layout that reader and makers have in common, if all boxes end where blocks end."""
         name, region = part
         layout = self._native(reader.place, name)
-        if layout == PLAIN or not supplies:
-            return PLAIN
+        unblocked = self._unblocked(reader, name, supplies)
+        if layout in (PLAIN, WIDE) or not supplies:
+            return unblocked
         segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
         own = self._lowered[reader.place]
         places = {segments[s.segment].place for s in supplies}
         if any(self._native(place, name) != layout for place in places):
-            return PLAIN
+            return unblocked
         boxes = [region, *(s.box for s in supplies), *(s.made for s in supplies)]
         if layout == LAST:
             return LAST if all(box == tensor.whole for box in boxes) else PLAIN
         channels = tensor.shape[1]
         alike = channels % layout == 0 or all(self._lowered[place] is own for place in places)
         aligned = all(ends_with_blocks(box, tensor.shape, layout) for box in boxes)
-        return layout if alike and aligned else PLAIN
+        return layout if alike and aligned else unblocked
+
+    def _unblocked(self, reader: Segment, name: str, supplies: Sequence[Supply]) -> Layout:
+        """How the model has a tensor, but in float32 if reader and makers have it so."""
+        tensor = self._schedule.graph.tensors[name]
+        makers = (self._schedule.segments[s.segment] for s in supplies)
+        places = {s.place for s in (reader, *makers)} if supplies else set()
+        found = {self._lowered[p].dialect.unblocked(self._native(p, name), tensor) for p in places}
+        return WIDE if found == {WIDE} else PLAIN
 
     def _native(self, place: Place, name: str) -> Layout:
         low = self._lowered[place]

@@ -211,7 +211,7 @@ class Writer:
         if layout == LAST:
             raise Uncut(f"{tensor} has its channels last")
         if shape == whole:
-            inside = layout == PLAIN or ends_with_blocks(region, whole, layout)
+            inside = layout <= PLAIN or ends_with_blocks(region, whole, layout)
             if not inside:
                 raise Uncut(f"{tensor}{region} does not end where blocks end")
             return region

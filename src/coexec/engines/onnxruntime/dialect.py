@@ -27,4 +27,5 @@ def dialect() -> Dialect:
         domain=_BLOCKED,
         enter=_ENTER,
         leave=_LEAVE,
+        widened="InsertedPrecisionFreeCast_",
     )
