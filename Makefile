@@ -59,7 +59,8 @@ contracts: $(READY)
 
 unit: $(READY)
 	@echo '== unit tests'
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not conformance and not alone'
+	@$(BIN)/python -m pytest -m alone
 
 examples: $(READY)
 	@echo '== examples'

@@ -14,6 +14,8 @@ from coexec.choosing.idle import REAL, Rest, Stopwatch, cpu_clock
 from coexec.choosing.race import Outcome, Pacing, compete, race, ratio, turn
 from coexec.errors import ExecutionError
 
+pytestmark = pytest.mark.alone
+
 ONCE = Pacing(paced=1, loop=1)
 
 

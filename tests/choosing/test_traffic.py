@@ -7,6 +7,8 @@ import pytest
 
 from coexec.profiling.traffic import Quiet, Traffic, undisturbed
 
+pytestmark = pytest.mark.alone
+
 
 def test_quiet_waits_for_a_gap_between_requests() -> None:
     traffic = Traffic()

@@ -55,8 +55,12 @@ def test_no_other_console_is_made() -> None:
 
 @pytest.mark.parametrize("words", [["profile"], ["explain", "--all"], ["plan"], ["inspect"]])
 def test_names_with_markup_and_control_characters(
-    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    words: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # no name is broken over two lines
     path = odd_model(tmp_path, ODD + "\x1b]0;title\x07")
     devices = [] if words == ["inspect"] else ["--devices", "null:0,null:1", "--planner", "heft"]
     devices = devices[:2] if words == ["profile"] else devices

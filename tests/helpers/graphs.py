@@ -4,12 +4,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from itertools import permutations
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hypothesis import strategies as st
 
 from coexec.costs.table import CostTable
 from coexec.ir.graph import Graph, Operator, Piece, Task, Tensor
+from coexec.planners import PLANNERS
 from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Schedule, Segment, Transfer
 from coexec.system.hardware import Device, Link, Place, System
@@ -27,6 +28,15 @@ class Case(NamedTuple):
     graph: Graph
     cost: CostTable
     system: System
+
+
+_FEW: Mapping[str, Mapping[str, int]] = {"anneal": {"steps": 1000}}
+"""Of planners whose defaults take seconds: small graphs need no more."""
+
+
+def quickly(planner: str, case: Case, **options: Any) -> Plan:
+    """What a planner makes of a small case, in little time."""
+    return PLANNERS[planner](*case, **{**_FEW.get(planner, {}), **options})
 
 
 class Placement(NamedTuple):

@@ -10,6 +10,8 @@ from coexec.engines.null import NullEngine
 from coexec.profiling.links import crossing, launch_overhead, stitching, wake_up
 from coexec.system.hardware import MAIN, Device, EngineInfo
 
+pytestmark = pytest.mark.alone
+
 BYTE_S = 5e-9
 
 

@@ -19,6 +19,8 @@ from coexec.profiling.store import ProfileStore
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.profiling.training import ROUNDS, train_on
 
+pytestmark = pytest.mark.alone
+
 COUNT = 120
 
 

@@ -26,6 +26,7 @@ from coexec.session import InferenceSession
 
 CORES = usable_cores()[:2]
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
     pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
@@ -44,6 +45,14 @@ FEEDS = [
     {"x": np.random.default_rng(seed).standard_normal((1, 3, 20, 20)).astype(np.float32)}
     for seed in range(2)
 ]
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """What a shell starts in the background ignores Ctrl-C, and so would its tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class TimeOut(Exception):

@@ -27,6 +27,8 @@ from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputErr
 from coexec.session import answering
 from coexec.workbench import Settings
 
+pytestmark = pytest.mark.alone
+
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
 
