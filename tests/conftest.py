@@ -11,6 +11,8 @@ from coexec.cache import Cache
 
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 """PoCL has one thread, whichever test is the first to use OpenCL."""
+for _size in ("COLUMNS", "LINES"):  # of the terminal: xdist sets them, and tables would be cut
+    os.environ.pop(_size, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

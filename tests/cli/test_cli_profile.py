@@ -24,6 +24,22 @@ def test_training_and_what_is_said_without(
     assert remedy not in " ".join(capfd.readouterr().out.split())
 
 
+def test_parts_of_tasks_are_measured_once_and_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, on = str(tmp_path / "model.onnx"), ["--devices", "null:0", "--cache", str(tmp_path)]
+    onnx.save(branches(), model)
+    assert main(["profile", model, *on]) == 0
+    assert "parts of tasks measured" not in capfd.readouterr().out
+    assert main(["profile", model, *on, "--pieces"]) == 0
+    assert "parts of tasks measured" in capfd.readouterr().out
+    assert main(["profile", model, *on, "--json"]) == 0
+    known = json.loads(capfd.readouterr().out)["pieces_s"]["null:0/null"]
+    assert known and all(seconds > 0.0 for seconds in known.values())
+    assert main(["profile", model, *on, "--pieces", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["pieces_s"]["null:0/null"] == known
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -203,6 +203,20 @@ def test_parts_of_weights_are_not_copied() -> None:
     assert all(np.shares_memory(part, held.numpy()) for part in module.weights.values())
 
 
+def test_a_small_part_of_a_large_weight_lies_in_the_module() -> None:
+    """Engines look into constants of a few numbers, which a placeholder does not have."""
+    weights = {"w": random(512, 4, 1, 1), "b": random(512)}
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv")
+    model = direct([node], [tensor("x", (1, 4, 2, 2))], ["y"], weights)
+    channels = Region((0, 0, 0, 0), (1, 16, 2, 2))
+    pieces = [Piece("conv", channels)]
+    module = module_of_pieces(model, plain_of(model), pieces, [("y", channels)])
+    assert not module.weights
+    small = ir.serde.deserialize_model(onnx.load_model_from_string(module.proto))
+    found, *_ = run(small, {"x": np.ones((1, 4, 2, 2), np.float32)})
+    close(found[0, :, 0, 0], weights["w"][:16].sum((1, 2, 3)) + weights["b"][:16])
+
+
 def conditional() -> Model:
     """An If whose branches read the outer value "a" and the weight "w"."""
     branches = {}

@@ -81,6 +81,7 @@ def settings(
     engine: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
     waiting: Waiting = DEFAULTS.waiting,
+    pieces: bool = False,
 ) -> Settings:
     """What the common options say."""
     return Settings(
@@ -93,6 +94,7 @@ def settings(
         engine_options=_engine_options(engine),
         pins=_pairs(pin, "--pin"),
         waiting=waiting,
+        pieces=pieces,
         fresh=fresh,
         progress=progress,
     )

@@ -29,6 +29,9 @@ from coexec.workbench import SAMPLES, Workbench, trained_on
 
 OptionalModelArg = Annotated[str | None, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 TrainOpt = Annotated[bool, typer.Option("--train", help="Learn to predict, without a model.")]
+PiecesOpt = Annotated[
+    bool, typer.Option("--pieces", help="Measure parts of tasks, too, for planners that divide.")
+]
 SamplesOpt = Annotated[int, typer.Option(help="Tasks to learn from, on each device.")]
 
 
@@ -40,6 +43,7 @@ def command(
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     top: int = 20,
+    pieces: PiecesOpt = False,
     train: TrainOpt = False,
     samples: SamplesOpt = SAMPLES,
     cache: CacheOpt = None,
@@ -47,7 +51,8 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Find what every task costs on every device: from what was measured before, also at other
-    sizes (~), and by measuring what decides. --fresh measures all of it.
+    sizes (~), and by measuring what decides. --fresh measures all of it. --pieces measures parts
+    of tasks too, some minutes long; planners that divide tasks then need no predictor.
 
     With --train and no model: measure made-up networks and learn to predict tasks and parts of
     them. What is measured is kept; when stopped, it goes on there.
@@ -68,6 +73,7 @@ def command(
             value=value,
             cache=cache,
             fresh=fresh,
+            pieces=pieces,
             progress=tell,
             engine=engine,
         )
@@ -79,8 +85,10 @@ def command(
         tasks_s = {str(place): seconds for place, seconds in cost.tasks_s.items()}
         launches_s = {str(place): seconds for place, seconds in cost.launches_s.items()}
         bases = {str(place): found for place, found in cost.bases.items()}
-        print_json({"tasks_s": tasks_s, "launches_s": launches_s, "bases": bases}
-                   | system.to_json())  # fmt: skip
+        parts_s = {str(place): {str(piece): seconds for piece, seconds in found.items()}
+                   for place, found in cost.pieces_s.items()}  # fmt: skip
+        print_json({"tasks_s": tasks_s, "launches_s": launches_s, "bases": bases,
+                    "pieces_s": parts_s} | system.to_json())  # fmt: skip
         return
     table = Table("task", "kind", *map(str, system.places), box=None)
     first = cost.tasks_s[system.places[0]]
@@ -94,6 +102,8 @@ def command(
     out.print(table)
     for place in system.places:
         out.print(_counted(cost, place))
+        if parts := len(cost.pieces_s.get(place, {})):
+            out.print(f"{place}: {parts} parts of tasks measured")
     for line in doubts:
         out.print(line)
     for link in system.links:

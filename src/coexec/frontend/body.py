@@ -262,8 +262,8 @@ class Body:
         for name, (tensor, part, offset) in self._weights.items():
             if name not in read:
                 continue
-            if not is_large(tensor):
-                own = tensor if part is None else ir.Tensor(part, dtype=tensor.dtype, name=name)
+            own = tensor if part is None else ir.Tensor(part, dtype=tensor.dtype, name=name)
+            if not is_large(own):  # engines look into small ones, small parts among them
                 proto = ir.serde.serialize_tensor(own)
                 proto.name = name
                 model.graph.initializer.append(proto)

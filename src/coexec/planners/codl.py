@@ -12,7 +12,7 @@ from coexec.problem.timeline import Timeline
 from coexec.solvers.exact.listing import listed
 from coexec.solvers.splitting.branches import distributed, forks
 from coexec.solvers.splitting.placed import Sharing, Strips
-from coexec.solvers.splitting.shares import Cut, Dimension, axis_of
+from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Cut, Dimension, axis_of
 from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
@@ -26,8 +26,8 @@ _LEAST_S = 1e-12
 
 
 def solve(
-    problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = 10,
-    delta: float = 0.2, longest: int = 30, channel_block: int = 16, width: int = 0,
+    problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = STEPS,
+    delta: float = 0.2, longest: int = 30, channel_block: int = CHANNEL_BLOCK, width: int = 0,
 ) -> Division:  # fmt: skip
     """Divide each task by rows or output channels as is quickest, and chain tasks divided by rows.
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from coexec.errors import PlanError
@@ -14,7 +14,7 @@ from coexec.plans.plan import Plan
 from coexec.plans.schedule import Part, Schedule, Segment, Supply, Transfer, as_made
 from coexec.system.hardware import Place
 
-__all__ = ["derive", "stepwise"]
+__all__ = ["derive", "in_steps", "stepwise"]
 
 
 def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
@@ -50,6 +50,21 @@ def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
                 supplies[index, (name, whole)] = (Supply(maker[name], whole, whole),)
         maker |= dict.fromkeys(task.outputs, index)
     return Schedule(graph, tuple(segments), (), supplies)
+
+
+def in_steps(plan: Plan, graph: Graph) -> Schedule:
+    """Every piece of a plan a segment of its own, one after the other in the order of the tasks:
+    how parts of tasks are measured in place."""
+    wiring = _wire(plan, graph)
+    pieces_of: dict[str, list[Piece]] = {}
+    for piece in plan.device_of:
+        pieces_of.setdefault(piece.task, []).append(piece)
+    runs = [[piece] for task in graph.tasks for piece in pieces_of[task.name]]
+    segments = tuple(
+        replace(segment, after=(segment.index - 1,) if segment.index else ())
+        for segment in _segments(plan, graph, wiring, runs)
+    )
+    return Schedule(graph, segments, (), _supplies(segments, graph, wiring))
 
 
 @dataclass(frozen=True, slots=True)

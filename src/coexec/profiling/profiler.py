@@ -22,6 +22,7 @@ from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_l
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
 from coexec.profiling.links import crossing, launch_overhead, stitching, wake_up
+from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
 from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, part_of, sweep
@@ -95,10 +96,37 @@ class Profiler:
             {e.place: self._launch_s(e) for e in self._engines},
             {at: {n: basis for n, (_, basis) in found.items()} for at, found in times.items()},
             {e.place: self._stitch_byte_s(e) for e in self._engines},
+            {e.place: known_pieces(graph, self._store.read(self._key(e))) for e in self._engines},
             predictors={
                 e.place: found for e in self._engines if (found := self._trained_on(e)) is not None
             },
         )
+
+    def measure_pieces(self, compiler: Compiler) -> None:
+        """Measure the parts of all tasks that the store does not hold; they count in `cost`.
+
+        Raises:
+            InfeasibleError: a task that no device can run.
+            ExecutionError: a part does not run with made-up inputs.
+        """
+        graph = compiler.model.graph
+        home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
+        ways = list(cuttings(graph))
+        engines = {self._key(engine): engine for engine in self._engines}
+        for key, engine in engines.items():
+            runs = {t.name for t in graph.tasks if engine.refusal(t, graph.tensors) is None}
+            place_of = home | dict.fromkeys(runs, engine.place)
+            for number, cutting in enumerate(ways, start=1):
+                known = {} if self._fresh else self._store.read(key)
+                parts = (signature_of_piece(graph.task[name], region)
+                         for name in runs if len(cutting[name]) > 1
+                         for region in cutting[name])  # fmt: skip
+                if not known.keys() >= set(parts):
+                    measured = measure_pieces(
+                        compiler, self._devices, place_of, cutting, engine.place, self._quiet
+                    )
+                    self._store.write(key, measured)
+                self._progress(f"{engine.place}: parts of tasks", number, len(ways))
 
     @property
     def _engines(self) -> list[OpenEngine]:

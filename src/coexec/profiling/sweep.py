@@ -9,9 +9,11 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
+
+import onnx
 
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
@@ -46,10 +48,21 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some tasks of a model in their order, compiled, each a segment of its own."""
+    """Some tasks of a model in their order, compiled, each a segment of its own; or pieces."""
 
     tasks: Sequence[Task]
+    """By segment."""
     compiled: CompiledPlan
+
+    @cached_property
+    def makers(self) -> Mapping[str, int]:
+        """By value that a kernel may work on, its segment."""
+        found: dict[str, int] = {}
+        for index, (task, module) in enumerate(zip(self.tasks, self.compiled.modules, strict=True)):
+            nodes = onnx.load_model_from_string(module.proto).graph.node
+            found |= {name: index for op in task.operators for name in op.outputs}
+            found |= {name: index for node in nodes for name in node.output}
+        return found
 
 
 def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
@@ -109,7 +122,7 @@ def sweep(
         ):
             recorder = RealRecorder(part.compiled, [d.spec.name for d in devices])
             undisturbed(partial(executor.run, feeds, recorder), quiet)
-            rows.append(_task_seconds(recorder.trace(), part.tasks))
+            rows.append(_segment_seconds(recorder.trace(), part))
             progress(len(rows), effort.most)
     progress(effort.most, effort.most)
     return rows
@@ -127,33 +140,33 @@ def measure_in_place(
     return dict(zip((t.name for t in graph.tasks), medians, strict=True))
 
 
-def _task_seconds(trace: Trace, tasks: Sequence[Task]) -> list[float]:
-    """Seconds of each task in a run with one segment for each.
+def _segment_seconds(trace: Trace, part: Part) -> list[float]:
+    """Seconds of each segment: a task, or a piece of one.
 
     A device with a clock of its own tells how long its kernels took, which is free of the noise of
     waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
-    What a segment needs besides its kernels is the launch: the median over all tasks.
+    What a segment needs besides its kernels is the launch: the median over all segments.
     """
     spans = {s.segment: s for s in trace.of("compute")}
-    maker = {n: t.name for t in tasks for op in t.operators for n in op.outputs}
-    kernels: dict[str, list[Detail]] = {}
+    maker = part.makers
+    kernels: dict[int, list[Detail]] = {}
     for detail in trace.details:
         if detail.kind == "kernel" and detail.result in maker and detail.name != "reorder":
             kernels.setdefault(maker[detail.result], []).append(detail)
     steps = [b.queued_s - a.queued_s for d in kernels.values() for a, b in pairwise(d)]
     enqueue_s = statistics.median(steps) if steps else 0.0
-    busy = {task: sum(max(k.duration_s, enqueue_s) for k in done) for task, done in kernels.items()}
-    timed = {spans[i].device for i, t in enumerate(tasks) if t.name in busy}
+    busy = {i: sum(max(k.duration_s, enqueue_s) for k in done) for i, done in kernels.items()}
+    timed = {spans[i].device for i in busy}
     layout_s = _layouts_within(spans, trace.of("layout"))
     extra = [
-        spans[i].duration_s - busy.get(t.name, 0.0) - layout_s[i]
-        for i, t in enumerate(tasks)
+        spans[i].duration_s - busy.get(i, 0.0) - layout_s[i]
+        for i in range(len(part.tasks))
         if spans[i].device in timed
     ]
     launch_s = max(0.0, statistics.median(extra)) if extra else 0.0
     return [
-        busy.get(t.name, 0.0) + launch_s if spans[i].device in timed else spans[i].duration_s
-        for i, t in enumerate(tasks)
+        busy.get(i, 0.0) + launch_s if spans[i].device in timed else spans[i].duration_s
+        for i in range(len(part.tasks))
     ]
 
 

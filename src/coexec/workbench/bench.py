@@ -107,6 +107,8 @@ class Workbench:
                 progress=self.settings.progress, waiting=self.settings.waiting,
                 quiet=self.settings.quiet,
             )  # fmt: skip
+            if self.settings.pieces:
+                profiler.measure_pieces(self.compiler)
             return profiler.cost(self.compiler), profiler.system()
 
     @property

@@ -57,6 +57,9 @@ class Settings:
     "auto", and for shapes that come with a request."""
     replan: float | None = None
     """Plan anew when a device is off its profile by more than this share for some time."""
+    pieces: bool = False
+    """Measure parts of tasks, too, which planners that divide tasks take in place of predicted
+    ones."""
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
     progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)

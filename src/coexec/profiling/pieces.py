@@ -1,0 +1,109 @@
+"""Measure parts of tasks on one engine: what a predictor tells otherwise.
+
+All tasks of a model are cut in the same way at once, in two, and the parts are timed in place one
+after the other, as whole tasks are (`sweep`). So a model needs as many passes as a task has cuts.
+What is measured are the parts that two devices may have, in either place.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from coexec.compiling.compiler import Compiler
+from coexec.engines.opened import OpenDevice
+from coexec.ir.graph import Graph, Piece, Task
+from coexec.ir.region import Region
+from coexec.plans.derive import in_steps
+from coexec.plans.plan import Plan, Provenance
+from coexec.profiling.store import Measurement
+from coexec.profiling.sweep import Effort, Part, feeds_of, sweep
+from coexec.profiling.traffic import Quiet
+from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Dimension, axis_of, cuts_of, parts
+from coexec.system.hardware import Place
+
+__all__ = ["Cutting", "cuttings", "known_pieces", "measure_pieces", "signature_of_piece"]
+
+Cutting = Mapping[str, Sequence[Region]]
+"""By task: the parts of its main output."""
+
+_DIMENSIONS: Sequence[Dimension] = ("H", "OC")
+_EFFORT = Effort(warm_up=1, least=5, most=5)
+_OF = " of "
+
+
+def signature_of_piece(task: Task, region: Region) -> str:
+    """Equal for parts that take equally long."""
+    return f"{task.signature}{_OF}{region}"
+
+
+def cuttings(graph: Graph) -> Iterator[Cutting]:
+    """Ways to cut all tasks in two at once. Tasks that have no such cut stay whole."""
+    for dimension in _DIMENSIONS:
+        found = {task.name: _halves(graph, task, dimension) for task in graph.tasks}
+        for number in range(max(map(len, found.values()), default=0)):
+            yield {
+                name: cuts[number] if number < len(cuts) else (whole,)
+                for (name, cuts), whole in zip(found.items(), _wholes(graph), strict=True)
+            }
+
+
+def _wholes(graph: Graph) -> Iterable[Region]:
+    return (graph.output_of(task).whole for task in graph.tasks)
+
+
+def _halves(graph: Graph, task: Task, dimension: Dimension) -> list[tuple[Region, ...]]:
+    """The two parts of each cut along a dimension."""
+    axis, whole = axis_of(graph, task, dimension), graph.output_of(task).whole
+    if axis is None or task.opaque:
+        return []
+    block = CHANNEL_BLOCK if dimension == "OC" else 1
+    return [
+        tuple(region for region in parts(whole, cut) if region is not None)
+        for cut in cuts_of(whole, axis, 2, STEPS, block)
+    ]
+
+
+def known_pieces(graph: Graph, stored: Mapping[str, Measurement]) -> dict[Piece, float]:
+    """The seconds of the parts of a model's tasks that were measured, of any model."""
+    if not any(_OF in signature for signature in stored):
+        return {}
+    found: dict[Piece, float] = {}
+    for cutting in cuttings(graph):
+        for name, regions in cutting.items():
+            for region in regions if len(regions) > 1 else ():
+                known = stored.get(signature_of_piece(graph.task[name], region))
+                if known is not None:
+                    found[Piece(name, region)] = known.seconds
+    return found
+
+
+def measure_pieces(
+    compiler: Compiler, devices: Sequence[OpenDevice], place_of: Mapping[str, Place],
+    cutting: Cutting, measured: Place, quiet: Quiet | None = None,
+) -> dict[str, Measurement]:  # fmt: skip
+    """By signature, the parts of the tasks that run at ``measured``.
+
+    Args:
+        place_of: by task, where all of its parts run.
+
+    Raises:
+        ExecutionError: a part does not run with made-up inputs.
+    """
+    graph = compiler.model.graph
+    pieces = [Piece(name, region) for name, regions in cutting.items() for region in regions]
+    order: dict[Place, list[Piece]] = {}
+    for piece in pieces:
+        order.setdefault(place_of[piece.task], []).append(piece)
+    plan = Plan.of_places(graph.fingerprint, {p: tuple(own) for p, own in order.items()},
+                          Provenance("in steps"))  # fmt: skip
+    schedule = in_steps(plan, graph)
+    tasks = [graph.task[segment.pieces[0].task] for segment in schedule.segments]
+    part = Part(tasks, compiler.compile(schedule, devices))
+    rows = sweep(part, devices, next(feeds_of(part, graph)), _EFFORT, lambda done, total: None,
+                 quiet)  # fmt: skip
+    samples: dict[str, list[float]] = {}
+    for segment, seconds in zip(schedule.segments, zip(*rows, strict=True), strict=True):
+        (piece,) = segment.pieces
+        if place_of[piece.task] == measured and len(cutting[piece.task]) > 1:
+            signature = signature_of_piece(graph.task[piece.task], piece.region)
+            samples.setdefault(signature, []).append(statistics.median(seconds))
+    return {signature: Measurement.of(taken) for signature, taken in samples.items()}

@@ -1,0 +1,51 @@
+"""Parts of tasks are measured in place, and count before any prediction."""
+
+from pathlib import Path
+
+from clocked import BYTE_S, Clocked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from network_cases import networks
+from small_models import branches
+
+from coexec.cache import Cache
+from coexec.compiling.compiler import Compiler
+from coexec.engines.opened import OpenDevice
+from coexec.frontend.load import load
+from coexec.ir.stitch import missing
+from coexec.profiling.pieces import cuttings
+from coexec.profiling.profiler import Effort, Profiler
+from coexec.profiling.store import ProfileStore
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=30)
+@given(st.data())
+def test_parts_of_each_cutting_are_the_whole(data: st.DataObject) -> None:
+    graph = data.draw(networks()).graph
+    for cutting in cuttings(graph):
+        assert cutting.keys() == {task.name for task in graph.tasks}
+        for name, regions in cutting.items():
+            whole = graph.output_of(graph.task[name]).whole
+            assert not missing(whole, regions)
+            assert sum(region.size for region in regions) == whole.size
+
+
+def test_a_measured_part_counts_and_is_measured_once(tmp_path: Path, cache: Cache) -> None:
+    model = load(branches())
+    graph, engine = model.graph, Clocked()
+    with ProfileStore(tmp_path) as store:
+        profiler = Profiler([OpenDevice.of(engine)], store, effort=Effort(0, 2, 2))
+        compiler = Compiler(model, cache)
+        assert not profiler.cost(compiler).pieces_s[engine.place]
+        profiler.measure_pieces(compiler)
+        cost = profiler.cost(compiler)
+        engine.compiled.clear()
+        profiler.measure_pieces(compiler)
+        assert not engine.compiled
+    pieces = cost.pieces_s[engine.place]
+    assert {piece.task for piece in pieces} >= {t.name for t in graph.tasks if t.kind == "Conv"}
+    for piece, seconds in pieces.items():
+        task = graph.task[piece.task]
+        assert cost.piece_s(graph, task, piece.region, engine.place) == seconds
+        computed_s = piece.region.size * graph.output_of(task).item_bytes * BYTE_S
+        assert seconds >= computed_s * (1 - 1e-6)
