@@ -15,13 +15,13 @@ BLOCK = 16
 
 def described(
     inputs: int, outputs: int, size: tuple[int, int], kernel: tuple[int, int] = (1, 1),
-    compiled: str = "nchwc.Conv", **attributes: Any,
+    compiled: str = "nchwc.Conv", block: int = BLOCK, **attributes: Any,
 ) -> Workload:  # fmt: skip
     groups = attributes.get("group", 1)
     weights = np.zeros((outputs, inputs // groups, *kernel), np.float32)
     case = Case("Conv", ((1, inputs, *size), weights), attributes)
     graph = model_of(case).graph
-    return workload(graph.tasks[0].operators, graph.tensors, compiled, BLOCK)
+    return workload(graph.tasks[0].operators, graph.tensors, compiled, block)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,14 @@ def test_products_of_whole_tiles_are_the_multiply_accumulates() -> None:
     terms = described(64, 64, (6, 12)).terms
     assert terms["products"] == 64 * 64 * 6 * 12 / 16 / 2
     assert terms["waits"] == 0 and terms["tiles"] == 12
+
+
+def test_sixteen_registers_hold_tiles_of_three_columns() -> None:
+    """Blocks of 8 channels: the same multiply-accumulates in twice as many vectors."""
+    terms = described(64, 64, (6, 12), block=8).terms
+    assert terms["products"] == 64 * 64 * 6 * 12 / 8 / 2
+    assert terms["waits"] == 0 and terms["tiles"] == 2 * 6 * 12 / 3  # two sets of four blocks
+    assert described(64, 64, (1, 11), block=8).terms["tiles"] == 2 * 4  # 3 + 3 + 3 + 2
 
 
 def test_columns_that_read_padding_are_tiles_of_their_own() -> None:

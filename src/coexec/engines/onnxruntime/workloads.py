@@ -1,9 +1,11 @@
 """What ONNX Runtime's kernels do for a task: the loops of its library MLAS, written out.
 
 Convolutions work on blocks of channels, 16 with AVX-512: up to four blocks of filters at once, a
-row of the output at a time, in tiles of six columns and a rest of three, two or one. Columns whose
-window reaches into the padding are tiles of their own. A block of input channels after the other is
-added to the output, which is loaded and stored each time; 1x1 filters take 128 channels at a time.
+row of the output at a time, in tiles of six columns and a rest of three, two or one (with AVX and
+its 16 registers: blocks of 8 channels, tiles of three columns and a rest of two or one). Columns
+whose window reaches into the padding are tiles of their own. A block of input channels after the
+other is added to the output, which is loaded and stored each time; 1x1 filters take 128 channels at
+a time.
 """
 
 import math
@@ -19,8 +21,9 @@ __all__ = ["workload"]
 
 _FILTERS = 4
 """Blocks of filters that are computed together."""
-_TILE = 6
-"""Columns of a tile."""
+_TILES = {16: 6, 8: 3}
+"""Columns of a tile, by channels of a block."""
+_LEAST_TILE = 3
 _DEPTH = 128
 """Input channels that a 1x1 filter adds before the output is stored."""
 _LATENCY = 4
@@ -114,11 +117,11 @@ def _convolution(conv: _Blocked, op: Operator) -> tuple[str, dict[str, float]]:
     return "direct", _direct(conv)
 
 
-def _tiles(columns: int) -> list[tuple[int, int]]:
+def _tiles(columns: int, block: int) -> list[tuple[int, int]]:
     """Columns of a tile, and how many such tiles there are."""
-    rest = columns % _TILE
-    last = {0: (), 1: (1,), 2: (2,), 3: (3,), 4: (3, 1), 5: (3, 2)}[rest]
-    return [(_TILE, columns // _TILE), *((size, 1) for size in last)]
+    tile = _TILES.get(block, _LEAST_TILE)
+    last = {0: (), 1: (1,), 2: (2,), 3: (3,), 4: (3, 1), 5: (3, 2)}[columns % tile]
+    return [(tile, columns // tile), *((size, 1) for size in last)]
 
 
 class _TiledRow(NamedTuple):
@@ -134,7 +137,7 @@ class _TiledRow(NamedTuple):
         taps = conv.kernel[1]
         inside = _inside(conv.columns, taps)
         inner = sum(count == taps for count in inside)
-        tiles = _tiles(inner)
+        tiles = _tiles(inner, conv.block)
         alone = (1, float(sum(inside) - inner * taps))
         return _TiledRow([*((columns, float(count * taps)) for columns, count in tiles), alone],
                     sum(count for _, count in tiles) + len(inside) - inner)  # fmt: skip
@@ -183,7 +186,7 @@ def _direct(conv: _Blocked) -> dict[str, float]:
 def _pointwise(conv: _Blocked) -> dict[str, float]:
     dense = conv.rows.stride == conv.columns.stride == 1
     pixels = conv.rows.output * conv.columns.output
-    row = _tiles(pixels if dense else conv.columns.output)
+    row = _tiles(pixels if dense else conv.columns.output, conv.block)
     rows = conv.batch * (1 if dense else conv.rows.output)
     depth = min(_DEPTH, conv.inputs)
     passes = math.ceil(conv.inputs / _DEPTH)
