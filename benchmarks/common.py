@@ -22,6 +22,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+_STOLEN = 0.02
+"""Share of processors' time from which on a benchmark says that others took it."""
+
+
 def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.Namespace:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
@@ -84,6 +88,7 @@ def in_turns(
     Raises:
         CoexecError: a rival failed.
     """
+    before = _processor_times()
     for run in rivals.values():
         for _ in range(3):
             run()
@@ -91,7 +96,22 @@ def in_turns(
     outcome = race(rivals, (rounds, rounds), pacing=replace(PACING, **left_out)).complete()
     if outcome.disturbed:
         print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
+    busy, stolen = (b - a for a, b in zip(before, _processor_times(), strict=True))
+    if stolen > _STOLEN * (busy + stolen):
+        print(f"other guests of this machine's host took {stolen / (busy + stolen):.0%} of its "
+              f"processors' time: plans on several devices wait for each of them, so figures are "
+              f"worse than on a machine of one's own", file=sys.stderr)  # fmt: skip
     return outcome
+
+
+def _processor_times() -> tuple[int, int]:
+    """Ticks that this machine's processors were busy, and that a host took from them, in a virtual
+    machine on Linux; see proc(5)."""
+    stat = Path("/proc/stat")
+    if not stat.is_file():
+        return 0, 0
+    user, nice, system, _, _, irq, soft, stolen = map(int, stat.read_text().split()[1:9])
+    return user + nice + system + irq + soft, stolen
 
 
 def by_figure(
