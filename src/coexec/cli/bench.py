@@ -30,11 +30,10 @@ from coexec.cli.common import (
     ValueOpt,
     WaitingOpt,
     differences,
+    judged,
     print_json,
     progress_bar,
-    refuse_difference,
     settings,
-    tolerance,
 )
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
@@ -106,10 +105,12 @@ def command(
     if json:
         print_json(_as_json(work, standings, bound, worst) | {"left_out": left_out})
     else:
-        _print(work, standings, bound, recorder if gantt else None, trace, worst)
+        _print(work, standings, bound, recorder if gantt else None, trace)
         for name, reason in left_out.items():
             out.print(f"left out: {name} alone: {reason}")
-    refuse_difference(worst or 0.0, work)
+    said = judged(worst or 0.0, work, feeds)
+    if worst is not None and not json:
+        out.print(f"check: {said}")
 
 
 def _recorded(
@@ -192,7 +193,7 @@ def _as_json(
 
 def _print(
     work: Workbench, standings: Standings, bound: LowerBound | None, recorder: RealRecorder | None,
-    trace: Path | None, worst: float | None,
+    trace: Path | None,
 ) -> None:  # fmt: skip
     out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
     out.print(_table(standings))
@@ -209,9 +210,6 @@ def _print(
         print(draw(recorder.trace()))
     if trace is not None:
         out.print(f"trace: {trace}, open it at ui.perfetto.dev")
-    if worst is not None:
-        out.print(f"check: outputs differ from ONNX Runtime's by {worst:.1e} of the largest value "
-                  f"({tolerance(work):.0e} is allowed)")  # fmt: skip
 
 
 def _table(standings: Standings) -> Table:

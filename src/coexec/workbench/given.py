@@ -124,14 +124,14 @@ class GivenModel:
         fixed are none any more; of shapes it takes any."""
         return self.fixed() if self._values else self.resolved()
 
-    def onnx_runtime(self, threads: int) -> Any:
+    def onnx_runtime(self, threads: int, *, optimised: bool = True) -> Any:
         """ONNX Runtime's own session of the model as it was given, to compare with."""
         from coexec.frontend.check import plain_session
 
-        return plain_session(self.fixed(), threads)
+        return plain_session(self.fixed(), threads, optimised=optimised)
 
-    def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def reference(self, feeds: Mapping[str, Array], *, optimised: bool = True) -> dict[str, Array]:
         """What ONNX Runtime computes for the model as it was given."""
-        session = self.onnx_runtime(threads=1)
+        session = self.onnx_runtime(threads=1, optimised=optimised)
         names = [o.name for o in session.get_outputs()]
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))

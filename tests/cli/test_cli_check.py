@@ -1,0 +1,35 @@
+"""What `--check` says of outputs that differ from ONNX Runtime's."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coexec.cli.common import judged
+from coexec.errors import ExecutionError
+
+
+def work(own: float) -> Any:
+    """A model whose answers with and without optimisations differ by so much."""
+
+    def reference(feeds: Any, *, optimised: bool) -> dict[str, np.ndarray]:
+        return {"y": np.array([1.0, 0.5 if optimised else 0.5 + own], np.float64)}
+
+    return SimpleNamespace(given=SimpleNamespace(reference=reference), devices=())
+
+
+def test_a_small_difference_is_none() -> None:
+    said = judged(9e-5, work(0.0), {})
+    assert said == "equal to ONNX Runtime within 1e-04 of the largest value: 9.0e-05"
+
+
+def test_a_model_that_amplifies_rounding_may_differ_as_it_does_from_itself() -> None:
+    said = judged(4e-3, work(3e-3), {})
+    assert "by 4.0e-03" in said and "differ by 3.0e-03" in said and "amplifies rounding" in said
+
+
+@pytest.mark.parametrize("own", [0.0, 1e-5, 1.9e-3, float("inf")])
+def test_more_than_that_is_an_error(own: float) -> None:
+    with pytest.raises(ExecutionError, match=r"by 0\.004 of .* 1e-04 is allowed, and its own"):
+        judged(4e-3, work(own), {})
