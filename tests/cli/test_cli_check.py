@@ -8,20 +8,27 @@ import pytest
 
 from coexec.cli.common import judged
 from coexec.errors import ExecutionError
+from coexec.ir.graph import Tensor
 
 
-def work(own: float) -> Any:
+def work(own: float, kind: str = "float32") -> Any:
     """A model whose answers with and without optimisations differ by so much."""
 
     def reference(feeds: Any, *, optimised: bool) -> dict[str, np.ndarray]:
         return {"y": np.array([1.0, 0.5 if optimised else 0.5 + own], np.float64)}
 
-    return SimpleNamespace(given=SimpleNamespace(reference=reference), devices=())
+    graph = SimpleNamespace(tensors={"y": Tensor("y", (2,), kind)})
+    return SimpleNamespace(given=SimpleNamespace(reference=reference), devices=(), graph=graph)
 
 
 def test_a_small_difference_is_none() -> None:
     said = judged(9e-5, work(0.0), {})
     assert said == "equal to ONNX Runtime within 1e-04 of the largest value: 9.0e-05"
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_numbers_of_16_bits_may_be_rounded_the_other_way(kind: str) -> None:
+    assert "within 1e-02" in judged(2**-11, work(0.0, kind), {})
 
 
 def test_a_model_that_amplifies_rounding_may_differ_as_it_does_from_itself() -> None:

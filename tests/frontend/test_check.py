@@ -152,3 +152,19 @@ def test_a_wrong_simplification_is_an_error_and_random_numbers_are_not() -> None
     assert check_same(model_of("Relu"), model_of("Relu"), inputs) is None
     random = model_of("RandomUniformLike"), model_of("RandomUniformLike", seed=4.0)
     assert "it draws random numbers" in (check_same(*random, inputs) or "")
+
+
+def test_numbers_of_16_bits_may_be_rounded_the_other_way() -> None:
+    half = TensorProto.FLOAT16
+
+    def adding(number: float) -> ir.Model:
+        ends = [tensor_info(name, [4], half) for name in ("x", "y")]
+        proto = from_nodes(
+            [node("Add", ["x", "c"], ["y"])], ends[:1], ends[1:], {"c": np.float16([number])}
+        )
+        return ir.from_proto(proto)
+
+    feeds = [{"x": np.zeros(4, np.float16)}]
+    assert check_same(adding(1.0), adding(1.0 + 2**-10), feeds) is None
+    with pytest.raises(ModelError, match="1e-02 is allowed"):
+        check_same(adding(1.0), adding(1.1), feeds)

@@ -18,7 +18,7 @@ from coexec.cli.console import err
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
-from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, worst_difference
+from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, is_half, worst_difference
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
 from coexec.runtime.executor import Waiting
@@ -258,6 +258,7 @@ _AMPLIFIED = 2.0
 def tolerance(work: Workbench) -> float:
     """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
     half = any(e.precision != "fp32" for d in work.devices for e in d.spec.engines)
+    half = half or any(is_half(tensor) for tensor in work.graph.tensors.values())
     return HALF_TOLERANCE if half else TOLERANCE
 
 

@@ -7,12 +7,14 @@ import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError, first_line
-from coexec.frontend.module import Array, is_float
+from coexec.frontend.module import Array, is_float, numpy_type
 from coexec.frontend.plain import plain_session
 from coexec.frontend.values import run_session
+from coexec.ir.graph import Tensor
 from coexec.ort import OrtSession
 
-__all__ = ["HALF_TOLERANCE", "TOLERANCE", "check_same", "plain_session", "worst_difference"]
+__all__ = ["HALF_TOLERANCE", "TOLERANCE", "check_same", "is_half", "plain_session",
+           "worst_difference"]  # fmt: skip
 
 TOLERANCE = 1e-4
 """Allowed difference, relative to the largest value of an output."""
@@ -89,10 +91,21 @@ def _difference(names: Sequence[str], found: Sequence[Any], expected: Sequence[A
     """The first output that differs, and by how much; None if none does."""
     for name, a, b in zip(names, found, expected, strict=True):
         worst = worst_difference(a, b)
-        if worst > TOLERANCE:
-            return (f"output {name!r}: by {worst:.2g} of its largest value, {TOLERANCE:.0e} is "
+        half = isinstance(b, np.ndarray) and _is_narrow(b.dtype)
+        allowed = HALF_TOLERANCE if half else TOLERANCE
+        if worst > allowed:
+            return (f"output {name!r}: by {worst:.2g} of its largest value, {allowed:.0e} is "
                     f"allowed")  # fmt: skip
     return None
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether it has 16 bits a number or fewer: to round the other way is more than `TOLERANCE`."""
+    return not tensor.opaque and _is_narrow(numpy_type(tensor.dtype))
+
+
+def _is_narrow(kind: np.dtype[Any]) -> bool:
+    return is_float(kind) and kind.itemsize < np.dtype(np.float32).itemsize
 
 
 def worst_difference(found: Any, expected: Any) -> float:
