@@ -10,6 +10,9 @@ from coexec.cli.common import judged
 from coexec.errors import ExecutionError
 from coexec.ir.graph import Tensor
 
+RANDOM = 0.5
+"""What two runs of a model that draws numbers differ by."""
+
 
 def work(own: float, kind: str = "float32") -> Any:
     """A model whose answers with and without optimisations differ by so much."""
@@ -40,3 +43,8 @@ def test_a_model_that_amplifies_rounding_may_differ_as_it_does_from_itself() -> 
 def test_more_than_that_is_an_error(own: float) -> None:
     with pytest.raises(ExecutionError, match=r"by 0\.004 of .* 1e-04 is allowed, and its own"):
         judged(4e-3, work(own), {})
+
+
+def test_random_numbers_are_no_rounding() -> None:
+    with pytest.raises(ExecutionError, match="expected of random operators"):
+        judged(RANDOM, work(RANDOM), {})

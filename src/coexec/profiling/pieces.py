@@ -6,7 +6,7 @@ What is measured are the parts that two devices may have, in either place.
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
@@ -41,18 +41,18 @@ def cuttings(graph: Graph) -> Iterator[Cutting]:
         found = {task.name: _halves(graph, task, dimension) for task in graph.tasks}
         for number in range(max(map(len, found.values()), default=0)):
             yield {
-                name: cuts[number] if number < len(cuts) else (whole,)
-                for (name, cuts), whole in zip(found.items(), _wholes(graph), strict=True)
+                name: cuts[number] if number < len(cuts) else (_whole(graph, graph.task[name]),)
+                for name, cuts in found.items()
             }
 
 
-def _wholes(graph: Graph) -> Iterable[Region]:
-    return (graph.output_of(task).whole for task in graph.tasks)
+def _whole(graph: Graph, task: Task) -> Region:
+    return graph.output_of(task).whole
 
 
 def _halves(graph: Graph, task: Task, dimension: Dimension) -> list[tuple[Region, ...]]:
     """The two parts of each cut along a dimension."""
-    axis, whole = axis_of(graph, task, dimension), graph.output_of(task).whole
+    axis, whole = axis_of(graph, task, dimension), _whole(graph, task)
     if axis is None or task.opaque:
         return []
     block = CHANNEL_BLOCK if dimension == "OC" else 1
