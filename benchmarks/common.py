@@ -18,7 +18,7 @@ from coexec.zoo import MODELS as ZOO
 
 __all__ = [
     "a_count", "a_model", "arguments", "by_figure", "in_turns", "show", "some_of",
-    "source", "two_cores",
+    "source", "tell_disturbances", "two_cores",
 ]  # fmt: skip
 
 
@@ -88,30 +88,23 @@ def in_turns(
     Raises:
         CoexecError: a rival failed.
     """
-    before = _processor_times()
     for run in rivals.values():
         for _ in range(3):
             run()
     left_out = {figure: 0 for figure in REQUESTS if figure not in figures}
     outcome = race(rivals, (rounds, rounds), pacing=replace(PACING, **left_out)).complete()
-    if outcome.disturbed:
-        print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
-    busy, stolen = (b - a for a, b in zip(before, _processor_times(), strict=True))
-    if stolen > _STOLEN * (busy + stolen):
-        print(f"other guests of this machine's host took {stolen / (busy + stolen):.0%} of its "
-              f"processors' time: plans on several devices wait for each of them, so figures are "
-              f"worse than on a machine of one's own", file=sys.stderr)  # fmt: skip
+    tell_disturbances(outcome)
     return outcome
 
 
-def _processor_times() -> tuple[int, int]:
-    """Ticks that this machine's processors were busy, and that a host took from them, in a virtual
-    machine on Linux; see proc(5)."""
-    stat = Path("/proc/stat")
-    if not stat.is_file():
-        return 0, 0
-    user, nice, system, _, _, irq, soft, stolen = map(int, stat.read_text().split()[1:9])
-    return user + nice + system + irq + soft, stolen
+def tell_disturbances(outcome: Outcome[str]) -> None:
+    """Say on standard error what makes the figures of a race doubtful."""
+    if outcome.disturbed:
+        print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
+    if outcome.stolen > _STOLEN:
+        print(f"other guests of this machine's host took {outcome.stolen:.0%} of its processors' "
+              f"time: plans on several devices wait for each of them, so figures are worse than on "
+              f"a machine of one's own", file=sys.stderr)  # fmt: skip
 
 
 def by_figure(

@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from common import show
+from common import show, tell_disturbances
 from contestants import Ready, started, watch_of
 from drop_in_pages import pages_read
 from model_files import PACKAGES, expanded, feeds_for, model_file, packaged
@@ -207,8 +207,7 @@ def _fail(name: str, why: str) -> None:
 
 
 def _figures(outcome: Outcome[str]) -> Iterator[dict[str, Any]]:
-    if outcome.disturbed:
-        print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
+    tell_disturbances(outcome)
     for figure, words in REQUESTS.items():
         yield {
             "requests": words,

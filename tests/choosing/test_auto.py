@@ -173,7 +173,7 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
     single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
 
     def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return auto_module._order(shortlist, times, times)
+        return auto_module._order(shortlist, times, times, 0.0)
 
     noise = [1.0, 3.0, 1.0, 9.0, 2.0]
     # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
@@ -193,8 +193,14 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
 def test_what_is_slower_in_a_loop_is_no_better() -> None:
     single, pair = entry(1, "single"), entry(2)
     paced = [[1.0] * 5, [0.5] * 5]
-    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.0] * 5]) == [1, 0]
-    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.1] * 5]) == [0, 1]
+    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.0] * 5], 0.0) == [1, 0]
+    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.1] * 5], 0.0) == [0, 1]
+
+
+def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
+    shortlist, times = [entry(1, "single"), entry(2)], [[1.0] * 5, [0.8] * 5]
+    assert auto_module._order(shortlist, times, times, 0.05) == [1, 0]
+    assert auto_module._order(shortlist, times, times, 0.15) == [0, 1]
 
 
 def test_another_engine_has_to_gain_more() -> None:
@@ -202,7 +208,7 @@ def test_another_engine_has_to_gain_more() -> None:
     other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
 
     def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return auto_module._order(shortlist, times, times)
+        return auto_module._order(shortlist, times, times, 0.0)
 
     assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
     assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]

@@ -30,6 +30,12 @@ def test_a_measurement_far_from_its_prediction() -> None:
     assert "2.00 of the predicted" in (doubt(slow, [0.02] * 8, [(SINGLE, [0.03] * 8)], None) or "")
 
 
+def test_a_race_while_the_host_ran_something_else() -> None:
+    rounds = [0.010] * 8, [(SINGLE, [0.012] * 8)]
+    assert doubt(PLAN, *rounds, None, stolen=0.01) is None
+    assert "took 15 % of the processors' time" in (doubt(PLAN, *rounds, None, stolen=0.15) or "")
+
+
 def test_the_same_winner_twice_is_no_chance() -> None:
     assert doubt(PLAN, [0.010] * 8, [(SINGLE, [0.0101] * 8)], PLAN) is None
     assert "disagree" in (doubt(PLAN, [0.01] * 8, [(SINGLE, [0.1] * 8)], SINGLE) or "")

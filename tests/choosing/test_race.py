@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coexec.choosing.idle import REAL, Rest, Stopwatch, cpu_clock
+from coexec.choosing.idle import REAL, ProcessorTime, Rest, Stopwatch, cpu_clock, processor_time
 from coexec.choosing.race import Outcome, Pacing, compete, race, ratio, turn
 from coexec.errors import ExecutionError
 
@@ -25,6 +26,8 @@ class Machine:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.used_s = 0.0
+        self.stolen_s = 0.0
+        """What a host gave to others."""
         self.spinning_until_s = 0.0
         self.log: list[str] = []
         """Names of the rivals as they run."""
@@ -34,7 +37,10 @@ class Machine:
 
     @property
     def watch(self) -> Stopwatch:
-        return Stopwatch(lambda: self.now_s, lambda: self.used_s, self._pass)
+        return Stopwatch(
+            lambda: self.now_s, lambda: self.used_s, self._pass,
+            lambda: ProcessorTime(self.used_s, self.stolen_s),
+        )  # fmt: skip
 
     def _pass(self, seconds: float, busy: float = 0.0) -> None:
         spinning_s = max(0.0, min(seconds, self.spinning_until_s - self.now_s))
@@ -223,6 +229,27 @@ def test_who_leaves_is_decided_by_rounds_and_not_by_medians() -> None:
     rivals = {"noise": rival(noise), "unsteady": rival(unsteady)}
     outcome = race(rivals, (2, 5), drop_by="paced", pacing=ONCE, watch=machine.watch)
     assert len(outcome.rounds_s("unsteady", "paced")) == 5
+
+
+def test_what_the_host_takes_is_told_as_a_share() -> None:
+    machine = Machine()
+
+    def stolen_from() -> None:
+        machine._pass(0.9, busy=1.0)
+        machine.stolen_s += 0.1
+
+    outcome = race({"one": stolen_from}, (4, 4), watch=machine.watch)
+    assert outcome.stolen == pytest.approx(0.1)
+
+
+def test_the_times_of_this_machine() -> None:
+    before = processor_time()
+    _spin(threading.Event(), threading.Event())
+    after = processor_time()
+    assert 0.0 <= after.stolen_since(before) < 1.0
+    if sys.platform == "linux":
+        assert after.busy_s > before.busy_s
+    assert after.stolen_since(after) == 0.0
 
 
 def test_nothing_to_race() -> None:

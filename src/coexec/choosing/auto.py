@@ -58,6 +58,12 @@ _GAIN = 0.99
 _OTHER_GAIN = 0.95
 """The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
 differ in the last digits."""
+_STOLEN = 2.0
+"""A plan has to gain as many times the share of the processors' time that the host of a virtual
+machine took, in addition: its devices wait for each other, and for the one that the host has
+stopped, whereas threads without a processor of their own go where there is time. What a race of
+seconds has seen of that tells little of the next minute: a plan that it found to take 0.9 of the
+single device's time then took 1.3, where the host took 15 %."""
 _BOTH = "both"
 _NOT_SLOWER = 1.01
 """What may count as equally fast by the figure that does not decide."""
@@ -202,7 +208,7 @@ class Auto:
         others.sort(key=_predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
         work, plan = ranked[0].work, ranked[0].plan
-        self._doubt = self._doubt_of(ranked)
+        self._doubt = self._doubt_of(ranked, outcome.stolen)
         self._races += 1
         self._remember(work, plan, candidates)
         return replace(work.prepared(plan), candidates=tuple(candidates))
@@ -255,11 +261,11 @@ class Auto:
         near = [entry for entry in plans if _predicted_s(entry.candidate) <= limit]
         return alone + near[: self._shortlist]
 
-    def _doubt_of(self, ranked: Sequence[_Contender]) -> str | None:
+    def _doubt_of(self, ranked: Sequence[_Contender], stolen: float) -> str | None:
         """Why the choice should be raced again."""
         winner, *others = ranked
         raced = [(entry.candidate, entry.rounds_s) for entry in others if entry.rounds_s]
-        return doubt(winner.candidate, winner.rounds_s, raced, self._before)
+        return doubt(winner.candidate, winner.rounds_s, raced, self._before, stolen)
 
     def _remember(self, work: Workbench, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {
@@ -406,20 +412,21 @@ def _ranked(
     times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
     other: Requests = "loop" if requests == "paced" else "paced"
     guard = [outcome.rounds_s(which, other) for which in range(len(shortlist))] if both else times
-    order = _order(shortlist, times, guard)
+    order = _order(shortlist, times, guard, outcome.stolen)
     return [shortlist[which].raced(outcome, which, requests) for which in order]
 
 
 def _order(
     shortlist: Sequence[_Contender], times: Sequence[Sequence[float]],
-    guard: Sequence[Sequence[float]],
+    guard: Sequence[Sequence[float]], stolen: float,
 ) -> list[int]:  # fmt: skip
     """Indices of the shortlist, the best first.
 
     That is the one with the least median ratio to the best single device, with the first engine of
     its cores if that ran, or to any other that ran; and the single device itself unless that ratio
     is clearly below one, and below one in three of four rounds: few rounds of a large network have
-    medians that are off by a percent. Nor may it be slower by the times ``guard``.
+    medians that are off by a percent. Nor may it be slower by the times ``guard``. Where the host
+    has ``stolen`` a share of the processors' time, the ratio has to be that much clearer.
     Where nothing could be run, nothing is clearly faster than the best single device.
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
@@ -437,6 +444,7 @@ def _order(
     if single is not None:
         for which in ran:
             enough = _GAIN if shortlist[which].is_plain else _OTHER_GAIN
+            enough -= _STOLEN * stolen
             slower = statistics.median(ratios(guard[which], guard[unit])) > _NOT_SLOWER
             faster = ratio[which] < enough and mostly(share < 1 for share in by_round[which])
             if slower or not faster:

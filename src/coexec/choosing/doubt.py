@@ -16,6 +16,8 @@ MOST_RACES = 3
 _LEAD = 1.03
 """The second's time over the winner's: below, the next race may have it the other way round."""
 _SPREAD = 0.2
+_STOLEN = 0.02
+"""Of the processors' time: below, hardly any request has waited for the host."""
 _DISAGREEMENT = 1.35
 """Between the measured time and the predicted one."""
 
@@ -33,6 +35,7 @@ def doubt(
     won_s: Sequence[float],
     others: Sequence[tuple[Candidate, Sequence[float]]],
     before: Candidate | None,
+    stolen: float = 0.0,
 ) -> str | None:
     """Why a choice should be raced again; None if it is clear.
 
@@ -40,10 +43,13 @@ def doubt(
         won_s: the winner's rounds, in seconds.
         others: the other rivals that ran, with theirs.
         before: what was chosen before, in doubt. The same winner twice is no chance.
+        stolen: the share of the processors' time that the host of a virtual machine gave to others.
     """
     if before is not None:
         same = (winner.devices, winner.planner) == (before.devices, before.planner)
         return None if same else f"two races disagree: {', '.join(before.devices)} won before"
+    if stolen > _STOLEN:
+        return f"the host took {100 * stolen:.0f} % of the processors' time for others"
     varies = spread(won_s)
     if varies is not None and varies > _SPREAD:
         return f"its times vary by {100 * varies:.0f} %"

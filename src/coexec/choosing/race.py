@@ -72,6 +72,8 @@ class Outcome(Generic[Key]):
     failed: Mapping[Key, CoexecError] = field(default_factory=dict)
     disturbed: int = 0
     """Turns that began after the limit of a rest, while something was still computing."""
+    stolen: float = 0.0
+    """The share of this machine's processors' time that its host gave to others meanwhile."""
 
     def rounds_s(self, key: Key, requests: Requests) -> list[float]:
         """The median of each round."""
@@ -140,6 +142,7 @@ def compete(
     laps: dict[Key, list[Lap]] = {key: [] for key in turns}
     failed: dict[Key, CoexecError] = {}
     runners, disturbed, rest = list(turns), 0, Rest(watch)
+    before = watch.processor_time()
     end_s = watch.now_s() + budget_s
     for number in range(rounds[1]):
         enough = number >= rounds[0]
@@ -156,7 +159,7 @@ def compete(
         if drop_by is not None and enough:
             sofar = Outcome(laps)
             runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners})
-    return Outcome(laps, failed, disturbed)
+    return Outcome(laps, failed, disturbed, watch.processor_time().stolen_since(before))
 
 
 def turn(run: Run, pacing: Pacing = PACING, watch: Stopwatch = REAL) -> Lap:
