@@ -262,6 +262,24 @@ def test_the_source_model_is_not_changed(make: Any) -> None:
     assert {name: value.graph for name, value in model.values.items()} == owners
 
 
+def test_nodes_without_names_and_of_one_name_are_cut_alike() -> None:
+    """A runtime refuses two nodes of one name, but not nodes without."""
+    for names in (["", "", ""], ["same", "same", "same"]):
+        values = list(pairwise(["x", "a", "b", "y"]))
+        nodes = [helper.make_node("Relu", [i], [o], name=name)
+                 for (i, o), name in zip(values, names, strict=True)]  # fmt: skip
+        model = direct(nodes, [tensor("x", (2, 3))], ["y"], {})
+        half = Region((0, 0), (1, 3))
+        pieces = [Piece(task.name, half) for task in model.graph.tasks]
+        small = written(model, pieces, [("y", half)])
+        called = [node.name for node in small.graph if node.name]
+        assert len(called) == len(set(called))
+        x = random(2, 3)
+        read = segment_inputs(model.graph, pieces)
+        given = part_feeds(model, read, dict.fromkeys("xab", x))
+        np.testing.assert_array_equal(run(small, given)[0], np.maximum(x, 0)[:1])
+
+
 ROWS = Region((0, 0, 0, 0), (1, 6, 4, 8))
 
 

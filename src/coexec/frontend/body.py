@@ -46,9 +46,10 @@ class Body:
         """
         self._tensors: dict[str, Tensor] = {}
         self._weights: dict[str, _Weight] = {}
-        self._taken: set[str] = set()
-        """Names of values."""
-        self._count = 0
+        self._taken: dict[str, int] = {}
+        """Names of values; see `_free`."""
+        self._called: dict[str, int] = {}
+        """Names of nodes."""
         opsets = {o.domain: o.version for o in plain.header.opset_import}
         self._opset = opsets.get("", _PADS_AS_INPUTS)
 
@@ -60,19 +61,14 @@ class Body:
 
     def declare(self, value: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Give a value a shape, and the type of another one."""
-        self._taken.add(value)
+        self._taken.setdefault(value, 1)
         tensor = Tensor(value, tuple(shape), like.dtype, opaque=like.opaque)
         self._tensors[value] = tensor
         return tensor
 
     def name(self, wanted: str) -> str:
         """A name that no other value has: the wanted one, if it is free."""
-        found = wanted
-        while found in self._taken:
-            self._count += 1
-            found = f"{wanted} #{self._count}"
-        self._taken.add(found)
-        return found
+        return _free(wanted, self._taken)
 
     # Nodes
 
@@ -86,7 +82,12 @@ class Body:
         del self._nodes[length:], self._parts[length:]
 
     def append(self, node: onnx.NodeProto, part: str = "") -> None:
-        """Add a node; ``part`` is what it computes of a tensor that others know."""
+        """Add a node; ``part`` is what it computes of a tensor that others know.
+
+        It may be called otherwise then, as nodes that have names need different ones.
+        """
+        if node.name:
+            node.name = _free(node.name, self._called)
         self._nodes.append(node)
         self._parts.append(part)
 
@@ -273,6 +274,19 @@ class Body:
                 stored[name] = (tensor.stored_as, offset)
             model.graph.initializer.append(placeholder(name, tensor.dtype, array))
         return external, stored
+
+
+def _free(wanted: str, taken: dict[str, int]) -> str:
+    """The wanted name, or one like it that is not taken; it is then.
+
+    ``taken``: how many names like that there are, by name.
+    """
+    found = wanted
+    while found in taken:
+        taken[wanted] += 1
+        found = f"{wanted} #{taken[wanted]}"
+    taken[found] = 1
+    return found
 
 
 def _rename(node: onnx.NodeProto, old: str, new: str) -> None:

@@ -152,7 +152,7 @@ class Writer:
             self._rename_captured(low, copy, values)
         else:
             _change(copy, cut)
-            copy.name = f"{node.name}{cut.output}"  # names of nodes are unique in a model
+            copy.name = f"{node.name}{cut.output}" if node.name else ""
         for name, new in zip(node.output, outputs, strict=True):
             if name in low.tensors:
                 shape = low.tensors[name].shape if cut is None else cut.computes.shape
