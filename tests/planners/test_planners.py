@@ -11,6 +11,7 @@ from graphs import (
     Placement,
     cases,
     device_of,
+    hand_made,
     make_graph,
     make_plan,
     make_system,
@@ -22,10 +23,11 @@ from graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operators import conv
 
 import coexec.planners
 from coexec.errors import InfeasibleError
-from coexec.ir.graph import Tensor
+from coexec.ir.graph import Piece, Tensor
 from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance, verify_plan
@@ -33,6 +35,7 @@ from coexec.problem.problem import Problem
 from coexec.problem.timeline import Timeline, makespan_s
 from coexec.system.hardware import EngineInfo, System
 from coexec.timing.simulate import simulate
+from coexec.units import format_bytes
 
 EPSILON_S = 1e-9
 examples = settings(max_examples=40, deadline=None, derandomize=True)
@@ -120,6 +123,29 @@ def test_memory_that_is_too_small_for_the_weights_of_a_plan() -> None:
     shared = System((together, replace(together, name="B")))
     with pytest.raises(InfeasibleError, match=r"408 B into the memory of A, B, which has 300 B"):
         verify_plan(make_plan(graph, A="a", B="b"), graph, shared)
+
+
+@pytest.mark.parametrize(
+    ("axis", "half", "apart_bytes", "together_bytes"),
+    [
+        (2, 3, 864 + 24 + 640 + 432, 864 + 24 + 640 + 432),  # both read all weights, 5 of 8 rows
+        (1, 3, 432 + 12 + 1024 + 432, 864 + 24 + 1024 + 432),  # half of the weights each
+    ],
+)
+def test_memory_that_is_too_small_for_the_parts_of_a_task(
+    axis: int, half: int, apart_bytes: int, together_bytes: int
+) -> None:
+    graph = conv((1, 6, 6, 6))
+    whole = graph.output_of(graph.tasks[0]).whole
+    bounds = ((0, half), (half, 6))
+    halves = [Piece("task", whole.with_axis(axis, *ends)) for ends in bounds]
+    apart = hand_made(graph, {"A": halves[:1], "B": halves[1:]})
+    together = hand_made(graph, {"A": halves})
+    for plan, needed, names in ((apart, apart_bytes, "AB"), (together, together_bytes, "A")):
+        verify_plan(plan, graph, with_memory(make_system(names), **dict.fromkeys(names, needed)))
+        less = with_memory(make_system(names), **dict.fromkeys(names, needed - 1))
+        with pytest.raises(InfeasibleError, match=rf"of A, which has {format_bytes(needed - 1)}"):
+            verify_plan(plan, graph, less)
 
 
 @every_planner

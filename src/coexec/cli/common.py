@@ -56,7 +56,8 @@ PinOpt = Annotated[
     typer.Option("--pin", help="TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable."),
 ]
 WaitingOpt = Annotated[
-    Waiting, typer.Option(help="Threads that wait for another device sleep, or keep their core.")
+    Waiting,
+    typer.Option(help="While a device waits for another, its cores stay awake, or may halt."),
 ]
 CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
 FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]

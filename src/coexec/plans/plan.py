@@ -10,15 +10,15 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
 
-from coexec.errors import InfeasibleError, PlanError
+from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Piece, Task
 from coexec.ir.receptive import needed_inputs
 from coexec.ir.region import Region
 from coexec.ir.stitch import missing
-from coexec.system.hardware import Memory, Place, System
-from coexec.units import format_bytes
+from coexec.plans.footprint import verify_memory
+from coexec.system.hardware import Place, System
 
-__all__ = ["Plan", "Provenance", "task_bytes", "verify_plan"]
+__all__ = ["Plan", "Provenance", "verify_plan"]
 
 _FORMAT = 2
 """Of plan files. 2: each piece names its engine."""
@@ -193,47 +193,7 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
             pieces[piece.task].append(piece.region)
     for task in graph.tasks:
         _verify_cover(task, pieces, graph)
-    _verify_memory(plan, graph, system)
-
-
-def task_bytes(graph: Graph, task: Task) -> int:
-    """Bytes that must lie in a device's memory while it runs a task: weights, inputs, outputs."""
-    names = dict.fromkeys((*task.weights, *task.inputs, *task.outputs))
-    return sum(graph.tensors[name].size_bytes for name in names)
-
-
-def _verify_memory(plan: Plan, graph: Graph, system: System) -> None:
-    """Refuse a plan if the weights in a memory and one task on top are more than it has.
-
-    That is the least: intermediate tensors that live longer come on top.
-    """
-    wholes: dict[Memory, list[Task]] = {}
-    for piece, place in plan.place_of.items():
-        task = graph.task[piece.task]
-        if piece == graph.whole_piece(task):
-            wholes.setdefault(system.memory(place), []).append(task)
-    for memory, tasks in wholes.items():
-        limits = {
-            device.name: engine.memory_bytes
-            for device in system.devices
-            for engine in device.engines
-            if device.memory(engine.name) == memory and engine.memory_bytes is not None
-        }
-        weights = {name for task in tasks for name in task.weights}
-        weights_bytes = sum(graph.tensors[name].size_bytes for name in weights)
-        if not limits:
-            continue
-        largest = max(tasks, key=lambda task: task_bytes(graph, task))
-        own = sum(graph.tensors[name].size_bytes for name in largest.weights)
-        needed = weights_bytes - own + task_bytes(graph, largest)
-        available = max(limits.values())
-        if needed > available:
-            raise InfeasibleError(
-                f"the plan puts {format_bytes(needed)} into the memory of "
-                f"{', '.join(limits)}, which has {format_bytes(available)}: "
-                f"weights of {len(tasks)} tasks and the tensors of {largest.name!r}; pin tasks to "
-                f"devices with another memory, or take a smaller model or input"
-            )
+    verify_memory(plan.place_of, graph, system)
 
 
 def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> None:

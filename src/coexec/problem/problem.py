@@ -12,7 +12,7 @@ from math import inf
 from coexec.costs.base import CostModel
 from coexec.errors import InfeasibleError
 from coexec.ir.graph import Graph, Task
-from coexec.plans.plan import task_bytes
+from coexec.plans.footprint import task_bytes
 from coexec.problem.bounds import Bounds, Matrix
 from coexec.problem.indexed import IndexedGraph
 from coexec.system.hardware import Link, Place, System

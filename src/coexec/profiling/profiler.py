@@ -56,7 +56,7 @@ class Profiler:
         """
         Args:
             fresh: measure everything again and replace what is stored.
-            waiting: how the threads of two devices will wait for each other.
+            waiting: whether cores will stay awake while devices wait for each other.
             quiet: measure only while another process is not asked for anything.
             predictor: asked for tasks that the store does not hold. None: the surer one of `scaled`
                 and of the place's own, if that was trained.
@@ -240,7 +240,7 @@ class Profiler:
     def _link(self, source: OpenEngine, target: OpenEngine) -> Link:
         ends = source.device.name, target.device.name
         key = f"{self._key(source)} -> {self._key(target)}"
-        how = "" if self._waiting == "passive" else ", active"
+        how = "" if self._waiting == "passive" else ", awake"
         if source.memory == target.memory:
             (latency_s,) = self._cached(
                 key, [f"handover{how}"], lambda: [wake_up(source, target, self._waiting)]

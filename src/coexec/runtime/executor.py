@@ -27,13 +27,14 @@ from coexec.engines.opened import OpenDevice
 from coexec.errors import ClosedError, CoexecError, DeviceError, ExecutionError
 from coexec.plans.schedule import Progress
 from coexec.runtime import forks
+from coexec.runtime.awake import Awake
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.installation import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.run import Run
 from coexec.runtime.runner import Cancelled
 from coexec.runtime.turn import Turn
-from coexec.runtime.workers import LOOK_S, Workers, bind_thread, next_of
+from coexec.runtime.workers import LOOK_S, Workers, bind_thread
 
 __all__ = ["Executor", "Waiting"]
 
@@ -62,9 +63,8 @@ class Executor:
         """Compile the modules and start a thread for each device that has something to do.
 
         Args:
-            waiting: what a thread does that waits for another device during a run. "passive": it
-                sleeps. "active": it keeps its core busy, which gets it going sooner. Between runs
-                all threads sleep.
+            waiting: whether the cores of several devices are kept awake during a run ("active",
+                see `awake`), or may halt while a device waits for another one ("passive").
             tensor_caching: without it, a tensor is moved anew for each segment that reads it
                 elsewhere, and not before: to measure what caching and prefetching bring.
 
@@ -73,7 +73,6 @@ class Executor:
         """
         self._compiled = compiled
         self._devices = tuple(devices)
-        self._active = waiting == "active"
         self._caching = tensor_caching
         self._installed: Installation | None = self._install()
         self._buffers: Buffers | None = Buffers(self._installed)
@@ -88,7 +87,8 @@ class Executor:
         self._latest: Run | None = None
         self._refusal: CoexecError | None = None
         """Why nothing runs any more."""
-        self._workers = Workers(cores, self._active)
+        self._workers = Workers(cores)
+        self._awake = Awake(self._installed.shared_cores if waiting == "active" else ())
         # Ends the threads when the executor is collected, and when the program ends.
         weakref.finalize(self, self._workers.end)
         self._workers.complete()
@@ -149,7 +149,14 @@ class Executor:
         run = self._latest = Run(
             installed, buffers, self._progress.again(), feeds, recorder, workers, cancelled
         )
-        self._serve(run)
+        try:
+            self._awake.begin()
+            self._serve(run)
+        finally:
+            try:
+                self._awake.end()
+            finally:
+                self._awake.end()  # an exception may have interrupted the first one
         outputs = run.output()
         for engine in timed:
             recorder.add(engine.stop_timing())
@@ -183,11 +190,9 @@ class Executor:
     def _work_off(self, run: Run) -> None:
         if not self._callers:
             return
-        for worker in run.workers.values() if self._active else ():
-            worker.give(run, None)
         while True:
             try:
-                job = next_of(run.inbox, run if self._active else None, LOOK_S)
+                job = run.inbox.get(timeout=LOOK_S)
             except Empty:
                 _refuse_dead(run)
                 continue
@@ -233,6 +238,7 @@ class Executor:
         else:
             self._turn.wait(_REST_S)
         self._workers.end()
+        self._awake.close()
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the threads and the programs that need threads."""
@@ -241,6 +247,7 @@ class Executor:
                                           "has to run again"))  # fmt: skip
         self._turn, self._latest, self._buffers = Turn(), None, None
         self._workers.forget()
+        self._awake = Awake(self._awake.cores)
         if any(engine.after_fork != "works" for engine in self._engines):
             forks.keep_for_ever((self._installed, self._devices))
             self._installed = None

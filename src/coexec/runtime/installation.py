@@ -54,6 +54,13 @@ class Installation:
         common = set.intersection(*(cores for cores in wanted if cores)) if any(wanted) else set()
         return common or next((cores for cores in wanted if cores), set())
 
+    @cached_property
+    def shared_cores(self) -> frozenset[int]:
+        """The cores of devices that wait for each other; none if there is one device."""
+        if len(self.used) < 2:
+            return frozenset()
+        return frozenset(core for e in self.engines.values() for core in e.device.cores)
+
     def inputs(self, index: int) -> list[str]:
         """What the module of a segment reads, in the order in which the schedule moves it."""
         transfers = self.compiled.transfers

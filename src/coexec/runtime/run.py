@@ -17,9 +17,8 @@ from coexec.runtime.workers import LOOK_S, Worker
 
 __all__ = ["Job", "Run"]
 
-Job = int | tuple[str, int] | None
-"""A segment to run, or a value to move for the segment that reads it. None only tells threads that
-wait actively to begin."""
+Job = int | tuple[str, int]
+"""A segment to run, or a value to move for the segment that reads it."""
 
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
@@ -53,7 +52,7 @@ class Run:
         self.transfers = buffers.transfers(feeds, recorder)
         self.recorder = recorder
         self.workers = workers
-        self.inbox: SimpleQueue[Job] = SimpleQueue()
+        self.inbox: SimpleQueue[Job | None] = SimpleQueue()
         """Jobs for the caller's thread; None when the run has stopped."""
         self.stopped = False
         self.error: BaseException | None = None
@@ -81,7 +80,7 @@ class Run:
             if isinstance(job, tuple):
                 self._prefetch(*job)
                 return
-            following = job
+            following: int | None = job
             while following is not None:
                 following = self._step(following, name)
 

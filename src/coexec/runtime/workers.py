@@ -4,24 +4,21 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from coexec.errors import ExecutionError
 
 if TYPE_CHECKING:
     from coexec.runtime.run import Job, Run
 
-__all__ = ["LOOK_S", "Worker", "Workers", "bind_thread", "next_of"]
+__all__ = ["LOOK_S", "Worker", "Workers", "bind_thread"]
 
 LOOK_S = 0.5
 """Seconds between two checks of a waiting thread whether the awaited thread is alive."""
-_SPIN_S = 1.0
-"""Longest time for which a thread waits actively. After that it sleeps."""
 _END_S = 10.0
 """For threads to end that were told to."""
 
-_T = TypeVar("_T")
 _Queue = SimpleQueue["tuple[Run, Job] | threading.Event | None"]
 """A job with its run; an event, to set when all earlier jobs are done; or None, to end."""
 
@@ -33,21 +30,19 @@ class Worker:
     stay in the queue and are dropped when their turn comes.
     """
 
-    def __init__(self, name: str, cores: Collection[int], active: bool) -> None:
+    def __init__(self, name: str, cores: Collection[int]) -> None:
         """Start the thread.
 
         Args:
             name: of the device.
             cores: to bind the thread to. Empty: the thread is not bound.
-            active: wait actively while a run is under way.
         """
         self._name = name
         self._queue: _Queue = SimpleQueue()
         # The thread holds no reference to the executor, which can be collected when unused.
         self._thread = threading.Thread(
-            target=_serve, args=(name, cores, self._queue, active), name=f"coexec {name}",
-            daemon=True,
-        )  # fmt: skip
+            target=_serve, args=(name, cores, self._queue), name=f"coexec {name}", daemon=True
+        )
         try:
             self._thread.start()
         except BaseException:  # the thread may run already, but no reference to it remains
@@ -82,10 +77,9 @@ class Worker:
 class Workers:
     """The threads of a plan's devices, except the one that the caller's thread serves."""
 
-    def __init__(self, cores: Mapping[str, Collection[int]], active: bool) -> None:
+    def __init__(self, cores: Mapping[str, Collection[int]]) -> None:
         """``cores``: by device, as for `Worker`. No thread is started yet."""
         self._cores = cores
-        self._active = active
         self._workers: dict[str, Worker] = {}
 
     def complete(self) -> Mapping[str, Worker]:
@@ -93,7 +87,7 @@ class Workers:
         for name, cores in self._cores.items():
             worker = self._workers.get(name)
             if worker is None or not worker.alive:
-                self._workers[name] = Worker(name, cores, self._active)
+                self._workers[name] = Worker(name, cores)
         return self._workers.copy()
 
     def restless(self, end_s: float) -> str | None:
@@ -112,40 +106,23 @@ class Workers:
             worker.join(_END_S)
 
 
-def _serve(name: str, cores: Collection[int], queue: _Queue, active: bool) -> None:
+def _serve(name: str, cores: Collection[int], queue: _Queue) -> None:
     bind_thread(cores)
     run: Run | None = None
     try:
-        while (given := next_of(queue, run)) is not None:
+        while (given := queue.get()) is not None:
             if isinstance(given, threading.Event):
                 given.set()
                 continue
             run, job = given
             run.advance(job, name)
-            if not active or run.stopped:
-                run = None
+            run = None
             del given, job  # frees the tensors of a run that is over
     except BaseException as error:
         # Another thread raised it here. Errors of segments are caught in the run.
         if run is not None:
             run.fail(ExecutionError(f"the thread of {name} was ended by "
                                     f"{type(error).__name__}; run again"))  # fmt: skip
-
-
-def next_of(queue: "SimpleQueue[_T]", run: "Run | None", timeout_s: float | None = None) -> _T:
-    """The next entry of a queue. While ``run`` is under way, waits actively.
-
-    Raises:
-        Empty: nothing came in ``timeout_s``.
-    """
-    if run is not None:
-        end_s = time.monotonic() + _SPIN_S
-        while not run.stopped and time.monotonic() < end_s:
-            try:
-                return queue.get_nowait()
-            except Empty:
-                time.sleep(0)  # let other threads have the interpreter
-    return queue.get(timeout=timeout_s)
 
 
 def bind_thread(cores: Collection[int]) -> None:

@@ -83,7 +83,7 @@ class InferenceSession(AnsweringSession):
         pins: Mapping[str, str] | None = None,
         replan: float | None = None,
         mode: Mode = "latency",
-        waiting: Waiting = "passive",
+        waiting: Waiting = "active",
         **ort_keywords: Any,
     ) -> None:
         """Open ``path_or_bytes``, and start what was planned for it or plan in the background.
@@ -117,8 +117,8 @@ class InferenceSession(AnsweringSession):
             mode: "latency": all devices work on one request, which ends soon. "throughput": many
                 requests at once, of several threads, each on devices of its own if that answers
                 more of them a second.
-            waiting: what threads do that wait for another device during a run: "passive" ones
-                sleep, "active" ones keep their core and go on sooner.
+            waiting: while a device waits for another one during a run, its cores stay awake
+                ("active"), so that it goes on sooner, or may halt ("passive"), which saves energy.
             ort_keywords: what ONNX Runtime's class takes besides.
 
         Raises:

@@ -48,8 +48,8 @@ class Settings:
     """Devices by names of tasks, patterns such as "conv*" allowed."""
     mode: Mode = "latency"
     """One request as soon as possible, or as many as possible a second."""
-    waiting: Waiting = "passive"
-    """How threads wait for each other during a run, see `coexec.runtime.executor.Executor`."""
+    waiting: Waiting = "active"
+    """Whether cores are kept awake while devices wait for each other, see `Executor`."""
     fresh: bool = False
     """Measure and decide anew what is cached already."""
     background: bool | None = None

@@ -1,0 +1,127 @@
+"""Keepers: busy during a run and at no other time, of the lowest priority, one for each core."""
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coexec.engines.detect import usable_cores
+from coexec.runtime.awake import Awake
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no idle priority"),
+    pytest.mark.skipif(len(usable_cores()) < 2, reason="this process may use one core only"),
+]
+
+CORES = usable_cores()[:2]
+_LIMIT_S = 20.0
+"""Of a keeper to start, on a core that others keep busy."""
+
+
+def keepers() -> dict[int, int]:
+    """The process of each core that has a keeper of this process."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+        if parent == os.getpid() and any(b"SCHED_IDLE" in word for word in words):
+            found[int(words[words.index(b"-c") + 2])] = int(folder.name)
+    return found
+
+
+def used_s(process: int) -> float:
+    """CPU time."""
+    return time.clock_gettime((~process << 3) | 2)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + _LIMIT_S
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def grows(process: int) -> bool:
+    before_s = used_s(process)
+    time.sleep(0.05)
+    return used_s(process) > before_s
+
+
+def test_cores_are_busy_between_begin_and_end() -> None:
+    awake = Awake(CORES)
+    awake.begin()
+    found = keepers()
+    assert set(found) == set(CORES)
+    for core, process in found.items():
+        until(lambda process=process: os.sched_getscheduler(process) == os.SCHED_IDLE)
+        assert os.sched_getaffinity(process) == {core}
+        until(lambda process=process: grows(process))
+    awake.end()
+    awake.end()
+    for process in found.values():
+        until(lambda process=process: not grows(process))
+        time.sleep(0.1)
+        assert not grows(process)
+    awake.begin()
+    for process in found.values():
+        until(lambda process=process: grows(process))
+    awake.close()
+    awake.close()
+    until(lambda: not keepers())
+
+
+def test_users_share_keepers_and_the_last_one_ends_them() -> None:
+    first, second = Awake(CORES), Awake(CORES)
+    found = keepers()
+    assert len(found) == 2
+    first.begin()
+    second.begin()
+    first.close()
+    for process in found.values():  # the second one still runs
+        until(lambda process=process: grows(process))
+    assert keepers() == found
+    del second
+    gc.collect()
+    until(lambda: not keepers())
+
+
+def test_a_keeper_that_was_killed_is_no_error() -> None:
+    awake = Awake(CORES)
+    for process in keepers().values():
+        os.kill(process, signal.SIGKILL)
+    for _ in range(3):
+        awake.begin()
+        awake.end()
+    awake.close()
+
+
+def test_one_core_and_a_frozen_program_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    Awake(CORES[:1]).begin()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    Awake(CORES).begin()
+    assert not keepers()
+
+
+def test_a_forked_child_has_its_own() -> None:
+    awake = Awake(CORES)
+    of_parent = keepers()
+    child = os.fork()
+    if child == 0:
+        own = Awake(CORES)
+        own.begin()
+        right = set(keepers()) == set(CORES)
+        own.close()
+        os._exit(0 if right else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert keepers() == of_parent
+    awake.close()
