@@ -100,7 +100,10 @@ class Contest:
         key = (tuple(plan.order.items()), tuple(plan.place_of.values()), plan.fused, caching)
         if key not in self._known:
             executor = Executor(
-                self.work.prepared(plan).compiled, self._devices, tensor_caching=caching
+                self.work.prepared(plan).compiled,
+                self._devices,
+                waiting=self.work.settings.waiting,
+                tensor_caching=caching,
             )
             self._stack.enter_context(executor)
             self._known[key] = partial(executor.run, self.feeds)

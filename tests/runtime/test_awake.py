@@ -24,6 +24,12 @@ _LIMIT_S = 20.0
 """Of a keeper to start, on a core that others keep busy."""
 
 
+@pytest.fixture(autouse=True)
+def _unrationed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever container the tests run in."""
+    monkeypatch.setattr("coexec.runtime.awake._RATIONS", ())
+
+
 def keepers() -> dict[int, int]:
     """The process of each core that has a keeper of this process."""
     found = {}
@@ -109,6 +115,20 @@ def test_one_core_and_a_frozen_program_have_none(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     Awake(CORES).begin()
     assert not keepers()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("max 100000\n", 2), ("150000 100000\n", 0), ("-1\n", 2), ("150000\n", 0)]
+)
+def test_rationed_time_is_not_used_up(
+    text: str, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ration").write_text(text)
+    paths = (str(tmp_path / "none"), str(tmp_path / "ration"))
+    monkeypatch.setattr("coexec.runtime.awake._RATIONS", paths)
+    awake = Awake(CORES)
+    assert len(keepers()) == count
+    awake.close()
 
 
 def test_a_forked_child_has_its_own() -> None:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 from weakref import WeakValueDictionary, finalize
 
 from coexec.engines import child
@@ -26,6 +27,8 @@ __all__ = ["Awake"]
 
 _MOST_CORES = 16
 """A keeper is a process: more cores are left to themselves."""
+_RATIONS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+"""CPU time of a container, of both versions of control groups; see cgroups(7)."""
 _SLOTS = 4096
 """Executors of a process that may keep cores awake. Each has a byte that says whether it runs."""
 _END_S = 0.1
@@ -50,12 +53,13 @@ class Awake:
 
     def __init__(self, cores: Collection[int]) -> None:
         """``cores``: fewer than two or very many are left to themselves, as are all where the
-        system has no idle priority or starts no processes."""
+        system has no idle priority or starts no processes, and where CPU time is rationed."""
         self._board: _Board | None = None
         self._slot = 0
         self._keepers: list[_Keeper] = []
         self.cores = tuple(sorted(cores))
-        if 1 < len(cores) <= _MOST_CORES and hasattr(os, "SCHED_IDLE") and child.possible():
+        able = hasattr(os, "SCHED_IDLE") and child.possible() and not _rationed()
+        if able and 1 < len(cores) <= _MOST_CORES:
             try:
                 self._board = board = _board()
                 self._slot = board.slot(self)
@@ -79,6 +83,14 @@ class Awake:
         """Let the cores alone from now on. May be called again."""
         self.end()
         self._keepers, self._board = [], None
+
+
+def _rationed() -> bool:
+    """Whether a container has less CPU time than cores: keepers would use it up."""
+    for path in _RATIONS:
+        with suppress(OSError):
+            return Path(path).read_text().split()[0] not in ("max", "-1")
+    return False
 
 
 class _Keeper:
