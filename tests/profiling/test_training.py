@@ -17,7 +17,8 @@ from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.trained import trained_predictor, untrained
-from coexec.profiling.training import ROUNDS, train_on
+from coexec.profiling.training import ROUNDS, collect, train_on
+from coexec.timing.trace import Detail
 
 pytestmark = pytest.mark.alone
 
@@ -56,6 +57,31 @@ def test_unit_times_are_learnt_from_measured_tasks(store: ProfileStore, tmp_path
     predictor = trained_predictor(engine, store)
     assert predictor is not None
     assert predictor.kinds["writing"].units_s["bytes"] == pytest.approx(BYTE_S, rel=0.01)
+
+
+class Drifting(Written):
+    """Takes ``slowness`` as long."""
+
+    slowness = 1.0
+
+    def ran(self, tensor: Tensor) -> None:
+        end_s = tensor.size_bytes * BYTE_S * self.slowness
+        self._ran.append(Detail("kernel", "null:0", "kernel", 0.0, 0.0, 0.0, end_s, tensor.name))
+
+
+def test_what_was_measured_at_another_speed_is_brought_to_the_usual_one(
+    store: ProfileStore,
+) -> None:
+    engine = Drifting()
+
+    def slower(*_: object) -> None:
+        """After each network."""
+        engine.slowness *= 1.1
+
+    samples = collect(OpenDevice.of(engine), store, COUNT, slower)
+    assert engine.slowness > 1.3
+    found = [s.seconds / (s.workload.terms["bytes"] * BYTE_S) for s in samples]
+    assert max(found) / min(found) == pytest.approx(1.0)
 
 
 def test_a_trained_place_predicts_what_was_never_measured(

@@ -4,10 +4,12 @@ Samples are measured as all tasks are (`Profiler`) and kept with them, so that t
 where it was stopped. Which networks are measured follows from their numbers alone.
 """
 
+import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
@@ -21,8 +23,9 @@ from coexec.ir.graph import Graph, Task
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.steps import measured_as
-from coexec.profiling.store import ProfileStore
+from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Effort, Progress
+from coexec.profiling.yardstick import Yardstick
 
 __all__ = ["ROUNDS", "TrainingSample", "collect", "train_on"]
 
@@ -67,10 +70,14 @@ def collect(
     """At least ``count`` different tasks, measured on a device with its first engine.
 
     Args:
-        rounds: in each, all networks are measured once, and the least time of a task counts.
+        rounds: in each, all networks are measured once, and the least time of a task counts, at
+            the usual speed of the device.
     """
-    found: dict[str, TrainingSample] = {}
+    found: dict[str, list[_Timed]] = {}
     networks: list[Model] = []
+    measured_in: dict[str, int] = {}
+    """By signature of a task, the first network that has it."""
+    yardstick = Yardstick(device)
     for turn in rounds:
         what = f"{device.first.place}: samples, round {turn + 1}"
         seed = 0
@@ -78,36 +85,63 @@ def collect(
         while len(seen) < count:
             if seed == len(networks):
                 networks.append(load(sample_network(seed, _LAYERS)))
-            for name, sample in _measured(networks[seed], device, store, turn):
-                seen.add(name)
-                before = found.get(name)
-                if before is None or sample.seconds < before.seconds:
-                    found[name] = sample
+                for task in networks[seed].graph.tasks:
+                    measured_in.setdefault(task.signature, seed)
+            for timed in _measured(networks[seed], seed, device, store, turn, yardstick):
+                if measured_in[timed.sample.task.signature] == seed and timed.name not in seen:
+                    seen.add(timed.name)
+                    found.setdefault(timed.name, []).append(timed)
             seed += 1
             if progress is not None:
                 progress(what, min(len(seen), count), count)
-    return list(found.values())
+    return _compared(found)
+
+
+class _Timed(NamedTuple):
+    """A task with what it took, and what the yardstick took then, in seconds."""
+
+    name: str
+    sample: TrainingSample
+    yardstick_s: float
+
+
+def _compared(found: Mapping[str, Sequence[_Timed]]) -> list[TrainingSample]:
+    """What each task takes at the usual speed of the device, at least."""
+    usual_s = statistics.median(timed.yardstick_s for own in found.values() for timed in own)
+    samples = []
+    for own in found.values():
+        least_s = min(timed.sample.seconds * usual_s / timed.yardstick_s for timed in own)
+        samples.append(replace(own[0].sample, seconds=least_s))
+    return samples
 
 
 def _measured(
-    model: Model, device: OpenDevice, store: ProfileStore, turn: int
-) -> Iterator[tuple[str, TrainingSample]]:
-    """The tasks of a network that are alike in all but what they are, with their names."""
+    model: Model, seed: int, device: OpenDevice, store: ProfileStore, turn: int,
+    yardstick: Yardstick,
+) -> Iterator[_Timed]:  # fmt: skip
+    """The tasks of a network that are alike in all but what they are."""
     engine, graph = device.first, model.graph
     purpose = f", samples of round {turn + 1}"
     key = f"{_key(engine)}{purpose}"
-    known = measured_as(store.read(key))
-    if any(task.signature not in known for task in graph.tasks):
+    by_yardstick = f"yardstick of network {seed}"
+    stored = store.read(key)
+    known = measured_as(stored)
+    if by_yardstick not in stored or any(task.signature not in known for task in graph.tasks):
+        before = yardstick.measure()
         with tempfile.TemporaryDirectory(prefix="coexec-samples-") as folder:
             profiler = Profiler([device], store, effort=_EFFORT, predictor=lambda task: None,
                                 purpose=purpose)  # fmt: skip
             profiler.cost(Compiler(model, Cache(Path(folder))))
-        known = measured_as(store.read(key))
+        after = yardstick.measure()
+        store.write(key, {by_yardstick: Measurement.of([before.seconds, after.seconds])})
+        stored = store.read(key)
+        known = measured_as(stored)
+    yardstick_s = stored[by_yardstick].seconds
     for task in _typical(graph):
         for compiled, seconds in known.get(task.signature, {}).items():
             workload = engine.workload(task.operators, graph.tensors, compiled)
             sample = TrainingSample(task, graph, compiled, workload, seconds)
-            yield f"{task.signature} {compiled}", sample
+            yield _Timed(f"{task.signature} {compiled}", sample, yardstick_s)
 
 
 def _typical(graph: Graph) -> Iterator[Task]:
