@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from links_once import links_once
 from needs_opencl import RUNTIME, opencl_name
+from quick_choice import quick_choice
 
 from coexec.cache import Cache
 
@@ -27,6 +29,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     """One cache for all tests: what one of them has lowered, the next need not."""
     return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_links() -> Iterator[None]:
+    """`profiling/test_links.py` tests the measurements that are made once here."""
+    with links_once():
+        yield
+
+
+@pytest.fixture(name="quick_choice")
+def _quick_choice() -> Iterator[None]:
+    with quick_choice():
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from harmed import answer, save_model
+from quick_choice import quick_choice
 
 
 @pytest.fixture(scope="package")
@@ -17,8 +18,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warm cache, with the choice of "auto" as well; not to be changed."""
     folder = tmp_path_factory.mktemp("warm")
-    for planner in ("heft", "auto"):
-        answer(model, folder, planner)
+    with quick_choice():
+        for planner in ("heft", "auto"):
+            answer(model, folder, planner)
     return folder
 
 

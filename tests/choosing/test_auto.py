@@ -85,7 +85,8 @@ def test_the_fastest_is_kept_and_remembered(
 ) -> None:
     model = branches(width=4, channels=32, size=64)  # worth two devices
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(auto_module, "_BUDGET_S", 0.5)
+    monkeypatch.setattr(auto_module, "_ROUNDS", (2, 2))
+    monkeypatch.setitem(auto_module._OPTIONS, "planners", "hope_greedy,heft")
     monkeypatch.setattr(configurations_module, "_further_engines", list)
     choice = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
     first = choice.candidates[0]
@@ -121,6 +122,7 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
 ) -> None:
     """One that is the faster at 30 requests a second, and the slower one in a loop."""
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
 
     def made_up(rivals: Any, *_: object, **__: object) -> Outcome[int]:
         laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}

@@ -16,6 +16,8 @@ from coexec.choosing import auto
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 
+pytestmark = pytest.mark.usefixtures("quick_choice")
+
 CORES = usable_cores()
 TWO = ",".join(f"cpu:{c}" for c in CORES[:2])
 
@@ -54,6 +56,7 @@ def test_every_verb(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "paced: at up to 30 requests a second" in printed and "loop: in a loop" in printed
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_bench_compares_with_the_best_baseline_by_two_figures(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +77,6 @@ def test_candidates_are_printed_with_the_figure_that_decided(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(auto, "_BUDGET_S", 0.0)
     words = [str(folder / "model.onnx"), "--devices", TWO, "--option"]
     assert call(folder, "plan", *words, "requests=loop") == 0
     lines = [x for x in capfd.readouterr().out.splitlines() if x.startswith("tried")]
@@ -228,13 +230,30 @@ def test_options_that_make_no_sense(folder: Path, capfd: pytest.CaptureFixture[s
         plan.write_text(text)
         refuse(capfd, call(folder, "run", model, "--plan", str(plan)), part)
     other = folder / "other.json"
-    assert call(folder, "plan", "zoo:lstm", "--devices", TWO, "--output", str(other)) == 0
+    onnx.save(branches(width=2), str(folder / "other.onnx"))
+    words = [str(folder / "other.onnx"), "--devices", TWO, "--planner", "heft"]
+    assert call(folder, "plan", *words, "--output", str(other)) == 0
     capfd.readouterr()
     refuse(capfd, call(folder, "run", model, "--plan", str(other)), "another model")
     inputs = folder / "in.npz"
     np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))
     refuse(capfd, call(folder, "run", model, "--inputs", str(inputs)), "[1, 3, 5, 5]")
     assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("content", [b"not an archive", None], ids=["file", "shape"])
+def test_inputs_that_do_not_fit_are_refused_before_planning(
+    content: bytes | None, tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(auto.Auto, "choose", lambda self: pytest.fail("it plans"))
+    inputs = tmp_path / "in.npz"
+    if content is None:
+        np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))
+    else:
+        inputs.write_bytes(content)
+    words = ["run", str(folder / "model.onnx"), "--inputs", str(inputs)]
+    refuse(capfd, call(tmp_path, *words), "[1, 3, 5, 5]" if content is None else "in.npz")
 
 
 @pytest.mark.filterwarnings("always::coexec.errors.CacheWarning")

@@ -73,6 +73,7 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
     }
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_equal_rows_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--devices", TWO, "--planner", "single"]
     rows = {row["name"]: row for row in call(capfd, folder, *words)["rows"]}
@@ -148,6 +149,7 @@ def test_a_bound_is_not_above_what_other_devices_take(figures: tuple[Any, ...]) 
     assert bound_of(bounded(1.0, chosen), fastest_s=0.99) is None
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_bench_prints_no_bound_above_a_row(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

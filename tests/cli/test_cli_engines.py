@@ -8,6 +8,7 @@ import pytest
 from gpu_networks import small_network
 from needs_opencl import RUNTIME
 
+from coexec.choosing import auto
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import without_engine
@@ -77,6 +78,7 @@ def test_verbs_on_a_gpu_or_its_like(
     assert f"the plan computes on {gpu}, the system has" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_an_option_reaches_the_engine(
     gpu: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,11 +89,12 @@ def test_an_option_reaches_the_engine(
 
 
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="this process may use one core only")
-@pytest.mark.usefixtures("gpu")
+@pytest.mark.usefixtures("gpu", "no_memory")
 def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(
-    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PoCL has one set of cores at a time, and "auto" considers each core with it."""
+    monkeypatch.setattr(auto, "_ROUNDS", (1, 1))  # what is left out does not depend on the winner
     on = ["--devices", ",".join(f"cpu:{core}" for core in usable_cores()[:2]), "--json"]
     assert call(tmp_path, "bench", model, *on, "--repeats", "1") == 0
     found = json.loads(capfd.readouterr().out)

@@ -11,6 +11,8 @@ from small_models import from_nodes, tensor_info
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 
+pytestmark = pytest.mark.usefixtures("quick_choice", "no_memory")
+
 TWO = ",".join(f"cpu:{core}" for core in usable_cores()[:2])
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 from rich.table import Table
-from small_models import from_nodes, tensor_info
+from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.choosing.auto import Auto
@@ -132,12 +132,13 @@ def test_characters_that_the_terminal_does_not_have() -> None:
     assert done.returncode == 0 and "simulated" in done.stdout, done.stderr
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     cores = [f"cpu:{core}" for core in usable_cores()[:2]]
     settings = Settings(cores, cache=tmp_path, progress=lambda *row: told.append(row),
                         planner_options={"shortlist": 2})  # fmt: skip
-    Auto("zoo:lstm", settings).choose()
+    Auto(branches(), settings).choose()
     assert all(0 <= done <= total for _, done, total in told)
     last = {what: (done, total) for what, done, total in told}
     assert {done == total for done, total in last.values()} == {True}  # each came to its end
@@ -145,7 +146,7 @@ def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
     assert any(what.startswith("race of ") for what in last)
     assert any("distinct tasks" in what for what in last)  # what is measured
     told.clear()
-    Auto("zoo:lstm", settings).choose()
+    Auto(branches(), settings).choose()
     assert not told  # it is remembered
 
 

@@ -61,6 +61,7 @@ def test_every_task_has_a_slice(
         }
 
 
+@pytest.mark.usefixtures("quick_choice", "no_memory")
 def test_rows_and_process_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = {}
     for verb in ("run", "bench", "simulate"):

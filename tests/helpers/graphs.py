@@ -30,7 +30,7 @@ class Case(NamedTuple):
     system: System
 
 
-_FEW: Mapping[str, Mapping[str, int]] = {"anneal": {"steps": 1000}}
+_FEW: Mapping[str, Mapping[str, int]] = {"anneal": {"steps": 1000}, "cpsat": {"workers": 1}}
 """Of planners whose defaults take seconds: small graphs need no more."""
 
 

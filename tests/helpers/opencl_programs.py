@@ -1,15 +1,19 @@
 """OpenCL on CPU cores as itself and as a GPU, and models run on it as one program."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 from needs_opencl import opencl_found, opencl_name, opencl_options
 
 from coexec.engines.base import OpenEngine
+from coexec.engines.opencl import compiling, device
 from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.binaries import OPTIONS
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.options import parsed
 from coexec.engines.registry import describe, load_engine
@@ -19,13 +23,28 @@ from coexec.frontend.module import Module
 Array = np.ndarray[Any, Any]
 
 
+@contextmanager
+def unoptimised() -> Iterator[None]:
+    """Devices that are opened meanwhile compile without optimisation, and without helpers, which
+    take longer to start than that. What kernels compute is the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "OPTIONS", f"{OPTIONS} -cl-opt-disable")
+        patch.setattr(compiling, "_helpers", lambda *_: 0)
+        yield
+
+
 def opened(folder: Path | None, arch: Architecture | None = None, **options: str) -> OpenClDevice:
     """OpenCL on one core with memory of its own, as a GPU has, and kernels for it or for ``arch``.
-    Skips the test where none works."""
+    Skips the test where none works.
+
+    Kernels for ``arch`` are `unoptimised`: PoCL takes seconds to unroll the groups of a GPU on a
+    core, and how fast they are there does not matter.
+    """
     asked = opencl_options(memory="own", **options)
     spec = describe(opencl_name(), asked)
     chosen = parsed(load_engine("opencl"), asked)
-    return OpenClDevice(spec, spec.engine("opencl"), opencl_found(), chosen, folder, arch)
+    with nullcontext() if arch is None else unoptimised():
+        return OpenClDevice(spec, spec.engine("opencl"), opencl_found(), chosen, folder, arch)
 
 
 def on_cpu(binaries: Path, *, as_gpu: bool = False) -> OpenClDevice:

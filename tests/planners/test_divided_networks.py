@@ -20,7 +20,7 @@ from coexec.zoo import build
 
 @cache
 def graph_of(name: str) -> Graph:
-    return load(build(name)).graph
+    return load(build(name), digest=name).graph
 
 
 def two_clusters() -> tuple[System, PlatformCosts]:

@@ -34,7 +34,7 @@ CHECKED_ERROR = 0.37
 
 @cache
 def zoo_graph(model: str) -> Graph:
-    return load_model(build(model), name=model, rewrites=False).graph
+    return load_model(build(model), name=model, rewrites=False, digest=model).graph
 
 
 def ratio(name: str, row: dict[str, Any]) -> float:

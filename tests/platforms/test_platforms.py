@@ -138,7 +138,7 @@ def test_published_transfers_are_reproduced(name: str) -> None:
 
 @cache
 def zoo_graph(model: str) -> Graph:
-    return load_model(build(model), name=model, rewrites=False).graph
+    return load_model(build(model), name=model, rewrites=False, digest=model).graph
 
 
 def alone_s(graph: Graph, cost: PlatformCosts, device: str) -> float:

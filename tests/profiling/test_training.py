@@ -1,5 +1,6 @@
 """Training: what is measured, what is kept of it, and for whom."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from coexec.timing.trace import Detail
 pytestmark = pytest.mark.alone
 
 COUNT = 120
+VERSION = "1"
+"""Of the engine that is trained."""
 
 
 class Written(Clocked):
@@ -48,13 +51,29 @@ def trained(engine: Clocked, store: ProfileStore, count: int = COUNT) -> list[in
     return told
 
 
-def test_unit_times_are_learnt_from_measured_tasks(store: ProfileStore, tmp_path: Path) -> None:
-    engine = Written()
-    told = trained(engine, store)
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """The folder of a store after training, not to be changed; and what `trained` returned."""
+    folder = tmp_path_factory.mktemp("training")
+    with ProfileStore(folder) as opened:
+        return folder, trained(Written(VERSION), opened)
+
+
+@pytest.fixture
+def known(training: tuple[Path, list[int]], tmp_path: Path) -> Iterator[ProfileStore]:
+    """A copy of the store after training."""
+    with ProfileStore(shutil.copytree(training[0], tmp_path / "known")) as opened:
+        yield opened
+
+
+def test_unit_times_are_learnt_from_measured_tasks(
+    training: tuple[Path, list[int]], known: ProfileStore
+) -> None:
+    engine, told = Written(VERSION), training[1]
     rounds = len(told) // ROUNDS
     assert told[:rounds] * ROUNDS == told  # all networks are measured again
     assert told[:rounds] == sorted(told[:rounds]) and told[-1] == COUNT
-    predictor = trained_predictor(engine, store)
+    predictor = trained_predictor(engine, known)
     assert predictor is not None
     assert predictor.kinds["writing"].units_s["bytes"] == pytest.approx(BYTE_S, rel=0.01)
 
@@ -85,13 +104,11 @@ def test_what_was_measured_at_another_speed_is_brought_to_the_usual_one(
 
 
 def test_a_trained_place_predicts_what_was_never_measured(
-    store: ProfileStore, cache: Cache
+    known: ProfileStore, cache: Cache
 ) -> None:
-    engine = Written()
-    trained(engine, store)
+    engine = Written(VERSION)
     other = Compiler(load(sample_network(1000, 48)), cache)
-    engine.compiled.clear()
-    cost = Profiler([OpenDevice.of(engine)], store, effort=Effort(0, 2, 2)).cost(other)
+    cost = Profiler([OpenDevice.of(engine)], known, effort=Effort(0, 2, 2)).cost(other)
     bases = cost.bases[engine.place]
     assert list(bases.values()).count("predicted") > len(bases) / 2
     assert set(cost.predictors) == {engine.place}
@@ -107,22 +124,20 @@ def test_training_goes_on_where_it_stopped(store: ProfileStore) -> None:
     assert engine.compiled
 
 
-def test_another_version_has_no_predictor_and_is_told_how_to_get_one(store: ProfileStore) -> None:
-    trained(Written("1"), store)
+def test_another_version_has_no_predictor_and_is_told_how_to_get_one(known: ProfileStore) -> None:
     newer = Written("2")
-    assert trained_predictor(newer, store) is None
-    (line,) = untrained([newer], store)
+    assert trained_predictor(newer, known) is None
+    (line,) = untrained([newer], known)
     assert "coexec profile --train --devices null:0/null" in line and "null 1" in line
-    assert untrained([Written("1")], store) == []
+    assert untrained([Written(VERSION)], known) == []
 
 
-def test_damaged_numbers_are_not_used(store: ProfileStore) -> None:
-    engine = Written()
-    trained(engine, store)
+def test_damaged_numbers_are_not_used(known: ProfileStore) -> None:
+    engine = Written(VERSION)
     key = engine.device.key("null")
-    with sqlite3.connect(store.path) as db:
+    with sqlite3.connect(known.path) as db:
         db.execute("UPDATE predictor SET numbers = replace(numbers, 'e-', 'e+')")
-    assert store.read_predictor(key) == {} and trained_predictor(engine, store) is None
+    assert known.read_predictor(key) == {} and trained_predictor(engine, known) is None
 
 
 def test_numbers_of_another_form_are_not_used(store: ProfileStore) -> None:

@@ -194,7 +194,7 @@ import os, signal, sys
 from graphs import layered
 from coexec.planners import PLANNERS
 for name in sys.argv[1:]:
-    PLANNERS[name](*layered(40, 5), **({"limit": 0.2} if name == "cpsat" else {}))
+    PLANNERS[name](*layered(12, 3), **({"limit": 0.2} if name == "cpsat" else {}))
     try:
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from quick_choice import PROGRAM
 from small_models import branches
 
 import coexec
@@ -22,20 +24,34 @@ from coexec.cache import Cache, Entry
 from coexec.choosing import background, serving
 from coexec.choosing.auto import Auto
 from coexec.choosing.serving import Serving
+from coexec.engines import child
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
 from coexec.session import answering
 from coexec.workbench import Settings
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick_choice")]
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
 
 
+QUICK_CHILD = f"""{PROGRAM}
+from coexec.choosing import background
+background._PATIENCE_S = 1.0
+background._serve()
+"""
+
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning in the background begins at once, and races as briefly there as here."""
     monkeypatch.setattr(serving, "_HEAD_START_S", 0.0)
+    quick = SimpleNamespace(
+        command=lambda module: [sys.executable, "-P", "-c", QUICK_CHILD],
+        possible=child.possible, variables=child.variables,
+    )  # fmt: skip
+    monkeypatch.setattr(background, "child", quick)
 
 
 def any_size() -> onnx.ModelProto:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import quick_choice as quick
 from exports import EXPORTS
 from small_models import branches
 
@@ -22,7 +23,8 @@ DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> coexec.InferenceSession:
     cache = tmp_path_factory.mktemp("session")
-    return coexec.InferenceSession(branches(), devices=DEVICES, cache=cache, background=False)
+    with quick.quick_choice():
+        return coexec.InferenceSession(branches(), devices=DEVICES, cache=cache, background=False)
 
 
 def test_changing_one_import_is_enough(session: coexec.InferenceSession) -> None:
@@ -107,7 +109,7 @@ def test_second_start_needs_no_optimizer(tmp_path: Path) -> None:
     import sys
 
     onnx.save(branches(), str(tmp_path / "m.onnx"))
-    program = (
+    program = quick.PROGRAM + (
         "import sys, coexec; s = coexec.InferenceSession(sys.argv[1], devices=sys.argv[2],"
         " cache=sys.argv[3], background=False);"
         " print('onnxscript' in sys.modules, 'onnx_ir' in sys.modules)"
@@ -173,10 +175,11 @@ DAMAGED = [
     *product(
         ("models/*", "lowered/*", "weights/*/*", "plans/*"), ("empty", "cut", "gone", "random")
     ),
-    *product(["choices/*"], ["cut", "gone"]),  # to choose again takes seconds
+    *product(["choices/*"], ["cut", "gone"]),
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("quick_choice")
 @pytest.mark.parametrize(("kind", "damage"), DAMAGED)
 def test_damaged_caches_never_give_wrong_results(kind: str, damage: str, tmp_path: Path) -> None:
     feeds = {"x": np.ones((1, 3, 20, 20), np.float32)}

@@ -27,9 +27,11 @@ from onnx import numpy_helper, shape_inference
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxscript.optimizer import fold_constants_ir
 
-import coexec
 from coexec.errors import ModelError
 from coexec.frontend.load import build_graph
+from coexec.profiling.profiler import Effort
+from coexec.runtime.recorder import RealRecorder
+from coexec.workbench import Settings, Workbench
 from coexec.zoo import MODELS, build, posenet, retinaface, style_transfer, yolov2
 from coexec.zoo.builder import dims
 
@@ -393,10 +395,13 @@ def test_same_result_on_one_core_and_on_two(name: str, tmp_path: Path) -> None:
     tasks = [task.name for task in build_graph(network, name).tasks]
     both = dict(zip((tasks[0], tasks[-1]), DEVICES, strict=False))
     for devices, pins in ((DEVICES[:1], {}), (DEVICES, both)):
-        words = {"devices": devices, "pins": pins, "cache": tmp_path, "background": False}
-        with coexec.InferenceSession(model, planner="heft", **words) as session:
-            (y,), trace = session.run_with_trace(None, feeds)
-        assert {span.device for span in trace.spans} == {*devices}
+        once = Effort(warm_up=0, least=1, most=1)  # the plan need not be good
+        work = Workbench(model, Settings(devices, cache=tmp_path, pins=pins, effort=once))
+        prepared = work.prepared_by("heft", {})
+        recorder = RealRecorder(prepared.compiled, work.names)
+        with work.start(prepared) as executor:
+            (y,) = executor.run(feeds, recorder).values()
+        assert {span.device for span in recorder.trace().spans} == {*devices}
         assert difference(expected, y) < 1e-4
 
 

@@ -1,9 +1,11 @@
 """The plan of any planner, "auto" or another: where the two are told apart."""
 
+from collections.abc import Callable
 from typing import Any
 
 from coexec.choosing.auto import Auto
 from coexec.choosing.throughput import Throughput
+from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
 from coexec.workbench import AUTO, Prepared, Settings, Workbench
 
@@ -46,6 +48,15 @@ class Asked:
         return self._by.found(self._settings.planner, self._settings.planner_options)
 
     @property
+    def graph(self) -> Graph:
+        """The tasks of the model, which is loaded for them.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        return self._by.given.model.graph
+
+    @property
     def doubt(self) -> str | None:
         """Why what is known should be decided again."""
         return self._by.doubt if isinstance(self._by, Auto) else None
@@ -65,12 +76,22 @@ class Asked:
         return self._by.prepared_by(self._settings.planner, self._settings.planner_options)
 
 
-def prepare(source: Any, settings: Settings, given: Plan | None = None) -> Prepared:
+def prepare(
+    source: Any, settings: Settings, given: Plan | None = None,
+    check: Callable[[Graph], object] | None = None,
+) -> Prepared:  # fmt: skip
     """The plan that is given, or else the one that ``settings`` ask for.
+
+    Args:
+        check: called with the model before a plan is made, which takes long; what it raises ends
+            the preparation. Not called for a plan that is given or known.
 
     Raises:
         CoexecError: it cannot be had.
     """
     if given is not None:
         return Workbench(source, settings).prepared(given)
-    return Asked(source, settings).prepare()
+    asked = Asked(source, settings)
+    if check is not None and asked.known is None:
+        check(asked.graph)
+    return asked.prepare()

@@ -43,6 +43,7 @@ from coexec.cli.recorded import write_trace
 from coexec.errors import InputError, UsageError
 from coexec.frontend.load import random_inputs
 from coexec.frontend.module import Array
+from coexec.ir.graph import Graph
 from coexec.runtime.recorder import RealRecorder
 from coexec.units import format_joules, format_seconds
 
@@ -74,17 +75,22 @@ def command(
     when in a run of its own, in which engines also tell of the tasks inside of segments.
     """
     given, devices = given_plan(plan, devices)
+    read = None if inputs is None else _read_inputs(inputs)
+
+    def check_read(graph: Graph) -> None:
+        if read is not None:
+            check_feeds({name: graph.tensors[name] for name in graph.inputs}, read)
+
     with progress_bar(json) as tell:
         asked = settings(
             devices=devices, planner=planner, option=option, shape=shape, value=value,
             cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(model, asked, given)
+        found = prepare(model, asked, given, check_read)
     work, compiled = found.work, found.compiled
     wanted = {t.name: t for t in compiled.inputs}
-    feeds = random_inputs(work.model.graph) if inputs is None else _read_inputs(inputs)
-    feeds = check_feeds(wanted, feeds)
+    feeds = check_feeds(wanted, random_inputs(work.model.graph) if read is None else read)
     with work.start(found) as executor:
         for _ in range(2):
             executor.run(feeds)

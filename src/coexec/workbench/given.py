@@ -87,7 +87,7 @@ class GivenModel:
 
         That is for platforms whose engines are simulated from what was published about them.
         """
-        return self._load(rewrites=False).graph
+        return self._load(rewrites=False, digest=self.digest).graph
 
     def _load(self, **how: Any) -> "Model":
         from coexec.frontend.load import load

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ pytest.importorskip("pyopencl")
 
 from gpu_networks import mixed_network, run_on, small_network
 from needs_opencl import opencl_options
-from opencl_programs import on_cpu, opened
+from opencl_programs import on_cpu, opened, unoptimised
 
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu, without_engine
@@ -69,7 +70,8 @@ def test_every_architecture_computes_the_same(name: str, half: bool, binaries: P
     feeds = random_inputs(model.graph)
     names = [o.name for o in proto.graph.output]
     expected = plain_session(proto).run(names, feeds)
-    found = run_on(device, model, feeds)
+    with unoptimised():
+        found = run_on(device, model, feeds)
     for output, reference in zip(names, expected, strict=True):
         assert worst_difference(found[output], reference) < (1e-2 if half else 1e-4), output
 
@@ -94,27 +96,39 @@ def test_pads_are_merged() -> None:
     assert len(build(small_network("pad"), ARCHITECTURES["nvidia"]).launches) == 1
 
 
-def test_memory_is_what_was_planned(gpu: str, binaries: Path) -> None:
-    (device,) = open_devices([gpu], opencl_options(), binaries)
+def compiled(gpu: str, folder: Path) -> tuple[int, dict[str, Any]]:
+    """How many kernels of the network were compiled, and what it computes."""
+    (device,) = open_devices([gpu], opencl_options(), folder)
+    model = load(mixed_network())
+    found = run_on(device.first, model, random_inputs(model.graph))
+    return device.first.binaries.compiled, found  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def kept(gpu: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, dict[str, Any]]:
+    """A folder of binaries, not to be changed; and what `compiled` returned for the first time."""
+    folder = tmp_path_factory.mktemp("kept")
+    return folder, *compiled(gpu, folder)
+
+
+def test_memory_is_what_was_planned(gpu: str, kept: tuple[Path, int, dict[str, Any]]) -> None:
+    (device,) = open_devices([gpu], opencl_options(), kept[0])
     model = load(mixed_network())
     program = run_on(device.first, model, random_inputs(model.graph), only_compile=True)
     assert program.planned_bytes == program.scratch_bytes > 0
 
 
 def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(
-    gpu: str, tmp_path: Path
+    gpu: str, kept: tuple[Path, int, dict[str, Any]], tmp_path: Path
 ) -> None:
-    model = load(mixed_network())
-    feeds = random_inputs(model.graph)
-
-    def compiled() -> tuple[int, dict[str, Any]]:
-        (device,) = open_devices([gpu], opencl_options(), tmp_path)
-        found = run_on(device.first, model, feeds)
-        return device.first.binaries.compiled, found  # type: ignore[attr-defined]
-
-    first, expected = compiled()
+    folder, first, expected = kept
     assert first > 0
-    again, found = compiled()
+    proto = mixed_network()
+    reference = plain_session(proto).run(list(expected), random_inputs(load(proto).graph))
+    for array, right in zip(expected.values(), reference, strict=True):
+        assert worst_difference(array, right) < 1e-4
+    shutil.copytree(folder / "kernels", tmp_path / "kernels")
+    again, found = compiled(gpu, tmp_path)
     assert again == 0
     files = sorted(tmp_path.glob("kernels/*"))
     files[0].write_bytes(files[0].read_bytes()[:-7])  # cut off
@@ -123,7 +137,7 @@ def test_compiled_kernels_are_kept_and_damaged_ones_are_not_trusted(
     files[1].write_bytes(bytes(changed))
     files[2].write_bytes(b"")
     with pytest.warns(CacheWarning, match="damaged"):
-        repaired, found = compiled()
+        repaired, found = compiled(gpu, tmp_path)
     assert repaired == 3
     for name, array in expected.items():
         assert np.array_equal(found[name], array)
