@@ -161,7 +161,10 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
 
 def test_threads_while_the_plan_takes_over(tmp_path: Path) -> None:
     failed: list[BaseException] = []
-    with coexec.InferenceSession(branches(), devices=DEVICES, cache=tmp_path) as session:
+    content, options = branches().SerializeToString(), onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # spinning threads would leave the planner no processor
+    words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path}
+    with coexec.InferenceSession(content, options, **words) as session:
         expected = session.run(None, {"x": X})
         stop = threading.Event()
 

@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 def few(device: Any) -> settings:
-    """PoCL compiles longer for the groups of a GPU."""
+    """More for the processor that kernels are compiled for with all optimisations."""
     return settings(
         deadline=None,
         derandomize=True,
