@@ -11,10 +11,12 @@ from onnx import helper, numpy_helper
 from small_models import tensor_info
 
 import coexec
+from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError
 from coexec.frontend.load import load
 from coexec.workbench import Settings, Workbench
 
+CPU = f"cpu:{usable_cores()[0]}"
 WEIGHT = np.arange(600, dtype=np.float32).reshape(1, 600)
 X = np.ones((1, 600), np.float32)
 
@@ -46,7 +48,7 @@ def write(folder: Path, location: str = "w.bin", data: bytes | None = None, **en
 
 
 def result(path: Path, cache: Path) -> np.ndarray:
-    with coexec.InferenceSession(path, devices="cpu:0", planner="single", cache=cache) as session:
+    with coexec.InferenceSession(path, devices=CPU, planner="single", cache=cache) as session:
         found: np.ndarray = session.run(None, {"x": X})[0]
     return found
 
@@ -60,7 +62,7 @@ def test_the_working_folder_does_not_matter(
     (elsewhere / "w.bin").write_bytes((WEIGHT * -3).tobytes())  # of that name, with other values
     monkeypatch.chdir(elsewhere)
     assert np.array_equal(result(path, tmp_path / "cache"), X + WEIGHT)
-    work = Workbench(path, Settings(devices=["cpu:0"], cache=tmp_path / "cache"))
+    work = Workbench(path, Settings(devices=[CPU], cache=tmp_path / "cache"))
     assert np.array_equal(work.given.reference({"x": X})["y"], X + WEIGHT)
 
 
@@ -128,7 +130,7 @@ def test_constants_in_bodies_are_read_from_files_too(
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.write_bytes(proto.SerializeToString())
     monkeypatch.chdir("/")
-    words = {"devices": "cpu:0", "planner": "single", "cache": tmp_path / "cache"}
+    words = {"devices": CPU, "planner": "single", "cache": tmp_path / "cache"}
     with coexec.InferenceSession(path, **words) as session:
         for given, factor in ((True, 2), (False, 10)):
             found = session.run(None, {"c": np.array(given)})[0]

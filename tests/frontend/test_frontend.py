@@ -127,7 +127,7 @@ def test_outputs_that_fold_to_constants_or_are_inputs(cache: Cache) -> None:
     )
     import coexec
 
-    with coexec.InferenceSession(proto, devices="cpu:0", cache=cache.root) as session:
+    with coexec.InferenceSession(proto, devices=TWO[:1], cache=cache.root) as session:
         x = np.array([[-1, 0, 1, 2]], np.float32)
         y, fixed = session.run(None, {"x": x})
     assert np.array_equal(y, np.maximum(x, 0)) and np.array_equal(fixed, [2, 2, 2])

@@ -114,7 +114,7 @@ def test_a_wrong_declaration_does_not_count(tmp_path: Path) -> None:
     proto = from_nodes(nodes, [tensor_info("x", [2, 3])], [tensor_info("y", [2, 3])])
     proto.graph.value_info.append(tensor_info("h", [6, 1]))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    words: dict[str, Any] = {"devices": "cpu:0", "planner": "single", "cache": tmp_path}
+    words: dict[str, Any] = {"devices": TWO[:1], "planner": "single", "cache": tmp_path}
     with pytest.warns(ModelWarning, match=r"2 wrong shapes: 'h' as \[6, 1\] where it has \[3, 2\]"):
         session = coexec.InferenceSession(proto, **words)
     assert np.array_equal(session.run(None, {"x": x})[0], x.T)

@@ -14,9 +14,11 @@ from onnx import TensorProto, helper
 from small_models import branches, from_nodes, tensor_info
 
 import coexec
+from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, ModelError, ModelWarning
 from coexec.frontend.load import load
 
+CPU = f"cpu:{usable_cores()[0]}"
 node = helper.make_node
 
 
@@ -54,7 +56,7 @@ def sparse(indices: np.ndarray, dims: list[int], values: int = 2) -> onnx.ModelP
 @pytest.mark.parametrize("indices", [[1, 11], [[0, 1], [2, 3]]])
 def test_sparse_weights_are_made_dense(indices: list, tmp_path: Path) -> None:
     proto = sparse(np.array(indices, np.int64), [3, 4])
-    words: dict[str, Any] = {"devices": "cpu:0", "planner": "single", "cache": tmp_path}
+    words: dict[str, Any] = {"devices": CPU, "planner": "single", "cache": tmp_path}
     x = np.ones((3, 4), np.float32)
     with coexec.InferenceSession(proto, **words) as session:
         found = session.run(None, {"x": x})[0]
