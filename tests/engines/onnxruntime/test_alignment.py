@@ -11,6 +11,7 @@ from small_models import from_nodes, tensor_info
 
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
+from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.engines.registry import open_devices
 from coexec.frontend.check import plain_session, worst_difference
@@ -144,7 +145,7 @@ def test_every_border_can_be_crossed(cache: Cache) -> None:
     if block == 1:
         pytest.skip("ONNX Runtime has no blocked layout on this processor")
     proto = cell(block + block // 2)
-    model, devices = load(proto), open_devices(["cpu:0", "cpu:1"])
+    model, devices = load(proto), open_devices([f"cpu:{core}" for core in usable_cores()[:2]])
     names = [d.spec.name for d in devices]
     graph = model.graph
     order = {
