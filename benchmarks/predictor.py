@@ -60,11 +60,13 @@ def table(device: OpenDevice, samples: Samples, again: Mapping[str, float]) -> l
     kinds = train((s.workload, s.seconds) for s in taught)
     by_macs = train((macs_only(s), s.seconds) for s in taught)
     sizes = {kind: len(text) for kind, text in to_json(kinds).items()}
+    slower = float(np.median([again[key(s)] / s.seconds for s in samples if key(s) in again]))
+    """What the device as a whole has become slower between the two measurements."""
     rows = []
     for name, chosen in groups(tested, kinds).items():
         predicted = errors(chosen, kinds, lambda s: s.workload)
         flops = errors(chosen, by_macs, macs_only)
-        repeated = [again[key(s)] / s.seconds - 1 for s in chosen if key(s) in again]
+        repeated = [again[key(s)] / s.seconds / slower - 1 for s in chosen if key(s) in again]
         rows.append({
             "kernel": name,
             "tested": len(chosen),
