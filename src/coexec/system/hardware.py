@@ -144,6 +144,10 @@ class Link:
     source_engine: str = ""
     """Empty: the same for all engines of the source that have no link of their own."""
     target_engine: str = ""
+    media: tuple[str, ...] = ()
+    """What else cannot carry anything meanwhile: the ports of both ends, one Wi-Fi. Links with a
+    medium in common take turns. Only of links that keep no processor busy; empty: the link is a
+    medium of its own."""
 
     def copy_s(self, size_bytes: int) -> float:
         """Seconds that moving ``size_bytes`` keeps the link and its busy processor occupied."""
@@ -223,17 +227,18 @@ class System:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
         devices = tuple(_device(row) for row in data["devices"])
-        links = tuple(
-            Link(**(x | {"bandwidth_bytes_per_s": x["bandwidth_bytes_per_s"] or float("inf")}))
-            for x in data["links"]
-        )
-        return cls(devices, links)
+        return cls(devices, tuple(_link(row) for row in data["links"]))
 
 
 def _device(row: Mapping[str, Any]) -> Device:
     engines = tuple(EngineInfo(**engine) for engine in row["engines"])
     power = Power(**row["power"]) if row.get("power") else None
     return Device(**{**row, "cores": tuple(row["cores"]), "engines": engines, "power": power})
+
+
+def _link(row: Mapping[str, Any]) -> Link:
+    bandwidth = row["bandwidth_bytes_per_s"] or float("inf")
+    return Link(**{**row, "bandwidth_bytes_per_s": bandwidth, "media": tuple(row.get("media", ()))})
 
 
 def _finite(link: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ a unit. The rules:
 * What a launch sends leaves in the order in which it was made; what one task sends, in the order of
   the tasks that read it, by their place in the graph. A link that keeps the source busy takes its
   time from the source's device, right behind the launch. Other links copy in the background, one
-  thing after the other. What is sent arrives a sync latency after it has been copied.
+  thing after the other, and so do all links that have a medium in common: what is sent waits until
+  all media of its link are free. What is sent arrives a sync latency after it has been copied.
 * What takes no time to be copied waits for nothing but its maker.
 * A launch costs its device one launch overhead, however many tasks are in it (`launched_s`).
 """
@@ -58,6 +59,18 @@ class Places:
             for b in range(len(self.links))
         )
 
+    @cached_property
+    def media(self) -> tuple[tuple[tuple[tuple[int, int], ...], ...], ...]:
+        """By source, by target: keys of the media that a link occupies while it copies in the
+        background. Links without one are media of their own, under their two places."""
+        names = {name for row in self.links for link in row for name in link.media}
+        number = {name: (-1, i) for i, name in enumerate(sorted(names))}
+        return tuple(
+            tuple(tuple(number[name] for name in link.media) or ((a, b),)
+                  for b, link in enumerate(row))
+            for a, row in enumerate(self.links)
+        )  # fmt: skip
+
 
 def places_of(system: System, used: Sequence[Place] | None = None) -> Places:
     """These places of a system; by default each device with its first engine."""
@@ -93,7 +106,7 @@ class Clock:
     ) -> None:
         """``noted`` is told what keeps a device busy: place, start, end, and the nodes or move."""
         self._device, self._links = places.device, places.links
-        self._sync_latency_s = places.sync_latency_s
+        self._sync_latency_s, self._media = places.sync_latency_s, places.media
         self._noted = noted
         self.free_s = [0.0] * (max(places.device, default=-1) + 1)
         """By device, when it has nothing left to do."""
@@ -104,7 +117,7 @@ class Clock:
         self.arrival_s: dict[tuple[int, int], float] = {}
         """By name, when what was sent and not yet received arrives."""
         self.link_free_s: dict[tuple[int, int], float] = {}
-        """By source and target place of a link that copies in the background, when it is done."""
+        """By medium (`Places.media`) of links that copy in the background, when it is free."""
         self._sent_s: dict[int, float] = {}
 
     def copy(self) -> Self:
@@ -112,6 +125,7 @@ class Clock:
         other = type(self).__new__(type(self))
         other._device, other._links = self._device, self._links
         other._sync_latency_s, other._noted = self._sync_latency_s, self._noted
+        other._media = self._media
         other.free_s, other.end_s, other.place = self.free_s[:], self.end_s[:], self.place[:]
         other.arrival_s, other.link_free_s = self.arrival_s.copy(), self.link_free_s.copy()
         other._sent_s = self._sent_s.copy()
@@ -129,6 +143,7 @@ class Clock:
         duration_s: float,
         before: Iterable[int] = (),
         moves: Sequence[Move] = (),
+        not_before_s: float = 0.0,
     ) -> float:
         """Launch ``nodes`` at ``place`` as a unit, as early as it can start; when it ends.
 
@@ -139,9 +154,12 @@ class Clock:
             before: other nodes that it waits for.
             moves: what it receives. All that comes over links that do not keep the target busy must
                 have been sent.
+            not_before_s: when what it works on arrives from outside.
         """
         device = self._device[place]
         start_s = self.free_s[device]
+        if not_before_s > start_s:
+            start_s = not_before_s
         end_s, places, sync_latency_s = self.end_s, self.place, self._sync_latency_s[place]
         for node in before:
             ready_s = end_s[node] + sync_latency_s[places[node]]
@@ -176,8 +194,11 @@ class Clock:
             if self._noted is not None:
                 self._noted(source, start_s, start_s + transfer_s, move)
         else:
-            start_s = max(self.end_s[node], self.link_free_s.get((source, target), 0.0))
-            self.link_free_s[source, target] = start_s + transfer_s
+            start_s, media = self.end_s[node], self._media[source][target]
+            for medium in media:
+                start_s = max(start_s, self.link_free_s.get(medium, 0.0))
+            for medium in media:
+                self.link_free_s[medium] = start_s + transfer_s
         self.arrival_s[name] = start_s + transfer_s + link.sync_latency_s
 
     def _received_s(self, place: int, start_s: float, moves: Iterable[Move]) -> float:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from coexec.ir.graph import Piece
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.placed import Fetch, Held, Share, Sharing, Strips
+from coexec.solvers.splitting.placed import Fetch, Held, Portion, Sharing, Strips
 
 __all__ = ["Fork", "distributed", "forks"]
 
@@ -127,12 +127,12 @@ def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
 
 def _together(sharing: Sharing, fork: Fork, branches: Sequence[_Alone]) -> Strips:
     """One launch, and one copy of each tensor, for each device."""
-    shares, fetches = list[Share](), list[tuple[Fetch, ...]]()
+    shares, fetches = list[Portion](), list[tuple[Fetch, ...]]()
     for device in sorted({branch.device for branch in branches}):
         own = [branch for branch in branches if branch.device == device]
         tasks = sorted(task for branch in own for task in branch.tasks)
         saved_s = (len(own) - 1) * sharing.problem.launches_s[device]
         compute_s = fsum(branch.compute_s for branch in own) - saved_s
-        shares.append(Share(device, _wholes(sharing, tasks), compute_s))
+        shares.append(Portion(device, _wholes(sharing, tasks), compute_s))
         fetches.append(tuple({f.name: f for branch in own for f in branch.fetches}.values()))
     return Strips.of(sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(fetches))

@@ -12,7 +12,7 @@ from coexec.problem.problem import Problem
 from coexec.solvers.splitting.needs import Needs
 from coexec.solvers.splitting.shares import Cut, Dimension, axis_of, cuts_of, parts
 
-__all__ = ["Fetch", "Held", "Parts", "Share", "Sharing", "Strips"]
+__all__ = ["Fetch", "Held", "Parts", "Portion", "Sharing", "Strips"]
 
 Parts = tuple[tuple[int, Region], ...]
 """Devices with the region of a tensor that each has."""
@@ -22,7 +22,7 @@ Held = Mapping[str, Parts]
 devices have them."""
 
 
-class Share(NamedTuple):
+class Portion(NamedTuple):
     """What one device computes in one go."""
 
     device: int
@@ -48,7 +48,7 @@ class Strips:
     tasks: tuple[int, ...]
     cut: Cut | None
     """Of the last task; None where devices compute different tasks."""
-    shares: tuple[Share, ...]
+    shares: tuple[Portion, ...]
     fetches: tuple[tuple[Fetch, ...], ...]
     """By share, what its device gets of others first."""
     durations_s: tuple[float, ...]
@@ -57,7 +57,7 @@ class Strips:
 
     @classmethod
     def of(
-        cls, problem: Problem, tasks: tuple[int, ...], cut: Cut | None, shares: tuple[Share, ...],
+        cls, problem: Problem, tasks: tuple[int, ...], cut: Cut | None, shares: tuple[Portion, ...],
         fetches: tuple[tuple[Fetch, ...], ...],
     ) -> "Strips":  # fmt: skip
         """With durations that follow from the rest."""
@@ -106,7 +106,7 @@ class Sharing:
         self._steps, self._channel_block = steps, channel_block
         self._needs = Needs(problem.graph)
         self._cuts: dict[tuple[int, Dimension], Sequence[Cut]] = {}
-        self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Share, ...] | None] = {}
+        self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Portion, ...] | None] = {}
         self._piece_s: dict[tuple[int, float, int, Region], float] = {}
         self._fetches: dict[tuple[int, int, Parts, Region], Fetch | None] = {}
 
@@ -138,7 +138,7 @@ class Sharing:
         )
         return Strips.of(self.problem, tasks, cut, shares, fetches)
 
-    def shares(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Share, ...] | None:
+    def shares(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
         """What each device computes in `strips`."""
         key = tasks, cut
         if key not in self._shares:
@@ -208,9 +208,9 @@ class Sharing:
         place = problem.system.places[device]
         return problem.cost.stitch_s(region.size * tensor.item_bytes, place)
 
-    def _shared(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Share, ...] | None:
+    def _shared(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
         graph = self.problem.graph
-        found: list[Share] = []
+        found: list[Portion] = []
         whole = graph.output_of(graph.tasks[tasks[-1]]).whole
         for device, region in enumerate(parts(whole, cut)):
             if region is None:
@@ -221,7 +221,7 @@ class Sharing:
             compute_s = self.compute_s(tasks, pieces, device)
             if compute_s == math.inf:
                 return None
-            found.append(Share(device, pieces, compute_s))
+            found.append(Portion(device, pieces, compute_s))
         return tuple(found)
 
     def _backwards(self, tasks: tuple[int, ...], region: Region) -> tuple[Piece, ...] | None:

@@ -1,0 +1,80 @@
+"""Strips: what one machine computes of several tasks without a pause, halos recomputed inside.
+
+Going backwards from the parts of outputs that are wanted, each task computes the hull of what its
+readers inside of the strip need, and of what is wanted of it: the receptive fields of
+`coexec.ir.receptive`, one behind the other. A task that must be computed whole along an axis is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coexec.ir.graph import Graph, Piece, Task
+from coexec.ir.receptive import needed_inputs, splittable_axes
+from coexec.ir.region import Region
+
+__all__ = ["Strip", "piece_macs", "strip_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Pieces in topological order, what they read from outside and what is wanted of them."""
+
+    pieces: tuple[Piece, ...]
+    reads: tuple[tuple[str, Region], ...]
+    """Tensors that are made outside, each with the region that is needed."""
+    writes: tuple[tuple[str, Region], ...]
+    macs: int
+    """Multiply-accumulates, halos included."""
+
+
+def strip_of(graph: Graph, tasks: Sequence[Task], wanted: Mapping[str, Region]) -> Strip:
+    """The strip that computes the regions ``wanted``, of tensors that ``tasks`` make.
+
+    Tasks of which nothing is needed are left out.
+
+    Args:
+        tasks: in topological order; whatever else the regions depend on is read from outside.
+
+    Raises:
+        PlanError: a region lies outside of its tensor.
+    """
+    need = {name: region for name, region in wanted.items() if region.size}
+    pieces: list[Piece] = []
+    for task in reversed(tasks):
+        region = _computed(graph, task, need)
+        if region is None:
+            continue
+        pieces.append(Piece(task.name, region))
+        for name, read in needed_inputs(graph, task, region).items():
+            if read.size or not graph.tensors[name].whole.size:
+                need[name] = need[name].hull(read) if name in need else read
+    made = {name for task in tasks for name in task.outputs}
+    return Strip(
+        tuple(reversed(pieces)),
+        tuple((name, region) for name, region in need.items() if name not in made),
+        tuple((name, region) for name, region in wanted.items() if region.size),
+        sum(piece_macs(graph, piece) for piece in pieces),
+    )
+
+
+def piece_macs(graph: Graph, piece: Piece) -> int:
+    """Multiply-accumulates of a piece, in proportion to its region and rounded up."""
+    task = graph.task[piece.task]
+    whole = graph.output_of(task).whole.size
+    return -(-task.macs * piece.region.size // whole) if whole else task.macs
+
+
+def _computed(graph: Graph, task: Task, need: Mapping[str, Region]) -> Region | None:
+    """What is computed of the main output; None if nothing is needed."""
+    main, *others = task.outputs
+    whole = graph.tensors[main].whole
+    if any(name in need for name in others):
+        return whole
+    region = need.get(main)
+    if region is None or region == whole:
+        return region
+    axes = splittable_axes(graph, task)
+    for axis, size in enumerate(whole.stop):
+        if axis not in axes:
+            region = region.with_axis(axis, 0, size)
+    return region

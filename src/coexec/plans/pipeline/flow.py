@@ -1,0 +1,194 @@
+"""What happens with one frame in a pipeline plan: computations, messages, and their order.
+
+A tensor that is handed on lies either in a leader, stitched, or in the shares that made it. A stage
+that exchanges through its leader first brings all that is handed on there (*forward*), from the
+leader that has it; parts that still lie in shares are *gathered* by the leader of the stage that
+made them. Then each share gets its part (*scatter*). A stage that exchanges between neighbours has
+no leader in between: each share gets its parts from where they lie (*exchange*), from its own
+machine first, and what is not moved stays. Behind the last stage its leader collects the outputs
+of the model. The frame itself is in the first leader from the beginning.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coexec.ir.graph import Graph
+from coexec.ir.region import Region
+from coexec.ir.stitch import missing
+from coexec.ir.strip import Strip
+from coexec.plans.pipeline.plan import PipelinePlan, boundary
+from coexec.plans.pipeline.work import share_strip
+from coexec.plans.schedule import Part
+
+__all__ = ["Action", "Computation", "Message", "actions"]
+
+Purpose = Literal["forward", "scatter", "gather", "exchange"]
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A share."""
+
+    stage: int
+    share: int
+    machine: str
+    strip: Strip
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Parts of tensors that one machine sends to another one at once."""
+
+    stage: int
+    """The stage whose leader or share receives a frame's data; of what is gathered, the stage that
+    made it."""
+    purpose: Purpose
+    source: str
+    target: str
+    parts: tuple[Part, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that takes time, and the earlier actions, by index, that must have ended before."""
+
+    what: Computation | Message
+    after: tuple[int, ...]
+
+
+def actions(plan: PipelinePlan, graph: Graph) -> tuple[Action, ...]:
+    """All that happens with one frame, in an order in which it could happen one by one."""
+    flow = _FrameFlow(plan, graph)
+    for index, stage in enumerate(plan.stages):
+        handed_on = boundary(graph, plan.stages, index)
+        if stage.exchange == "leader":
+            flow.collect(index, stage.leader, handed_on)
+        flow.compute(index)
+    count = len(plan.stages)
+    if plan.stages:
+        outputs = boundary(graph, plan.stages, count)
+        flow.collect(count, plan.stages[-1].leader, outputs)
+    return tuple(flow.found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A region of a tensor that is in a machine once some actions have ended."""
+
+    machine: str
+    region: Region
+    after: tuple[int, ...]
+
+
+class _FrameFlow:
+    def __init__(self, plan: PipelinePlan, graph: Graph) -> None:
+        self._plan, self._graph = plan, graph
+        self.found: list[Action] = []
+        first = plan.stages[0].leader if plan.stages else ""
+        self._stitched: dict[str, _Copy] = {
+            name: _Copy(first, graph.tensors[name].whole, ()) for name in graph.inputs
+        }
+        """By tensor, the leader that has all of it."""
+        self._made: dict[str, list[_Copy]] = {}
+        """By tensor, what each share has made of it."""
+        self._maker: dict[str, int] = {}
+
+    def collect(self, stage: int, leader: str, names: Sequence[str]) -> None:
+        """Bring all of these tensors into the leader of a stage."""
+        loose: dict[int, list[str]] = {}
+        for name in names:
+            if name not in self._stitched:
+                loose.setdefault(self._maker[name], []).append(name)
+        for maker, gathered in loose.items():
+            self._gather(maker, gathered)
+        by_source: dict[str, list[str]] = {}
+        for name in names:
+            by_source.setdefault(self._stitched[name].machine, []).append(name)
+        for source, moved in by_source.items():
+            if source == leader:
+                continue
+            parts = [(name, self._stitched[name].region) for name in moved]
+            after = _union(self._stitched[name].after for name in moved)
+            number = self._send(stage, "forward", source, leader, parts, after)
+            for name, region in parts:
+                self._stitched[name] = _Copy(leader, region, (number,))
+
+    def compute(self, index: int) -> None:
+        """All shares of a stage, each behind what it receives."""
+        stage = self._plan.stages[index]
+        for number, share in enumerate(stage.shares):
+            strip = share_strip(self._graph, stage, number)
+            waits: list[int] = []
+            direct = stage.exchange == "neighbours"
+            sources = self._sources(strip.reads, share.machine, direct)
+            for source, (parts, after) in sources.items():
+                if source == share.machine:
+                    waits += after
+                else:
+                    purpose: Purpose = "exchange" if direct else "scatter"
+                    waits.append(self._send(index, purpose, source, share.machine, parts, after))
+            done = self._add(Computation(index, number, share.machine, strip), waits)
+            for name, region in share.outputs:
+                self._made.setdefault(name, []).append(_Copy(share.machine, region, (done,)))
+                self._maker[name] = index
+
+    def _gather(self, stage: int, names: Sequence[str]) -> None:
+        """Bring what shares of a stage have made into its leader."""
+        leader = self._plan.stages[stage].leader
+        arrived: dict[str, list[int]] = {name: [] for name in names}
+        parts: dict[str, list[tuple[str, _Copy]]] = {}
+        for name in names:
+            for copy in self._made[name]:
+                parts.setdefault(copy.machine, []).append((name, copy))
+        for machine, copies in parts.items():
+            after = _union(copy.after for _, copy in copies)
+            if machine != leader:
+                sent = [(name, copy.region) for name, copy in copies]
+                after = (self._send(stage, "gather", machine, leader, sent, after),)
+            for name, _ in copies:
+                arrived[name] += after
+        for name, waits in arrived.items():
+            whole = self._graph.tensors[name].whole
+            self._stitched[name] = _Copy(leader, whole, tuple(dict.fromkeys(waits)))
+
+    def _sources(
+        self, reads: Iterable[Part], reader: str, direct: bool
+    ) -> Mapping[str, tuple[list[Part], tuple[int, ...]]]:
+        """By machine: the parts of ``reads`` that are taken from there, and what they wait for.
+
+        ``direct``: from the shares that made them, where shares did.
+        """
+        parts: dict[str, list[Part]] = {}
+        waits: dict[str, list[int]] = {}
+        for name, region in reads:
+            made = self._made.get(name) if direct else None
+            copies = made or [self._stitched[name]]
+            rest: tuple[Region, ...] = (region,)
+            for copy in sorted(copies, key=lambda copy: copy.machine != reader):
+                taken = [(name, box.overlap(copy.region)) for box in rest]
+                taken = [part for part in taken if part[1].size or not region.size]
+                if taken:
+                    parts.setdefault(copy.machine, []).extend(taken)
+                    waits.setdefault(copy.machine, []).extend(copy.after)
+                rest = tuple(left for box in rest for left in missing(box, [copy.region]))
+        return {source: (found, tuple(dict.fromkeys(waits[source])))
+                for source, found in parts.items()}  # fmt: skip
+
+    def _send(
+        self, stage: int, purpose: Purpose, source: str, target: str, parts: Sequence[Part],
+        after: Iterable[int],
+    ) -> int:  # fmt: skip
+        tensors = self._graph.tensors
+        size_bytes = sum(region.size * tensors[name].item_bytes for name, region in parts)
+        what = Message(stage, purpose, source, target, tuple(parts), size_bytes)
+        return self._add(what, after)
+
+    def _add(self, what: Computation | Message, after: Iterable[int]) -> int:
+        self.found.append(Action(what, tuple(dict.fromkeys(after))))
+        return len(self.found) - 1
+
+
+def _union(groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(number for group in groups for number in group))

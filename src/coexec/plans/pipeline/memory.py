@@ -1,0 +1,88 @@
+"""Bytes that each machine of a pipeline plan holds."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from coexec.ir.graph import Graph
+from coexec.ir.receptive import needed_inputs
+from coexec.ir.strip import Strip
+from coexec.plans.pipeline.plan import PipelinePlan, boundary, stage_outputs
+from coexec.plans.pipeline.work import share_strip
+
+__all__ = ["MachineMemory", "machine_memory"]
+
+
+class MachineMemory(NamedTuple):
+    """What one machine holds."""
+
+    weight_bytes: int
+    """Of the tasks in its shares, each tensor once."""
+    feature_bytes: int
+    """Parts of feature maps that are alive together, for one frame."""
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.feature_bytes
+
+
+def machine_memory(graph: Graph, plan: PipelinePlan) -> Mapping[str, MachineMemory]:
+    """By machine, what it holds.
+
+    Each stage that a machine serves may be at a frame of its own, so their feature maps add up;
+    with one frame at a time the largest counts. A leader of several shares holds all inputs and
+    outputs of its stage on top. Frames that wait in queues come on top of it all.
+    """
+    weights: dict[str, set[str]] = {name: set() for name in plan.machines}
+    features: dict[str, list[int]] = {name: [] for name in plan.machines}
+    for index, stage in enumerate(plan.stages):
+        for number, share in enumerate(stage.shares):
+            strip = share_strip(graph, stage, number)
+            features[share.machine].append(_peak_bytes(graph, strip))
+            for piece in strip.pieces:
+                weights[share.machine].update(graph.task[piece.task].weights)
+        if len(stage.shares) > 1:
+            names = dict.fromkeys((*boundary(graph, plan.stages, index),
+                                   *stage_outputs(graph, plan.stages, index)))  # fmt: skip
+            held = sum(graph.tensors[name].size_bytes for name in names)
+            features[stage.leader].append(held)
+    gathered = max if plan.at_once == 1 else sum
+    return {
+        name: MachineMemory(
+            sum(graph.tensors[weight].size_bytes for weight in weights[name]),
+            gathered(features[name]) if features[name] else 0,
+        )
+        for name in plan.machines
+    }
+
+
+def _peak_bytes(graph: Graph, strip: Strip) -> int:
+    """The most bytes of parts that are alive together while the pieces run one by one."""
+    made = {graph.task[piece.task].outputs[0]: piece.region for piece in strip.pieces}
+    regions = dict(strip.reads) | made
+    last = _last_reads(graph, strip)
+    kept = {name for name, _ in strip.writes}
+
+    def size(name: str) -> int:
+        return regions[name].size * graph.tensors[name].item_bytes
+
+    alive = {name for name, _ in strip.reads}
+    held = peak = sum(map(size, alive))
+    for step, piece in enumerate(strip.pieces):
+        output = graph.task[piece.task].outputs[0]
+        held += size(output)
+        alive.add(output)
+        peak = max(peak, held)
+        for name in [n for n in alive if last.get(n, -1) <= step and n not in kept]:
+            held -= size(name)
+            alive.discard(name)
+    return peak
+
+
+def _last_reads(graph: Graph, strip: Strip) -> Mapping[str, int]:
+    """By tensor, the last piece that reads it."""
+    found: dict[str, int] = {}
+    for step, piece in enumerate(strip.pieces):
+        names: Sequence[str] = graph.task[piece.task].inputs
+        needed = needed_inputs(graph, graph.task[piece.task], piece.region)
+        found |= {name: step for name in names if needed[name].size}
+    return found
