@@ -1,0 +1,88 @@
+"""Planners of pipelines: from graph, costs and machines to a pipeline plan. Pure.
+
+    from coexec.pipelines import PIPELINES
+    plan = PIPELINES["pico"](graph, CapacityCosts(capacities), system, rebalance="stages")
+
+To add one: one file whose name is the planner's, with a function ``solve``, and one row here.
+Options are keyword-only, have defaults and carry their unit in the name.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from coexec.costs.capacity import ShareCosts
+from coexec.ir.graph import Graph
+from coexec.pipelines import (
+    coedge,
+    early_fused,
+    layer_wise,
+    optimal_fused,
+    pico,
+    pico_blocks,
+    pico_exhaustive,
+)
+from coexec.plans.pipeline.plan import PipelinePlan
+from coexec.plans.pipeline.verify import verify_pipeline
+from coexec.plans.plan import Provenance
+from coexec.solvers.stages.problem import PipelineProblem, PipelineSolution
+from coexec.system.hardware import System
+
+__all__ = ["PIPELINES", "PipelinePlanner"]
+
+
+@dataclass(frozen=True)
+class PipelinePlanner:
+    """A planner of pipelines by its name. A call returns a verified plan."""
+
+    name: str
+    solve: Callable[..., PipelineSolution]
+    """``solve(problem, *, option=default, ...)``."""
+
+    def __call__(
+        self, graph: Graph, cost: ShareCosts, system: System, **options: Any
+    ) -> PipelinePlan:
+        """Plan ``graph`` for machines, each a device of ``system``.
+
+        Raises:
+            InfeasibleError: no machine can hold its share, or no plan is fast enough.
+            UsageError, DeviceError, PlanError: an option has no meaning for this planner or case.
+        """
+        return self.plan(PipelineProblem(graph, cost, system), **options)
+
+    def plan(self, problem: PipelineProblem, **options: Any) -> PipelinePlan:
+        """The same for a problem that was made before: what is known of its graph is kept."""
+        solution = self.solve(problem, **options)
+        defaults = {name: option.default for name, option in self.options.items()}
+        made_with = {**defaults, **options, **solution.options}
+        provenance = Provenance(
+            self.name, made_with, solution.status, solution.predicted_s, solution.bound_s
+        )
+        plan = PipelinePlan(problem.graph.fingerprint, solution.stages, provenance,
+                            solution.at_once, solution.notes)  # fmt: skip
+        verify_pipeline(plan, problem.graph, problem.system)
+        return plan
+
+    @property
+    def options(self) -> Mapping[str, inspect.Parameter]:
+        """The options by name, each with its default and type."""
+        parameters = inspect.signature(self.solve).parameters
+        return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+_SOLVE: Mapping[str, Callable[..., PipelineSolution]] = {
+    "coedge": coedge.solve,
+    "early_fused": early_fused.solve,
+    "layer_wise": layer_wise.solve,
+    "optimal_fused": optimal_fused.solve,
+    "pico": pico.solve,
+    "pico_blocks": pico_blocks.solve,
+    "pico_exhaustive": pico_exhaustive.solve,
+}
+
+PIPELINES: Mapping[str, PipelinePlanner] = MappingProxyType(
+    {name: PipelinePlanner(name, solve) for name, solve in _SOLVE.items()}
+)
+"""Name -> planner, sorted by name."""

@@ -1,0 +1,60 @@
+"""CoEdge: layer by layer, only halos move between neighbours, weak machines dropped where maps are
+small."""
+
+from coexec.plans.pipeline.plan import Stage
+from coexec.solvers.stages.balance import in_proportion
+from coexec.solvers.stages.bodies import StageBody
+from coexec.solvers.stages.building import notes_of, stages_of
+from coexec.solvers.stages.layers import layers_of
+from coexec.solvers.stages.problem import PipelineProblem, PipelineSolution
+from coexec.solvers.stages.rows import Range, RowGraph, bits_of
+
+__all__ = ["solve"]
+
+
+def solve(problem: PipelineProblem) -> PipelineSolution:
+    """Every task on some machines in a list, rows in proportion to their capacities.
+
+    Rows stay where they were made; a machine gets from the others what its rows need besides. The
+    weakest machine is dropped, for a layer, as long as one has fewer rows of input than its halo
+    or none. One frame at a time. A baseline. From "CoEdge: Cooperative DNN Inference with Adaptive
+    Workload Partitioning over Heterogeneous Edge Devices" (Zeng et al., IEEE/ACM ToN 2020), in the
+    form in which PICO is compared with it.
+    """
+    found, in_list = list[Stage](), list(problem.system.names)
+    for tasks in layers_of(problem):
+        body = problem.bodies.of(tasks)
+        machines, shares = _at_work(problem, body, in_list)
+        if body.tail == tasks:
+            machines, shares = [problem.machines[0]], [(0, 1)]
+        found += stages_of(problem, body, machines, shares, "neighbours")
+    return PipelineSolution(tuple(found), at_once=1, notes=notes_of(problem))
+
+
+def _at_work(
+    problem: PipelineProblem, body: StageBody, in_list: list[str]
+) -> tuple[list[str], list[Range]]:
+    """The machines that have more rows than their halo, and their rows."""
+    machines = list(in_list)
+    while True:
+        shares = list(in_proportion(body.height, [problem.rate[name] for name in machines]))
+        if len(machines) == 1:
+            return machines, shares
+        if all(b - a > 0 and _halo(problem.rows, body, (a, b)) <= 0 for a, b in shares):
+            return machines, shares
+        machines.remove(min(machines, key=lambda name: problem.rate[name]))
+
+
+def _halo(rows: RowGraph, body: StageBody, share: Range) -> int:
+    """Rows of input that a share needs from others, less those that are its own."""
+    missing = -1
+    a, b = share
+    for task in bits_of(body.tasks & ~body.tail):
+        height = rows.rows[rows.makes[task][0]]
+        for tensor, first, stop in rows.reads[task]:
+            if first is None or stop is None:
+                continue
+            own = (b - a) * rows.rows[tensor] / height
+            read = stop[b - 1] - first[a]
+            missing = max(missing, round(read - own - own))
+    return missing

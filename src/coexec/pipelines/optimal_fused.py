@@ -1,0 +1,44 @@
+"""AOFL: layers fused where that is worth the halo, on all machines one after the other."""
+
+from coexec.plans.pipeline.plan import Stage
+from coexec.solvers.stages.balance import in_proportion
+from coexec.solvers.stages.blocks import chain_of_blocks
+from coexec.solvers.stages.building import notes_of, stages_of
+from coexec.solvers.stages.problem import PipelineProblem, PipelineSolution
+
+__all__ = ["solve"]
+
+
+def solve(problem: PipelineProblem) -> PipelineSolution:
+    """Fused blocks of least latency, each on all machines, rows in proportion to capacities.
+
+    A dynamic program over the ends of blocks: what is before, and the longest computation and all
+    that the leader, the strongest machine, sends and receives. One frame at a time. A baseline.
+    From "Adaptive Parallel Execution of Deep Neural Networks on Heterogeneous Edge Devices" (Zhou
+    et al., SEC 2019), which like this cuts between blocks only.
+    """
+    machines = problem.machines
+    weights = [problem.rate[name] for name in machines]
+    blocks = chain_of_blocks(problem.rows)
+    dones = [0]
+    for block in blocks:
+        dones.append(dones[-1] | block)
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, len(dones)):
+        options = []
+        for start in range(end):
+            body = problem.bodies.of(dones[end] & ~dones[start])
+            shares = in_proportion(body.height, weights)
+            load = problem.load(dones[start], body, machines, shares)
+            # The leader is always the same: nothing is forwarded.
+            time = problem.wires.stage_time(load._replace(forwarded_bytes=0), "forwarding")
+            options.append((best[start][0] + time.latency_s, start))
+        best.append(min(options))
+    found, end = list[Stage](), len(blocks)
+    while end:
+        start = best[end][1]
+        body = problem.bodies.of(dones[end] & ~dones[start])
+        shares = in_proportion(body.height, weights)
+        found[:0] = stages_of(problem, body, machines, shares)
+        end = start
+    return PipelineSolution(tuple(found), best[-1][0], at_once=1, notes=notes_of(problem))

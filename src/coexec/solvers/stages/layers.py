@@ -1,0 +1,23 @@
+"""What planners share that let all machines work at one frame, layer after layer."""
+
+from collections.abc import Iterable
+
+from coexec.solvers.stages.problem import PipelineProblem
+from coexec.solvers.stages.rows import bits_of
+
+__all__ = ["layers_of"]
+
+
+def layers_of(problem: PipelineProblem) -> Iterable[int]:
+    """The tasks one by one, as bits; those that cannot be cut with those that follow and cannot."""
+    rows, waiting = problem.rows, 0
+    for task in bits_of(problem.all):
+        if rows.cuttable[task]:
+            if waiting:
+                yield waiting
+            waiting = 0
+            yield 1 << task
+        else:
+            waiting |= 1 << task
+    if waiting:
+        yield waiting

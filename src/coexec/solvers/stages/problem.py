@@ -1,0 +1,182 @@
+"""What a planner of pipelines is given, and what it answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from coexec.costs.capacity import ShareCosts
+from coexec.ir.graph import Graph
+from coexec.plans.pipeline.plan import Stage
+from coexec.solvers.stages.balance import balanced
+from coexec.solvers.stages.bodies import Bodies, StageBody, TailWork
+from coexec.solvers.stages.network import StageLoad, StageTime, TimeModel, Wires
+from coexec.solvers.stages.rows import Range, RowGraph
+from coexec.system.hardware import System
+
+__all__ = ["Group", "PipelineProblem", "PipelineSolution", "Staged"]
+
+
+class Group(NamedTuple):
+    """Tasks that follow each other, and the machines that compute them, the leader first."""
+
+    tasks: int
+    """As bits."""
+    machines: tuple[str, ...]
+
+
+class Staged(NamedTuple):
+    """A group with the rows of each machine."""
+
+    group: Group
+    shares: tuple[Range, ...]
+    """By machine, rows of the tallest output; an empty range for none."""
+    load: StageLoad
+
+
+@dataclass(frozen=True)
+class PipelineSolution:
+    """What a planner answers."""
+
+    stages: tuple[Stage, ...]
+    predicted_s: float | None = None
+    """The period, by the planner's own model of time."""
+    status: str = "feasible"
+    bound_s: float | None = None
+    at_once: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class PipelineProblem:
+    """A graph, what machines can do, and the network between them."""
+
+    def __init__(
+        self, graph: Graph, cost: ShareCosts, system: System, bodies: Bodies | None = None
+    ) -> None:
+        """``bodies`` are those of an earlier problem with the same graph, if there was one."""
+        self.graph, self.cost, self.system = graph, cost, system
+        self._bodies = bodies
+        self.chains: dict[int, tuple[int, ...]] = {}
+        """By diameter, the pieces of Algorithm 1, which no machine has a part in."""
+        self._staged: dict[tuple[int, int, tuple[str, ...]], Staged] = {}
+
+    def on(self, cost: ShareCosts, system: System) -> "PipelineProblem":
+        """The same graph on other machines; what is known of the graph alone is kept."""
+        other = PipelineProblem(self.graph, cost, system, self.bodies)
+        other.chains = self.chains
+        return other
+
+    @cached_property
+    def bodies(self) -> Bodies:
+        """Sets of the graph's tasks."""
+        return Bodies(RowGraph(self.graph)) if self._bodies is None else self._bodies
+
+    @property
+    def rows(self) -> RowGraph:
+        """The graph as numbers."""
+        return self.bodies.rows
+
+    @cached_property
+    def wires(self) -> Wires:
+        """The network as numbers."""
+        return Wires.of(self.system)
+
+    @cached_property
+    def rate(self) -> Mapping[str, float]:
+        """By machine, multiply-accumulates a second if it computed the whole model."""
+        pieces = tuple(self.graph.whole_piece(task) for task in self.graph.tasks)
+        work = TailWork(max(1, self.graph.macs), pieces)
+        seconds = {name: self.cost.seconds(name, work) for name in self.system.names}
+        return {name: work.macs / max(s, 1e-12) for name, s in seconds.items()}
+
+    @cached_property
+    def machines(self) -> tuple[str, ...]:
+        """By falling capacity."""
+        names = self.system.names
+        return tuple(sorted(names, key=lambda name: (-self.rate[name], names.index(name))))
+
+    @property
+    def mean_mac_s(self) -> float:
+        """Seconds a multiply-accumulate of a machine with the mean of all capacities."""
+        return len(self.rate) / sum(self.rate.values())
+
+    def staged(self, done: int, group: Group) -> Staged:
+        """The stage of a group behind the tasks ``done``: rows that end together, and its load."""
+        key = (done, group.tasks, group.machines)
+        found = self._staged.get(key)
+        if found is None:
+            body = self.bodies.of(group.tasks)
+            shares = self.shares(body, group.machines)
+            found = Staged(group, shares, self.load(done, body, group.machines, shares))
+            self._staged[key] = found
+        return found
+
+    def shares(self, body: StageBody, machines: Sequence[str]) -> tuple[Range, ...]:
+        """Rows by machine that end together, the leader's tail included."""
+        if len(machines) == 1:
+            return ((0, body.height),)
+        tail_s = self.tail_s(body, machines[0])
+
+        def ends(k: int, share: Range) -> float:
+            seconds = tail_s if k == 0 else 0.0
+            if share[0] < share[1]:
+                seconds += self.cost.seconds(machines[k], body.share_work(share))
+            return seconds
+
+        return balanced(body, [self.rate[name] for name in machines], ends)
+
+    def tail_s(self, body: StageBody, machine: str) -> float:
+        """Seconds of the tail of a set of tasks."""
+        if not body.tail:
+            return 0.0
+        pieces = tuple(self.graph.whole_piece(task) for task in body.graph_tasks(tail=True))
+        return self.cost.seconds(machine, TailWork(body.tail_macs, pieces))
+
+    def load(
+        self, done: int, body: StageBody, machines: Sequence[str], shares: Sequence[Range]
+    ) -> StageLoad:
+        """What a stage computes and moves."""
+        works = [body.work(share) for share in shares]
+        ends = [
+            self.cost.seconds(name, body.share_work(share)) if share[0] < share[1] else 0.0
+            for name, share in zip(machines, shares, strict=True)
+        ]
+        ends[0] += self.tail_s(body, machines[0])
+        return StageLoad(
+            max(ends),
+            sum(work.read_bytes for work in works[1:]),
+            sum(work.made_bytes for work in works[1:]),
+            self.handed_on_bytes(done) if done else 0,
+            self.handed_on_bytes(after) if (after := done | body.tasks) != self.all else 0,
+        )
+
+    def handed_on_bytes(self, done: int) -> int:
+        """What is handed on from stage to stage once some tasks are done."""
+        found = self._handed_on.get(done)
+        if found is None:
+            rows = self.rows
+            tensors = rows.handed_on(done)
+            found = self._handed_on[done] = sum(rows.rows[t] * rows.row_bytes[t] for t in tensors)
+        return found
+
+    @cached_property
+    def _handed_on(self) -> dict[int, int]:
+        return {}
+
+    @property
+    def all(self) -> int:
+        """All tasks, as bits."""
+        return (1 << len(self.graph.tasks)) - 1
+
+    def times(self, groups: Sequence[Group], model: TimeModel) -> list[StageTime]:
+        """By stage, how long it takes."""
+        done, found = 0, []
+        for group in groups:
+            found.append(self.wires.stage_time(self.staged(done, group).load, model))
+            done |= group.tasks
+        return found
+
+    def period_s(self, groups: Sequence[Group], model: TimeModel) -> float:
+        """Seconds a frame."""
+        return self.wires.period_s(self.times(groups, model))

@@ -1,0 +1,230 @@
+"""Stages for equal machines given to unlike ones (PICO's Algorithm 3), and moved between stages.
+
+Algorithm 3 keeps the pieces of each stage and the number of its machines. That fails where
+capacities differ much, which the paper names as open: then `moved` decides anew which pieces and
+which machines are together.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from math import inf
+
+from coexec.solvers.stages.network import StageKey, StageLoad, TimeModel
+from coexec.solvers.stages.problem import Group, PipelineProblem
+from coexec.solvers.stages.rows import bits_of
+from coexec.solvers.stages.table import StageTable
+
+__all__ = ["assigned", "moved"]
+
+_Cut = tuple[int, int, int, int]
+"""A stage: first and last piece, first machine and one behind the last in an order."""
+_SWEEPS = 4
+"""Times that all exchanges of two machines in the order are tried."""
+
+
+def assigned(
+    problem: PipelineProblem, table: StageTable, pieces: Sequence[int], stages: Sequence[StageKey]
+) -> list[Group]:
+    """Machines by falling capacity, each to the stage that still requires most per machine that it
+    misses.
+
+    What a stage requires is what equal machines would compute for it, halos included, less what
+    the machines that it has already do in the same time. (The pseudo-code prints the minimum where
+    the text says maximum, and does not say whether what a stage has counts.)
+    """
+    work = [table.total_macs[key] for key in stages]
+    period_s = max(w / (key[2] / problem.mean_mac_s) for w, key in zip(work, stages, strict=True))
+    missing = [key[2] for key in stages]
+    chosen: list[list[str]] = [[] for _ in stages]
+    required = [float(w) for w in work]
+    for machine in problem.machines:
+        open_stages = [k for k, count in enumerate(missing) if count]
+        if not open_stages:
+            break
+        best = max(open_stages, key=lambda k: (required[k] / missing[k], -k))
+        chosen[best].append(machine)
+        missing[best] -= 1
+        required[best] -= problem.rate[machine] * period_s
+    return [
+        Group(_union(pieces[first : last + 1]), tuple(machines))
+        for (first, last, _), machines in zip(stages, chosen, strict=True)
+    ]
+
+
+def moved(
+    problem: PipelineProblem, table: StageTable, pieces: Sequence[int], start: Sequence[Group],
+    model: TimeModel,
+) -> list[Group]:  # fmt: skip
+    """Groups with a period that is not above that of ``start``.
+
+    Each stage takes machines that follow each other in an order; for a given order a dynamic
+    program finds the best stages. Orders begin with falling and rising capacities and that of
+    ``start``, and two machines are exchanged as long as that helps. Then single pieces and
+    machines move between neighbouring stages, with rows balanced anew, as long as that helps.
+    """
+    falling = problem.machines
+    named = [machine for group in start for machine in group.machines]
+    rest = [machine for machine in falling if machine not in named]
+    orders = {tuple(falling), tuple(reversed(falling)), (*named, *rest)}
+    found = [list(start)]
+    for order in sorted(orders):
+        found.append(_climbed(problem, table, pieces, order, model))
+    best = min(found, key=lambda groups: problem.period_s(groups, model))
+    return _polished(problem, pieces, best, model)
+
+
+def _climbed(
+    problem: PipelineProblem, table: StageTable, pieces: Sequence[int], order: Sequence[str],
+    model: TimeModel,
+) -> list[Group]:  # fmt: skip
+    """The best stages of an order and of what exchanges make of it."""
+    best_s, stages = _in_order(problem, table, order, model)
+    current = list(order)
+    for _ in range(_SWEEPS):
+        improved = False
+        for a, b in combinations(range(len(current)), 2):
+            if problem.rate[current[a]] == problem.rate[current[b]]:
+                continue
+            other = current[:]
+            other[a], other[b] = other[b], other[a]
+            other_s, found = _in_order(problem, table, other, model)
+            if other_s < best_s * (1 - 1e-9):
+                best_s, stages, current, improved = other_s, found, other, True
+        if not improved:
+            break
+    return [
+        Group(_union(pieces[first : last + 1]), _strongest_first(problem, current[start:stop]))
+        for first, last, start, stop in stages
+    ]
+
+
+def _in_order(
+    problem: PipelineProblem, table: StageTable, order: Sequence[str], model: TimeModel
+) -> tuple[float, list[_Cut]]:
+    """The least period of stages on machines that follow each other, and the stages, with rows as
+    divisible as sand."""
+    reached = [0.0]
+    for machine in order:
+        reached.append(reached[-1] + problem.rate[machine])
+    rest_s = {
+        key: problem.wires.stage_time(StageLoad(0.0, *load[1:]), model).period_s
+        for key, load in table.loads.items()
+    }
+
+    def stage_s(first: int, last: int, start: int, stop: int) -> float:
+        key = first, last, stop - start
+        if key not in rest_s:
+            return inf
+        compute_s = table.total_macs[key] / (reached[stop] - reached[start])
+        return max(compute_s, rest_s[key]) if model == "overlap" else compute_s + rest_s[key]
+
+    return _cut_in_order(table.count, len(order), stage_s)
+
+
+def _cut_in_order(
+    pieces: int, machines: int, stage_s: Callable[[int, int, int, int], float]
+) -> tuple[float, list[_Cut]]:
+    """The least largest ``stage_s`` (first and last piece, first machine and one behind the last)
+    of chains of stages, each on machines that follow those of the one before; some may be left
+    out."""
+    period = [[0.0] * (machines + 1), *([inf] * (machines + 1) for _ in range(pieces))]
+    came: dict[tuple[int, int], tuple[int, int] | None] = {}
+    for last in range(pieces):
+        for stop in range(1, machines + 1):
+            best_s, came[last + 1, stop] = period[last + 1][stop - 1], None
+            for start in range(stop):
+                for first in range(last + 1):
+                    before = period[first][start]
+                    if before < best_s:
+                        own = max(before, stage_s(first, last, start, stop))
+                        if own < best_s:
+                            best_s, came[last + 1, stop] = own, (first, start)
+            period[last + 1][stop] = best_s
+    stages, piece, stop = list[_Cut](), pieces, machines
+    while piece:
+        found = came[piece, stop]
+        if found is None:
+            stop -= 1
+        else:
+            stages.append((found[0], piece - 1, found[1], stop))
+            piece, stop = found
+    return period[pieces][machines], stages[::-1]
+
+
+def _polished(
+    problem: PipelineProblem, pieces: Sequence[int], start: Sequence[Group], model: TimeModel
+) -> list[Group]:
+    """``start`` with single pieces and machines moved, as long as the period falls."""
+    best, best_s = list(start), problem.period_s(start, model)
+    improved = True
+    while improved:
+        improved = False
+        for other in _neighbours(problem, pieces, best):
+            other_s = problem.period_s(other, model)
+            if other_s < best_s * (1 - 1e-6):
+                best, best_s, improved = other, other_s, True
+                break
+    return best
+
+
+def _neighbours(
+    problem: PipelineProblem, pieces: Sequence[int], groups: Sequence[Group]
+) -> Iterable[list[Group]]:
+    """One piece, one machine, or two machines moved between two stages; or a machine let in."""
+    idle = [m for m in problem.machines if all(m not in group.machines for group in groups)]
+    for k, group in enumerate(groups):
+        for machine in idle:
+            yield _replaced(problem, groups, {k: (group.tasks, (*group.machines, machine))})
+    for k in range(len(groups) - 1):
+        for source, target, inner in ((k, k + 1, -1), (k + 1, k, 0)):
+            own = [p for p in pieces if p & groups[source].tasks]
+            if len(own) > 1:
+                piece = own[inner]
+                change = {
+                    source: (groups[source].tasks & ~piece, groups[source].machines),
+                    target: (groups[target].tasks | piece, groups[target].machines),
+                }
+                yield _replaced(problem, groups, change)
+    for a, b in combinations(range(len(groups)), 2):
+        yield from _exchanged(problem, groups, a, b)
+
+
+def _exchanged(
+    problem: PipelineProblem, groups: Sequence[Group], a: int, b: int
+) -> Iterable[list[Group]]:
+    """A machine moved between two stages, or two exchanged."""
+    for source, target in ((a, b), (b, a)):
+        if len(groups[source].machines) > 1:
+            for machine in groups[source].machines:
+                left = tuple(m for m in groups[source].machines if m != machine)
+                more = (*groups[target].machines, machine)
+                change = {
+                    source: (groups[source].tasks, left),
+                    target: (groups[target].tasks, more),
+                }
+                yield _replaced(problem, groups, change)
+    for one in groups[a].machines:
+        for two in groups[b].machines:
+            if problem.rate[one] != problem.rate[two]:
+                first = (*(m for m in groups[a].machines if m != one), two)
+                second = (*(m for m in groups[b].machines if m != two), one)
+                change = {a: (groups[a].tasks, first), b: (groups[b].tasks, second)}
+                yield _replaced(problem, groups, change)
+
+
+def _replaced(
+    problem: PipelineProblem, groups: Sequence[Group],
+    changes: dict[int, tuple[int, tuple[str, ...]]],
+) -> list[Group]:  # fmt: skip
+    found = list(groups)
+    for k, (tasks, machines) in changes.items():
+        found[k] = Group(tasks, _strongest_first(problem, machines))
+    return found
+
+
+def _strongest_first(problem: PipelineProblem, machines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(machines, key=problem.machines.index))
+
+
+def _union(pieces: Iterable[int]) -> int:
+    return sum(1 << task for piece in pieces for task in bits_of(piece))

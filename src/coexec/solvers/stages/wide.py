@@ -1,0 +1,76 @@
+"""Algorithm 1 for graphs with more fronts than can be tried.
+
+From a front the least next one is tried, and the least next ones that hold one task more, up to a
+few steps further. Of all fronts with equally many tasks only the best few go on: those with the
+least largest redundancy so far, then the least sum. Time grows with tasks times width, no more.
+Then pieces that can be divided in two without harm are.
+"""
+
+from collections.abc import Sequence
+
+from coexec.solvers.stages.pieces import DIAMETER, Cost, Dag, best_chain
+from coexec.solvers.stages.rows import bits_of
+
+__all__ = ["KEPT", "wide_chain"]
+
+KEPT = 3
+"""Fronts of each size that go on."""
+
+
+def wide_chain(dag: Dag, cost: Cost, diameter: int = DIAMETER, kept: int = KEPT) -> list[int]:
+    """A good chain, its pieces as bits. O(kept * n * w * d) pieces are looked at."""
+    arcs: dict[int, dict[int, float]] = {}
+    value: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
+    by_size: list[dict[int, None]] = [{} for _ in range(len(dag.before) + 1)]
+    by_size[0][0] = None
+    for fronts in by_size[:-1]:
+        for front in sorted(fronts, key=lambda f: (value[f], f))[:kept]:
+            worst, total = value[front]
+            arcs[front] = {}
+            for after in _candidates(dag, front, diameter):
+                price = arcs[front][after] = cost(after & ~front)
+                reached = (max(worst, price), total + price)
+                if after not in value or reached < value[after]:
+                    value[after] = reached
+                by_size[after.bit_count()][after] = None
+    return _finer(dag, cost, best_chain(arcs, dag.all))
+
+
+def _candidates(dag: Dag, front: int, diameter: int) -> Sequence[int]:
+    """The least next front, and those with one task more that is not far."""
+    least = dag.least_next(front)
+    found = {least: None} if least != front else {}
+    near = edge = dag.ready(least)
+    for _ in range(diameter):
+        readers = 0
+        for task in bits_of(edge):
+            readers |= dag.following[task]
+        edge = readers & ~near
+        near |= edge
+    depths = dag.depths(least & ~front)
+    limit = max(diameter, *depths.values(), 0) if depths else diameter
+    for task in bits_of(near):
+        after = dag.closed(least, 1 << task)
+        if max(dag.depths(after & ~front).values()) <= limit:
+            found[after] = None
+    return list(found)
+
+
+def _finer(dag: Dag, cost: Cost, pieces: Sequence[int]) -> list[int]:
+    """Pieces divided where a front fits in between and neither part costs more."""
+    found: list[int] = []
+    front = 0
+    for piece in pieces:
+        end = front | piece
+        while True:
+            inner = dag.least_next(front)
+            parts = inner & ~front, end & ~inner
+            fits = all(parts) and not dag.least_next(inner) & ~end
+            whole = cost(end & ~front)
+            if not fits or max(map(cost, parts)) > whole:
+                break
+            found.append(parts[0])
+            front = inner
+        found.append(end & ~front)
+        front = end
+    return found
