@@ -62,7 +62,7 @@ def test_what_leaders_send_and_receive_by_hand(network: str, busiest: int) -> No
         assert 40 * busiest <= max(run.answered_s) <= 40 * busiest + run.latency_s
     arrivals = [float(busiest * frame) for frame in range(40)]
     run = simulate_pipeline(plan, graph, *where, frames=40, arrivals_s=arrivals)
-    assert run.period_s == pytest.approx(busiest, rel=0.02)  # the first frame is alone
+    assert run.period_s == pytest.approx(busiest, rel=0.01)  # fills for some frames
 
 
 def test_frames_arrive_and_wait_for_credits() -> None:

@@ -14,6 +14,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import linear_regression
 
 from coexec.costs.capacity import ShareCosts
 from coexec.errors import UsageError
@@ -57,10 +58,15 @@ class PipelineRun:
 
     @property
     def period_s(self) -> float:
-        """Mean seconds from one answer to the next; of a single frame, its latency."""
-        start_s, end_s = min(self.answered_s), max(self.answered_s)
-        answers = len(self.answered_s) - 1
-        return (end_s - start_s) / answers if answers else self.latency_s
+        """Seconds from one answer to the next: the slope of their times over the middle half, as
+        the pipeline fills and drains at the ends, and answers may come in bursts. Of fewer than
+        four frames the mean, of a single frame its latency."""
+        ordered = sorted(self.answered_s)
+        cut = len(ordered) // 4
+        middle = ordered[cut : len(ordered) - cut]
+        if len(middle) < 2:
+            return self.latency_s
+        return linear_regression(range(len(middle)), middle).slope
 
     def utilisation(self, machine: str) -> float:
         """Share of the time from the first to the last answer that a machine computes; of a single
