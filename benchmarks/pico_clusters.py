@@ -1,8 +1,8 @@
 """Machines, networks and small graphs that PICO's tables are simulated with.
 
 Capacities of the paper are CPU frequencies. One core does 2 GFLOP/s per GHz here where nothing
-else is said: PyTorch on one core of a Raspberry Pi 4 is of that order, and the paper's machines
-are busy 77 to 93 % of the time, so that computing is what they wait for, not 50 Mbit/s.
+else is said: then machines wait for computing and not for 50 Mbit/s, as the paper's do, which are
+busy 77 to 93 % of the time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from network_cases import networks
 from pipeline_cases import NETWORKS, cluster
 
+from coexec.costs.capacity import ShareWork
 from coexec.errors import CoexecError, InfeasibleError, PlanError, UsageError
 from coexec.frontend.load import load
 from coexec.frontend.model import Model
@@ -161,3 +162,24 @@ def test_machines_of_unknown_capacity_are_named() -> None:
     _, system = cluster([1e9, 1e9])
     with pytest.raises(CoexecError, match="capacity of machine 'B' is not known"):
         PIPELINES["pico"](graph_of("squeezenet"), cost, system)
+
+
+class Launching:
+    """Costs that are not in proportion to work: each piece takes a launch, as on real machines."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+
+    def seconds(self, machine: str, work: ShareWork) -> float:
+        return self._seconds[machine] * (len(work.pieces) * 1e6 + work.macs)
+
+
+def test_any_costs_of_shares_will_do() -> None:
+    """Such as the makespans that machines simulate for shares of their own."""
+    graph, (_, system) = graph_of("squeezenet"), cluster([1.0, 1.0, 1.0], 1e8)
+    cost = Launching({"A": 1e-9, "B": 2e-9, "C": 4e-9})
+    plan = PIPELINES["pico"](graph, cost, system, rebalance="stages")
+    run = simulate_pipeline(plan, graph, cost, system, 40, credits=8)
+    assert run.period_s == pytest.approx(plan.provenance.predicted_s or 0.0, rel=0.1)
+    alone = PIPELINES["pico"](graph, cost, cluster([1.0])[1]).provenance.predicted_s or 0.0
+    assert run.period_s < 0.7 * alone

@@ -1,5 +1,6 @@
 """Algorithm 1 against all chains there are, on random graphs and random costs."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from coexec.frontend.load import load
 from coexec.solvers.stages.bodies import Bodies
-from coexec.solvers.stages.pieces import Dag, TooWide, chain_of_pieces
+from coexec.solvers.stages.pieces import Dag, TooWide, chain_of_pieces, least_chain
 from coexec.solvers.stages.pipeline import fine_pieces
 from coexec.solvers.stages.rows import RowGraph, bits_of
 from coexec.solvers.stages.wide import wide_chain
@@ -123,6 +124,22 @@ def test_the_best_of_all_chains(dag: Dag, seed: int) -> None:
     chain = chain_of_pieces(dag, cost, diameter=12)
     check_chain(dag, chain)
     assert value(chain, cost) == all_values(dag, cost, 12)
+
+
+@given(dags(), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_limits_that_rise_find_the_same(dag: Dag, seed: int) -> None:
+    """With costs that only grow when a piece does."""
+    chosen = random.Random(seed)
+    weights = [chosen.randrange(3) for _ in dag.before]
+
+    def cost(piece: int) -> float:
+        depths = dag.depths(piece)
+        return float(sum(weights[task] * depth for task, depth in depths.items()))
+
+    known = max(map(cost, wide_chain(dag, cost, 12)))
+    found = least_chain(dag, cost, 12, math.inf, known)
+    assert value(found, cost) == value(chain_of_pieces(dag, cost, 12), cost)
 
 
 @given(dags(9), st.integers(0, 10**6), st.integers(0, 3))

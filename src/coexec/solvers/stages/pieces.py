@@ -20,7 +20,7 @@ from math import inf
 
 from coexec.solvers.stages.rows import bits_of
 
-__all__ = ["DIAMETER", "Dag", "TooWide", "best_chain", "chain_of_pieces"]
+__all__ = ["DIAMETER", "Dag", "TooWide", "best_chain", "chain_of_pieces", "least_chain"]
 
 DIAMETER = 5
 """The longest path inside of a piece, in edges, as in the paper. A piece that must be longer, for
@@ -103,13 +103,13 @@ class Dag:
 def chain_of_pieces(
     dag: Dag, cost: Cost, diameter: int = DIAMETER, max_arcs: float = inf, most: float = inf
 ) -> list[int]:
-    """The best chain, its pieces as bits.
+    """The best chain, its pieces as bits; empty if ``most`` lets none through.
 
     O(w d (n d / w)^w) for n tasks of width w and a diameter d.
 
     Args:
-        most: the largest cost of a piece in a chain that is known. What costs more is neither used
-            nor extended, which is exact if no piece gets cheaper by growing at its end.
+        most: what costs more is neither used nor extended. A chain that is found is the best of
+            all if no piece gets cheaper by growing at its end.
 
     Raises:
         TooWide: there are more than ``max_arcs`` arcs.
@@ -126,8 +126,23 @@ def chain_of_pieces(
     return best_chain(arcs, dag.all)
 
 
+def least_chain(dag: Dag, cost: Cost, diameter: int, max_arcs: float, known: float) -> list[int]:
+    """`chain_of_pieces`, with limits of cost that rise from 0 to that of a chain that is known:
+    where little redundancy is enough, few pieces have to be tried.
+
+    Raises:
+        TooWide: there are more than ``max_arcs`` arcs below a limit.
+    """
+    for most in (0.0, known / 64, known / 8, known):
+        found = chain_of_pieces(dag, cost, diameter, max_arcs, most)
+        if found:
+            return found
+    # The known chain had a piece that is longer than it had to be.
+    return chain_of_pieces(dag, cost, diameter, max_arcs)
+
+
 def best_chain(arcs: Arcs, end: int) -> list[int]:
-    """The pieces of the best path from the empty front to ``end``.
+    """The pieces of the best path from the empty front to ``end``; none if there is no path.
 
     First the least largest cost; then, among arcs that are not above it, the least sum of costs
     and the most pieces. Both are sums or maxima along the path, so each is exact.
@@ -140,7 +155,7 @@ def best_chain(arcs: Arcs, end: int) -> list[int]:
                 reached = max(worst[front], cost)
                 if reached < worst.get(after, inf):
                     worst[after] = reached
-    limit = worst[end]
+    limit = worst.get(end, -1.0)
     best: dict[int, tuple[float, int]] = {0: (0.0, 0)}
     came: dict[int, int] = {}
     for front in fronts:
@@ -152,7 +167,7 @@ def best_chain(arcs: Arcs, end: int) -> list[int]:
                     if after not in best or value < best[after]:
                         best[after], came[after] = value, front
     found: list[int] = []
-    while end:
+    while end in came:
         found.append(end & ~came[end])
         end = came[end]
     return found[::-1]

@@ -9,7 +9,7 @@ from coexec.solvers.stages.bodies import Bodies
 from coexec.solvers.stages.building import notes_of, stages_of_groups
 from coexec.solvers.stages.network import MODELS, TimeModel
 from coexec.solvers.stages.period import least_period
-from coexec.solvers.stages.pieces import DIAMETER, Dag, TooWide, chain_of_pieces
+from coexec.solvers.stages.pieces import DIAMETER, Dag, TooWide, least_chain
 from coexec.solvers.stages.problem import Group, PipelineProblem, PipelineSolution
 from coexec.solvers.stages.table import StageTable
 from coexec.solvers.stages.unlike import assigned, moved
@@ -41,7 +41,7 @@ def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS)
     wide = wide_chain(dag, redundancy, diameter)
     most = max(map(redundancy, wide), default=0.0)
     try:
-        return Pieces(tuple(chain_of_pieces(dag, redundancy, diameter, max_arcs, most)), True)
+        return Pieces(tuple(least_chain(dag, redundancy, diameter, max_arcs, most)), True)
     except TooWide:
         return Pieces(tuple(wide), False)
 
