@@ -6,7 +6,7 @@ which machines are together.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import inf
 
 from coexec.solvers.stages.network import StageKey, StageLoad, TimeModel
@@ -65,20 +65,51 @@ def moved(
     falling = problem.machines
     named = [machine for group in start for machine in group.machines]
     rest = [machine for machine in falling if machine not in named]
-    orders = {tuple(falling), tuple(reversed(falling)), (*named, *rest)}
-    found = [list(start)]
-    for order in sorted(orders):
-        found.append(_climbed(problem, table, pieces, order, model))
+    starts = {tuple(falling), tuple(reversed(falling)), (*named, *rest)}
+    found, orders = [list(start)], _MachineOrders(problem, table, model)
+    for order in sorted(starts):
+        found.append(_climbed(problem, orders, pieces, order))
     best = min(found, key=lambda groups: problem.period_s(groups, model))
     return _polished(problem, pieces, best, model)
 
 
+class _MachineOrders:
+    """The best stages of orders of machines, with rows as divisible as sand."""
+
+    def __init__(self, problem: PipelineProblem, table: StageTable, model: TimeModel) -> None:
+        self._problem, self._table, self._model = problem, table, model
+        self._rest_s = {
+            key: problem.wires.stage_time(StageLoad(0.0, *load[1:]), model).period_s
+            for key, load in table.loads.items()
+        }
+        self._known: dict[tuple[float, ...], tuple[float, list[_Cut]]] = {}
+
+    def best(self, order: Sequence[str]) -> tuple[float, list[_Cut]]:
+        """The least period of stages on machines that follow each other, and the stages."""
+        rates = tuple(self._problem.rate[machine] for machine in order)
+        if rates not in self._known:
+            self._known[rates] = self._cut(rates)
+        return self._known[rates]
+
+    def _cut(self, rates: Sequence[float]) -> tuple[float, list[_Cut]]:
+        reached = [0.0, *accumulate(rates)]
+        macs, rest_s, overlap = self._table.total_macs, self._rest_s, self._model == "overlap"
+
+        def stage_s(first: int, last: int, start: int, stop: int) -> float:
+            key = first, last, stop - start
+            if key not in rest_s:
+                return inf
+            compute_s = macs[key] / (reached[stop] - reached[start])
+            return max(compute_s, rest_s[key]) if overlap else compute_s + rest_s[key]
+
+        return _cut_in_order(self._table.count, len(rates), stage_s)
+
+
 def _climbed(
-    problem: PipelineProblem, table: StageTable, pieces: Sequence[int], order: Sequence[str],
-    model: TimeModel,
-) -> list[Group]:  # fmt: skip
+    problem: PipelineProblem, orders: _MachineOrders, pieces: Sequence[int], order: Sequence[str]
+) -> list[Group]:
     """The best stages of an order and of what exchanges make of it."""
-    best_s, stages = _in_order(problem, table, order, model)
+    best_s, stages = orders.best(order)
     current = list(order)
     for _ in range(_SWEEPS):
         improved = False
@@ -87,7 +118,7 @@ def _climbed(
                 continue
             other = current[:]
             other[a], other[b] = other[b], other[a]
-            other_s, found = _in_order(problem, table, other, model)
+            other_s, found = orders.best(other)
             if other_s < best_s * (1 - 1e-9):
                 best_s, stages, current, improved = other_s, found, other, True
         if not improved:
@@ -96,29 +127,6 @@ def _climbed(
         Group(_union(pieces[first : last + 1]), _strongest_first(problem, current[start:stop]))
         for first, last, start, stop in stages
     ]
-
-
-def _in_order(
-    problem: PipelineProblem, table: StageTable, order: Sequence[str], model: TimeModel
-) -> tuple[float, list[_Cut]]:
-    """The least period of stages on machines that follow each other, and the stages, with rows as
-    divisible as sand."""
-    reached = [0.0]
-    for machine in order:
-        reached.append(reached[-1] + problem.rate[machine])
-    rest_s = {
-        key: problem.wires.stage_time(StageLoad(0.0, *load[1:]), model).period_s
-        for key, load in table.loads.items()
-    }
-
-    def stage_s(first: int, last: int, start: int, stop: int) -> float:
-        key = first, last, stop - start
-        if key not in rest_s:
-            return inf
-        compute_s = table.total_macs[key] / (reached[stop] - reached[start])
-        return max(compute_s, rest_s[key]) if model == "overlap" else compute_s + rest_s[key]
-
-    return _cut_in_order(table.count, len(order), stage_s)
 
 
 def _cut_in_order(
