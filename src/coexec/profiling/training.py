@@ -73,7 +73,7 @@ def collect(
         rounds: in each, all networks are measured once, and the least time of a task counts, at
             the usual speed of the device.
     """
-    found: dict[str, list[_Timed]] = {}
+    found: dict[str, list[_Sampled]] = {}
     networks: list[Model] = []
     measured_in: dict[str, int] = {}
     """By signature of a task, the first network that has it."""
@@ -87,17 +87,17 @@ def collect(
                 networks.append(load(sample_network(seed, _LAYERS)))
                 for task in networks[seed].graph.tasks:
                     measured_in.setdefault(task.signature, seed)
-            for timed in _measured(networks[seed], seed, device, store, turn, yardstick):
-                if measured_in[timed.sample.task.signature] == seed and timed.name not in seen:
-                    seen.add(timed.name)
-                    found.setdefault(timed.name, []).append(timed)
+            for sampled in _measured(networks[seed], seed, device, store, turn, yardstick):
+                if measured_in[sampled.sample.task.signature] == seed and sampled.name not in seen:
+                    seen.add(sampled.name)
+                    found.setdefault(sampled.name, []).append(sampled)
             seed += 1
             if progress is not None:
                 progress(what, min(len(seen), count), count)
     return _compared(found)
 
 
-class _Timed(NamedTuple):
+class _Sampled(NamedTuple):
     """A task with what it took, and what the yardstick took then, in seconds."""
 
     name: str
@@ -105,12 +105,12 @@ class _Timed(NamedTuple):
     yardstick_s: float
 
 
-def _compared(found: Mapping[str, Sequence[_Timed]]) -> list[TrainingSample]:
+def _compared(found: Mapping[str, Sequence[_Sampled]]) -> list[TrainingSample]:
     """What each task takes at the usual speed of the device, at least."""
-    usual_s = statistics.median(timed.yardstick_s for own in found.values() for timed in own)
+    usual_s = statistics.median(sampled.yardstick_s for own in found.values() for sampled in own)
     samples = []
     for own in found.values():
-        least_s = min(timed.sample.seconds * usual_s / timed.yardstick_s for timed in own)
+        least_s = min(sampled.sample.seconds * usual_s / sampled.yardstick_s for sampled in own)
         samples.append(replace(own[0].sample, seconds=least_s))
     return samples
 
@@ -118,7 +118,7 @@ def _compared(found: Mapping[str, Sequence[_Timed]]) -> list[TrainingSample]:
 def _measured(
     model: Model, seed: int, device: OpenDevice, store: ProfileStore, turn: int,
     yardstick: Yardstick,
-) -> Iterator[_Timed]:  # fmt: skip
+) -> Iterator[_Sampled]:  # fmt: skip
     """The tasks of a network that are alike in all but what they are."""
     engine, graph = device.first, model.graph
     purpose = f", samples of round {turn + 1}"
@@ -141,7 +141,7 @@ def _measured(
         for compiled, seconds in known.get(task.signature, {}).items():
             workload = engine.workload(task.operators, graph.tensors, compiled)
             sample = TrainingSample(task, graph, compiled, workload, seconds)
-            yield _Timed(f"{task.signature} {compiled}", sample, yardstick_s)
+            yield _Sampled(f"{task.signature} {compiled}", sample, yardstick_s)
 
 
 def _typical(graph: Graph) -> Iterator[Task]:
