@@ -19,7 +19,7 @@ from coexec.units import format_seconds
 __all__ = ["Pieces", "Rebalance", "check_model", "fine_pieces", "pipelined", "stages_on_machines"]
 
 Rebalance = Literal["shares", "stages"]
-_ARCS = 30_000
+_ARCS = 10_000
 """Pieces that are tried before a graph counts as wide."""
 
 
