@@ -87,7 +87,7 @@ def command(
             cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(model, asked, given, check_read)
+        found = prepare(model, asked, given, None if read is None else check_read)
     work, compiled = found.work, found.compiled
     wanted = {t.name: t for t in compiled.inputs}
     feeds = check_feeds(wanted, random_inputs(work.model.graph) if read is None else read)

@@ -27,6 +27,7 @@ from coexec.pipelines import (
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.plans.pipeline.verify import verify_pipeline
 from coexec.plans.plan import Provenance
+from coexec.solvers.options import made_with, options_of
 from coexec.solvers.stages.problem import PipelineProblem, PipelineSolution
 from coexec.system.hardware import System
 
@@ -55,10 +56,9 @@ class PipelinePlanner:
     def plan(self, problem: PipelineProblem, **options: Any) -> PipelinePlan:
         """The same for a problem that was made before: what is known of its graph is kept."""
         solution = self.solve(problem, **options)
-        defaults = {name: option.default for name, option in self.options.items()}
-        made_with = {**defaults, **options, **solution.options}
+        used = made_with(self.solve, options, solution)
         provenance = Provenance(
-            self.name, made_with, solution.status, solution.predicted_s, solution.bound_s
+            self.name, used, solution.status, solution.predicted_s, solution.bound_s
         )
         plan = PipelinePlan(problem.graph.fingerprint, solution.stages, provenance,
                             solution.at_once, solution.notes)  # fmt: skip
@@ -68,8 +68,7 @@ class PipelinePlanner:
     @property
     def options(self) -> Mapping[str, inspect.Parameter]:
         """The options by name, each with its default and type."""
-        parameters = inspect.signature(self.solve).parameters
-        return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        return options_of(self.solve)
 
 
 _SOLVE: Mapping[str, Callable[..., PipelineSolution]] = {

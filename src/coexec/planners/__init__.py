@@ -33,6 +33,7 @@ from coexec.problem.building import build_plan
 from coexec.problem.division import Division, planned
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
+from coexec.solvers.options import made_with, options_of
 from coexec.system.hardware import System
 
 __all__ = ["PLANNERS", "Planner"]
@@ -55,20 +56,18 @@ class Planner:
         """
         problem = Problem(graph, cost, system)
         solution = self.solve(problem, **options)
-        defaults = {name: option.default for name, option in self.options.items()}
-        made_with = {**defaults, **options, **solution.options}
+        used = made_with(self.solve, options, solution)
         if isinstance(solution, Division):
-            plan = planned(problem, solution, self.name, made_with)
+            plan = planned(problem, solution, self.name, used)
         else:
-            plan = build_plan(problem, solution, self.name, made_with)
+            plan = build_plan(problem, solution, self.name, used)
         verify_plan(plan, graph, system)
         return plan
 
     @property
     def options(self) -> Mapping[str, inspect.Parameter]:
         """The options by name, each with its default and type."""
-        parameters = inspect.signature(self.solve).parameters
-        return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        return options_of(self.solve)
 
 
 _SOLVE: Mapping[str, Callable[..., Solution | Division]] = {

@@ -3,7 +3,6 @@
 Intermediate tensors that live longer come on top.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -99,4 +98,4 @@ def _weights_bytes(graph: Graph, read: Iterable[Mapping[str, frozenset[Region]]]
 
 
 def _bytes(graph: Graph, name: str, region: Region) -> int:
-    return math.prod(region.shape) * graph.tensors[name].item_bytes
+    return region.size * graph.tensors[name].item_bytes

@@ -57,13 +57,11 @@ class Awake:
         self._board: _Board | None = None
         self._slot = 0
         self._keepers: list[_Keeper] = []
-        self.cores = tuple(sorted(cores))
-        able = hasattr(os, "SCHED_IDLE") and child.possible() and not _rationed()
-        if able and 1 < len(cores) <= _MOST_CORES:
+        if 1 < len(cores) <= _MOST_CORES and _possible():
             try:
                 self._board = board = _board()
                 self._slot = board.slot(self)
-                self._keepers = [board.keeper(core) for core in self.cores]
+                self._keepers = [board.keeper(core) for core in sorted(cores)]
             except OSError:
                 self.close()
 
@@ -85,12 +83,14 @@ class Awake:
         self._keepers, self._board = [], None
 
 
-def _rationed() -> bool:
-    """Whether a container has less CPU time than cores: keepers would use it up."""
+def _possible() -> bool:
+    """Not where a container has less CPU time than cores: keepers would use it up."""
+    if not (hasattr(os, "SCHED_IDLE") and child.possible()):
+        return False
     for path in _RATIONS:
         with suppress(OSError):
-            return Path(path).read_text().split()[0] not in ("max", "-1")
-    return False
+            return Path(path).read_text().split()[0] in ("max", "-1")
+    return True
 
 
 class _Keeper:

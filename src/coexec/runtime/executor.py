@@ -88,7 +88,8 @@ class Executor:
         self._refusal: CoexecError | None = None
         """Why nothing runs any more."""
         self._workers = Workers(cores)
-        self._awake = Awake(self._installed.shared_cores if waiting == "active" else ())
+        self._waiting = waiting
+        self._awake: Awake | None = self._keep_awake(self._installed)
         # Ends the threads when the executor is collected, and when the program ends.
         weakref.finalize(self, self._workers.end)
         self._workers.complete()
@@ -138,6 +139,7 @@ class Executor:
         self._refuse()
         installed = self._installed = self._installed or self._install()
         workers = self._workers.complete()
+        awake = self._awake = self._awake or self._keep_awake(installed)
         buffers, self._buffers = self._buffers, None
         if buffers is None:  # the latest run was interrupted
             self._come_to_rest()
@@ -150,13 +152,13 @@ class Executor:
             installed, buffers, self._progress.again(), feeds, recorder, workers, cancelled
         )
         try:
-            self._awake.begin()
+            awake.begin()
             self._serve(run)
         finally:
             try:
-                self._awake.end()
+                awake.end()
             finally:
-                self._awake.end()  # an exception may have interrupted the first one
+                awake.end()  # an exception may have interrupted the first one
         outputs = run.output()
         for engine in timed:
             recorder.add(engine.stop_timing())
@@ -203,6 +205,9 @@ class Executor:
     def _install(self) -> Installation:
         return Installation(self._compiled, self._devices, self._caching)
 
+    def _keep_awake(self, installed: Installation) -> Awake:
+        return Awake(installed.shared_cores if self._waiting == "active" else ())
+
     def _refuse(self) -> None:
         if self._refusal is not None:
             raise type(self._refusal)(*self._refusal.args)
@@ -238,7 +243,8 @@ class Executor:
         else:
             self._turn.wait(_REST_S)
         self._workers.end()
-        self._awake.close()
+        if self._awake is not None:
+            self._awake.close()
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the threads and the programs that need threads."""
@@ -247,7 +253,7 @@ class Executor:
                                           "has to run again"))  # fmt: skip
         self._turn, self._latest, self._buffers = Turn(), None, None
         self._workers.forget()
-        self._awake = Awake(self._awake.cores)
+        self._awake = None
         if any(engine.after_fork != "works" for engine in self._engines):
             forks.keep_for_ever((self._installed, self._devices))
             self._installed = None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from coexec.solvers.stages.rows import bits_of
+from coexec.solvers.stages.rows import bits_of, turned
 
 __all__ = ["DIAMETER", "Dag", "TooWide", "best_chain", "chain_of_pieces", "least_chain"]
 
@@ -49,11 +49,7 @@ class Dag:
     @cached_property
     def following(self) -> tuple[int, ...]:
         """By task, those that read from it."""
-        found = [0] * len(self.before)
-        for task, bits in enumerate(self.before):
-            for maker in bits_of(bits):
-                found[maker] |= 1 << task
-        return tuple(found)
+        return turned(self.before)
 
     @cached_property
     def below(self) -> tuple[int, ...]:

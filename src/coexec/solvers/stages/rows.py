@@ -15,7 +15,7 @@ from coexec.ir.graph import Graph, Task, Tensor
 from coexec.ir.receptive import splittable_axes
 from coexec.solvers.splitting.needs import Needs
 
-__all__ = ["ROWS", "Range", "RowGraph", "RowRead", "bits_of"]
+__all__ = ["ROWS", "Range", "RowGraph", "RowRead", "bits_of", "turned"]
 
 ROWS = 2
 """The axis."""
@@ -96,11 +96,7 @@ class RowGraph:
     @cached_property
     def following(self) -> tuple[int, ...]:
         """By task, the tasks that read from it, as bits."""
-        found = [0] * len(self.macs)
-        for task, bits in enumerate(self.before):
-            for maker in bits_of(bits):
-                found[maker] |= 1 << task
-        return tuple(found)
+        return turned(self.before)
 
     @property
     def spatial(self) -> bool:
@@ -129,6 +125,15 @@ def bits_of(bits: int) -> Iterable[int]:
         low = bits & -bits
         yield low.bit_length() - 1
         bits ^= low
+
+
+def turned(before: Sequence[int]) -> tuple[int, ...]:
+    """From what each reads from to what reads from each; both as bits."""
+    found = [0] * len(before)
+    for reader, bits in enumerate(before):
+        for maker in bits_of(bits):
+            found[maker] |= 1 << reader
+    return tuple(found)
 
 
 def _is_map(tensor: Tensor) -> bool:
