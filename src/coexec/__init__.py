@@ -8,6 +8,7 @@ from coexec.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:
     from coexec.cache import Cache
+    from coexec.cluster import Cluster
     from coexec.errors import CoexecError
     from coexec.frontend.load import load
     from coexec.ir.graph import Graph, Piece, Task, Tensor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Cache": "cache",
+    "Cluster": "cluster",
     "CoexecError": "errors",
     "Device": "system.hardware",
     "Graph": "ir.graph",
@@ -42,6 +44,7 @@ _HOME = {
 __all__ = [
     "PLANNERS",
     "Cache",
+    "Cluster",
     "CoexecError",
     "Device",
     "Graph",

@@ -4,7 +4,7 @@ A machine's own devices are no concern of a pipeline plan: it takes shares as a 
 each over its devices. Its memory is that of its only engine here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Literal
 
@@ -25,20 +25,29 @@ def machine(name: str, memory_bytes: int | None = None, power: Power | None = No
 
 def connected(
     machines: Sequence[Device],
-    bandwidth_bytes_per_s: float,
+    bandwidth_bytes_per_s: float | Mapping[str, float],
     network: Network = "ports",
     latency_s: float = 0.0,
 ) -> System:
-    """Machines that reach each other at one bandwidth.
+    """Machines that reach each other.
 
     Args:
+        bandwidth_bytes_per_s: of every link, or by machine that of its port: a link has that of the
+            slower one.
         latency_s: from the end of sending to arrival; keeps nothing occupied.
     """
     links = [
-        Link(a, b, latency_s, bandwidth_bytes_per_s, "none", media=_media(network, a, b))
+        Link(a, b, latency_s, _between(bandwidth_bytes_per_s, a, b), "none",
+             media=_media(network, a, b))
         for a, b in permutations([m.name for m in machines], 2)
-    ]
+    ]  # fmt: skip
     return System(tuple(machines), tuple(links))
+
+
+def _between(bandwidth: float | Mapping[str, float], source: str, target: str) -> float:
+    if isinstance(bandwidth, Mapping):
+        return min(bandwidth[source], bandwidth[target])
+    return bandwidth
 
 
 def _media(network: Network, source: str, target: str) -> tuple[str, ...]:

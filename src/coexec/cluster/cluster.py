@@ -1,0 +1,175 @@
+"""`Cluster`: machines to open sessions on."""
+
+import secrets
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from coexec.arguments import check_model, check_shapes
+from coexec.cache import Cache
+from coexec.cluster.machine import MachineOptions
+from coexec.cluster.nodes import NodeProcess, join, known_nodes, prepare, start_head
+from coexec.cluster.session import ClusterSession, SessionOptions
+from coexec.cluster.settings import ClusterSettings, read_settings
+from coexec.engines.detect import usable_cores
+from coexec.errors import UsageError
+from coexec.workbench.given import GivenModel
+
+if TYPE_CHECKING:
+    from coexec.cluster.ray_team import Connection
+
+__all__ = ["Cluster"]
+
+_MOST_NODES = 64
+
+
+class Cluster:
+    """The machines of a cluster, or some on this machine. Close it, or use ``with``."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings | Path | str | None = None,
+        *,
+        address: str | None = None,
+        nodes: int | None = None,
+        token: Path | str | None = None,
+        cache: Cache | Path | str | None = None,
+    ) -> None:
+        """
+        Args:
+            settings: what is known of machines and network, or a ``cluster.toml`` that says it.
+            address: HOST:PORT of the head; None: the settings', or that of a node that runs on
+                this machine.
+            nodes: start so many on this machine for the time being, with a core each, in turn.
+            token: file with the cluster's token; None: the user's.
+            cache: for models, profiles and plans; by default the user's cache folder.
+
+        Raises:
+            UsageError: an argument has no meaning, or no cluster is known.
+            DeviceError: Ray does not start, or the head does not answer.
+        """
+        if settings is None:
+            settings = ClusterSettings()
+        elif not isinstance(settings, ClusterSettings):
+            settings = read_settings(Path(settings))
+        self._settings = settings
+        self._cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self._exit = ExitStack()
+        token = None if token is None else Path(token)
+        try:
+            if nodes is not None:
+                address = self._start_nodes(nodes)
+            address = address or settings.address or _address_here()
+            self._connection = self._enter(address, token)
+        except BaseException:
+            self._exit.close()
+            raise
+        self._exit.callback(self._connection.close)
+
+    def session(
+        self,
+        model: Any,
+        *,
+        planner: str = "pico",
+        planner_options: Mapping[str, Any] | None = None,
+        shapes: Mapping[str, Sequence[int] | int] | None = None,
+        values: Mapping[str, Any] | None = None,
+        credits: int | None = None,
+        deadline_s: float = 60.0,
+    ) -> ClusterSession:
+        """Cut a model into a pipeline and start it on the machines.
+
+        Args:
+            model: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+            planner: a name in `coexec.pipelines.PIPELINES`.
+            shapes: of inputs that the model leaves dynamic.
+            values: of inputs that become constants.
+            credits: the most frames inside; None: as many as keep all machines busy.
+            deadline_s: from a frame's admission to its answer; after it the frame has failed.
+
+        Raises:
+            CoexecError: the model cannot be read, or the machines cannot run it.
+        """
+        given = GivenModel(
+            check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
+        )
+        settings = self._settings
+        options = SessionOptions(
+            planner, planner_options, credits, deadline_s, settings.network, settings.latency_s
+        )
+        from coexec.cluster.ray_team import RayTeam
+
+        team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))
+        return ClusterSession(
+            given.model, team, lambda facts: settings.known_of(facts.name), options,
+            settings.limits,
+        )  # fmt: skip
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Names of those that are there."""
+        return tuple(sorted(self._connection.machines()))
+
+    def close(self) -> None:
+        """Leave the cluster, and end the nodes that were started for it. May be called again."""
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_nodes(self, count: int) -> str:
+        """Nodes of this machine; the address of the head among them."""
+        if not 1 <= count <= _MOST_NODES:
+            raise UsageError(f"nodes is a number from 1 to {_MOST_NODES}, not {count}")
+        folder = Path(self._exit.enter_context(
+            tempfile.TemporaryDirectory(prefix="coexec-", ignore_cleanup_errors=True)))  # fmt: skip
+        names = [f"{folder.name}-{index}" for index in range(count)]
+        if not self._settings.machines:
+            cores = sorted(usable_cores())
+            each = {
+                name: MachineOptions([f"cpu:{cores[index % len(cores)]}"])
+                for index, name in enumerate(names)
+            }
+            self._settings = replace(self._settings, machines=each)
+        else:
+            names = list(self._settings.machines)[:count]
+        head = self._keep(start_head(names[0], _free_port(), folder=folder / "ray"))
+        for name in names[1:]:
+            self._keep(join(head.node.address, name))
+        return head.node.address
+
+    def _keep(self, node: NodeProcess) -> NodeProcess:
+        self._exit.callback(node.stop)
+        return node
+
+    def _enter(self, address: str, token: Path | None) -> "Connection":
+        """By the node that runs here, or one that is started for the time being."""
+        if not any(node.address == address for node in known_nodes()):
+            name = f"driver-{secrets.token_hex(4)}"
+            self._keep(join(address, name, token=token, machine=False))
+        prepare(token)
+        from coexec.cluster.ray_team import Connection  # Ray reads the token when it is imported
+
+        return Connection(address)
+
+
+def _address_here() -> str:
+    nodes = known_nodes()
+    if not nodes:
+        raise UsageError("no cluster is known here; start one with `coexec cluster start`, join one"
+                         " with `coexec cluster join HOST:PORT`, give its address, or try several "
+                         "nodes on this machine with nodes=4 (--nodes 4)")  # fmt: skip
+    return nodes[-1].address
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

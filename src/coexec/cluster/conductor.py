@@ -1,0 +1,404 @@
+"""Runs a pipeline on machines that may die, join or slow down.
+
+One event loop in a thread of its own. Frames come through the door; machines pass them on among
+themselves; the conductor hears of answers and of trouble, and plans anew:
+
+* A machine that does not answer for some time, or that Ray says has died, is left out. All frames
+  without an answer are sent again by the new plan, under a new *epoch*: whatever machines still do
+  by the old one is not listened to.
+* A machine that joins, or that computes faster or more slowly than thought, leads to another plan
+  only if that is faster by a margin, and not soon after the last change.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from coexec.cluster.door import Door, Frame
+from coexec.cluster.handles import Answer, Facts, Failure, MachineLostError, News, Unreached
+from coexec.cluster.jobs import FRAME, Job, jobs_of
+from coexec.cluster.measuring import measured_members
+from coexec.cluster.planning import Planned, Planning
+from coexec.cluster.shares import ShareModels
+from coexec.cluster.team import Member, Team
+from coexec.errors import (
+    ClosedError,
+    CoexecError,
+    ExecutionError,
+    InfeasibleError,
+    first_line,
+)
+
+__all__ = ["Conductor", "Limits"]
+
+_log = logging.getLogger("coexec.cluster")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to act. Seconds."""
+
+    silence_s: float = 2.5
+    """A machine that was not heard of for so long is lost."""
+    message_s: float = 2.0
+    """A message that was not taken after so long, beside what its bytes take, is reported."""
+    look_s: float = 0.25
+    """From one look at the machines to the next."""
+    join_s: float = 1.0
+    """From one look for new machines to the next."""
+    rest_s: float = 5.0
+    """From one change of plan that only gains speed to the next."""
+    gain: float = 0.1
+    """Share of the period that such a change has to gain."""
+    drift: float = 0.25
+    """A machine that is off what was thought of it by more than this share leads to a new plan."""
+    deploy_s: float = 300.0
+    """For machines to receive weights and open sessions."""
+
+
+@dataclass
+class _Deployment:
+    """A plan that machines have, and how far frames are."""
+
+    epoch: int
+    planned: Planned
+    jobs: Mapping[str, Job]
+    sent: set[int] = field(default_factory=set)
+    """Numbers of frames that went in by this epoch."""
+    progress_s: float = 0.0
+    """`time.monotonic` of the last answer, or of the first frame after nothing was inside."""
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        return self.planned.plan.machines
+
+
+class Conductor:
+    """Start it once, then admit frames; close it at the end. Methods are for other threads."""
+
+    def __init__(
+        self,
+        team: Team,
+        models: ShareModels,
+        planning: Planning,
+        door: Door,
+        stated: Callable[[Facts], Mapping[str, float]],
+        limits: Limits,
+        credits: int | None,
+    ) -> None:
+        """
+        Args:
+            stated: what a user said of a machine: "flops_per_s" and "bandwidth_bytes_per_s"; what
+                is absent is measured.
+            credits: None for as many as the plan asks for.
+        """
+        self._team, self._models, self._planning, self._door = team, models, planning, door
+        self._stated, self._limits, self._credits = stated, limits, credits
+        self.members: dict[str, Member] = {}
+        self.deployed: _Deployment | None = None
+        self.changes: list[str] = []
+        """Why plans were made, in order, one line each."""
+        self._epochs = 0
+        self._changed_s = 0.0
+        self._deploying = False
+        self._lost: dict[str, str] = {}
+        """Machines that were lost and not left out yet, each with the reason."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="coexec-cluster", daemon=True
+        )
+
+    # From other threads
+
+    def start(self) -> None:
+        """Hire machines, measure, plan and deploy.
+
+        Raises:
+            CoexecError: there are none, or they cannot run the model.
+        """
+        self._thread.start()
+        try:
+            self.call(self._begin()).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def admit(self, frame: Frame) -> None:
+        """Send a frame that the door let in."""
+        self._loop.call_soon_threadsafe(self._send_in, frame)
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        """Run something in the conductor's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        """Give up all frames, and dismiss all machines. May be called again."""
+        self._door.close()
+        if not self._thread.is_alive() or self._loop.is_closed():
+            return
+        self.call(self._end()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # Begin and end
+
+    async def _begin(self) -> None:
+        await self._hire()
+        if not self.members:
+            raise ExecutionError("the cluster has no machine; start one with `coexec cluster start`"
+                                 " and others with `coexec cluster join`")  # fmt: skip
+        await self._change("the session begins", await self._planned())
+        for work in (self._watch(), self._watch_joins()):
+            self._start(work)
+
+    async def _end(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        dismissed = [self._team.dismiss(name) for name in self.members]
+        await asyncio.gather(*dismissed, return_exceptions=True)
+
+    async def _hire(self) -> list[str]:
+        """Take in machines that are new; their names."""
+        handles = await self._team.hire()
+        if not handles:
+            return []
+        found = await measured_members(
+            handles, self._planning.graph, self._models, self._stated, self.members
+        )
+        for member in found:
+            member.heard_s = time.monotonic()
+            self.members[member.name] = member
+            self._start(self._listen(member))
+        return [member.name for member in found]
+
+    # Plans
+
+    async def _planned(self, quick: bool = False) -> Planned:
+        machines = [member.known for member in self.members.values()]
+        return await asyncio.to_thread(self._planning.plan, machines, quick)
+
+    async def _change(self, why: str, planned: Planned) -> None:
+        """Deploy a plan, and send all frames that have no answer by it.
+
+        Raises:
+            CoexecError: a machine cannot run its share.
+            MachineLostError: one was lost meanwhile.
+        """
+        self._deploying = True
+        start = time.monotonic()
+        try:
+            deployment = await self._deploy(planned)
+        finally:
+            self._deploying = False
+        before, self.deployed = self.deployed, deployment
+        self._changed_s = time.monotonic()
+        self._door.limit(self._credits or planned.credits)
+        line = (f"{why}: {len(planned.plan.stages)} stages on {', '.join(deployment.machines)}, "
+                f"period {planned.period_s * 1e3:.1f} ms predicted, "
+                f"in service after {self._changed_s - start:.1f} s")  # fmt: skip
+        self.changes.append(line)
+        _log.info("%s", line)
+        for member in self.members.values():
+            member.recent.clear()
+        for frame in self._door.inside():
+            self._send_in(frame)
+        if before is not None:
+            for name in before.machines:
+                if name in self.members:
+                    self._start(self._drop(self.members[name], before.epoch))
+
+    async def _deploy(self, planned: Planned) -> _Deployment:
+        jobs, strips = jobs_of(planned.plan, self._planning.graph)
+        models = await asyncio.to_thread(
+            lambda: {key: self._models.of(strip) for key, strip in strips.items()}
+        )
+        self._epochs += 1
+        peers = {name: self.members[name].handle for name in jobs}
+        limit_s = self._limits.message_s + self._slowest_message_s(jobs)
+
+        async def bring(name: str) -> None:
+            stages = planned.plan.stages
+            own = {key: m for key, m in models.items()
+                   if stages[key[0]].shares[key[1]].machine == name}  # fmt: skip
+            handle = self.members[name].handle
+            digests = list({digest for model in own.values() for digest in model.weights})
+            lacking = await handle.call("lacks", digests)
+            if lacking:
+                await handle.call("keep", self._models.weights(lacking))
+            await handle.call("deploy", self._epochs, jobs[name], own, peers, limit_s)
+
+        await asyncio.wait_for(asyncio.gather(*map(bring, jobs)), self._limits.deploy_s)
+        return _Deployment(self._epochs, planned, jobs, progress_s=time.monotonic())
+
+    def _slowest_message_s(self, jobs: Mapping[str, Job]) -> float:
+        """Four times what the largest message of a plan takes, as others may be under way."""
+        longest = 0.0
+        for name, job in jobs.items():
+            for step in job.steps:
+                size_bytes = getattr(step, "size_bytes", 0)
+                port = self.members[name].bandwidth_bytes_per_s
+                longest = max(longest, size_bytes / port)
+        return 4 * longest
+
+    async def _drop(self, member: Member, epoch: int) -> None:
+        with suppress(MachineLostError):  # whoever listens to it says so
+            await member.handle.call("drop", epoch)
+
+    async def _replan_without(self) -> None:
+        """Leave out what was lost, until a plan runs."""
+        while self._lost:
+            why = "; ".join(f"{name} {reason}" for name, reason in self._lost.items())
+            for name in self._lost:
+                self.members.pop(name, None)
+                self._start(self._dismiss(name))
+            self._lost.clear()
+            if not self.members:
+                self._door.close(ClosedError(f"no machine of the cluster is left: {why}; start "
+                                             f"machines and make another session"))  # fmt: skip
+                return
+            try:
+                await self._change(why, await self._planned(quick=True))
+            except (MachineLostError, TimeoutError):
+                await asyncio.sleep(self._limits.look_s)  # who was lost, listeners say
+                if not self._lost and self.deployed is not None:
+                    continue
+            except InfeasibleError as error:
+                self._door.close(ExecutionError(f"{why}; without it: {error}"))
+                return
+
+    async def _dismiss(self, name: str) -> None:
+        await self._team.dismiss(name)
+
+    async def _improve(self, why: str) -> None:
+        """Change the plan if another is faster by a margin, by all that is known now."""
+        deployed = self.deployed
+        if deployed is None or time.monotonic() - self._changed_s < self._limits.rest_s:
+            return
+        machines = [member.known for member in self.members.values()]
+        now = await asyncio.to_thread(self._planning.judged, deployed.planned.plan, machines)
+        better = await self._planned()
+        if better.period_s <= now.period_s * (1 - self._limits.gain):
+            with suppress(MachineLostError, TimeoutError):  # whoever listens to it says so
+                await self._change(why, better)
+        else:
+            self._changed_s = time.monotonic()  # nothing to gain: look again later
+
+    # Frames
+
+    def _send_in(self, frame: Frame) -> None:
+        deployed = self.deployed
+        if deployed is None or frame.number in deployed.sent or frame.answer.done():
+            return
+        if not deployed.sent:
+            deployed.progress_s = time.monotonic()
+        deployed.sent.add(frame.number)
+        for name, job in deployed.jobs.items():
+            parts = job.receives.get(FRAME)
+            if parts is not None:
+                arrays = [frame.feeds[tensor] for tensor, _ in parts]
+                self._start(self._bring(deployed.epoch, name, frame.number, arrays))
+
+    async def _bring(self, epoch: int, name: str, number: int, arrays: list[Any]) -> None:
+        member = self.members.get(name)
+        if member is None:
+            return
+        with suppress(MachineLostError):  # whoever listens to it says so
+            await member.handle.call("receive", epoch, number, FRAME, arrays)
+
+    async def _listen(self, member: Member) -> None:
+        """Hear what a machine has to say, as long as it does."""
+        limits = self._limits
+        while self.members.get(member.name) is member:
+            try:
+                patience = limits.deploy_s if self._deploying else limits.silence_s
+                news = await asyncio.wait_for(_awaited(member.handle.call("news")), patience)
+            except TimeoutError:
+                if self._deploying:
+                    continue
+                self._lose(member, f"was not heard of for {limits.silence_s:.1f} s")
+                return
+            except MachineLostError as error:
+                self._lose(member, f"is gone ({first_line(error)})")
+                return
+            member.heard_s = time.monotonic()
+            self._hear(member, news)
+
+    def _lose(self, member: Member, reason: str) -> None:
+        if self.members.get(member.name) is member:
+            self._lost[member.name] = reason
+            _log.warning("%s %s", member.name, reason)
+
+    def _hear(self, member: Member, news: News) -> None:
+        for spent in (member.recent, member.computed):
+            spent.merge(news.computed)
+        for spent in news.sent.values():
+            member.sent.merge(spent)
+        member.waiting, member.inside = news.waiting, news.inside
+        for event in news.events:
+            if isinstance(event, Answer):
+                if self.deployed is not None:
+                    self.deployed.progress_s = time.monotonic()
+                self._door.answer(event.frame, event.outputs)
+            elif self.deployed is None or event.epoch != self.deployed.epoch:
+                continue
+            elif isinstance(event, Failure):
+                self._door.fail(event.frame, ExecutionError(
+                    f"frame {event.frame} failed on {event.reason}"))  # fmt: skip
+            elif isinstance(event, Unreached):
+                _log.warning("%s cannot reach %s: %s", member.name, event.target, event.reason)
+
+    # Looking after it all
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.look_s)
+            self._door.fail_late()
+            try:
+                if self._lost:
+                    await self._replan_without()
+                elif self._drifted():
+                    await self._improve("machines are faster or slower than thought")
+            except CoexecError as error:
+                self._door.close(error)
+
+    def _drifted(self) -> bool:
+        """Whether a machine's speed is not what was thought; it is noted what it is."""
+        found = False
+        if time.monotonic() - self._changed_s < self._limits.rest_s:
+            return False
+        for member in self.members.values():
+            alpha = member.observed_alpha()
+            if alpha is not None:
+                found |= abs(alpha / member.alpha - 1) > self._limits.drift
+                member.alpha = alpha
+                member.recent.clear()
+        return found
+
+    async def _watch_joins(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.join_s)
+            try:
+                joined = await self._hire()
+                if joined:
+                    self._changed_s = 0.0
+                    await self._improve(f"{', '.join(joined)} joined")
+            except (CoexecError, MachineLostError, TimeoutError) as error:
+                _log.warning("a machine that joined is left out: %s", first_line(error))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _awaited(what: Any) -> Any:
+    return await what

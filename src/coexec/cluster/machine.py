@@ -1,0 +1,320 @@
+"""A machine of a cluster: it keeps weights and sessions of its shares, and works frames off.
+
+All methods run in one event loop. Sessions run in a thread of their own, one share after the other,
+the oldest frame first; meanwhile messages come and go.
+"""
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from coexec.cluster.build import build
+from coexec.cluster.handles import (
+    Answer,
+    Event,
+    Facts,
+    Failure,
+    MachineHandle,
+    MachineLostError,
+    News,
+    Spent,
+    Unreached,
+    nothing,
+)
+from coexec.cluster.jobs import Compute, Job, Send, ShareKey
+from coexec.cluster.parts import FrameParts
+from coexec.cluster.shares import OpenShares, ShareModel
+from coexec.costs.capacity import FLOPS_PER_MAC
+from coexec.errors import first_line
+
+__all__ = ["Machine", "MachineOptions"]
+
+_NEWS_S = 0.5
+"""To wait for something to tell before telling that there is nothing."""
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """How a machine computes."""
+
+    devices: Sequence[str] | None = None
+    """As a session takes them; None: all that the machine has."""
+    planner: str = "auto"
+    pace_flops_per_s: float | None = None
+    """Compute, then sleep until this capacity would have ended: to emulate a slower machine."""
+    cache: str | None = None
+    """Folder for profiles and plans; None: the user's."""
+
+
+@dataclass
+class _Frame:
+    """What there is of a frame, and which steps wait for what."""
+
+    number: int
+    parts: FrameParts
+    missing: dict[int, int]
+    """By step that has not begun, how many of those before it have not ended."""
+    left: int
+    """Steps of this machine that have not ended, its answer among them."""
+    done: set[int] = field(default_factory=set)
+
+
+class _Epoch:
+    """A job, and the frames that are under way by it."""
+
+    def __init__(self, number: int, job: Job, peers: Mapping[str, MachineHandle]) -> None:
+        self.number, self.job, self.peers = number, job, peers
+        self.steps = {step.step: step for step in job.steps}
+        self.followers: dict[int, list[int]] = {}
+        for step in job.steps:
+            for before in step.after:
+                self.followers.setdefault(before, []).append(step.step)
+        self.frames: dict[int, _Frame] = {}
+        self.failed: set[int] = set()
+
+    def frame(self, number: int) -> _Frame:
+        """That of a number, as nobody has heard of it before if so."""
+        found = self.frames.get(number)
+        if found is None:
+            missing = {step.step: len(step.after) for step in self.job.steps}
+            left = len(self.job.steps) + len(self.job.receives) + bool(self.job.answers_after)
+            found = self.frames[number] = _Frame(number, FrameParts(), missing, left)
+        return found
+
+
+class Machine:
+    """One machine, for one session of a cluster."""
+
+    def __init__(self, name: str, options: MachineOptions) -> None:
+        self.name = name
+        self._options = options
+        self._cleanup = ExitStack()
+        self._shares = OpenShares(options.devices, options.planner, options.cache, self._cleanup)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coexec-share")
+        self._opener = ThreadPoolExecutor(1, thread_name_prefix="coexec-open")
+        """What takes long and should not keep frames waiting."""
+        self._epochs: dict[int, _Epoch] = {}
+        self._queue: asyncio.PriorityQueue[tuple[int, int, int]] = asyncio.PriorityQueue()
+        """Epoch, frame and step of computations that can start."""
+        self._events: list[Event] = []
+        self._told = asyncio.Event()
+        self._computed = Spent()
+        self._sent: dict[str, Spent] = {}
+        self._spans: list[tuple[str, int, int, float, float]] | None = None
+        self._message_limit_s = 2.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._worker: asyncio.Task[None] | None = None
+
+    # Before frames come
+
+    async def facts(self) -> Facts:
+        """What this machine is."""
+        cores = len(os.sched_getaffinity(0))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Facts(self.name, build(), platform.node(), os.getpid(), cores, memory)
+
+    async def lacks(self, digests: Sequence[str]) -> list[str]:
+        """Those of some weights that were not kept yet."""
+        return self._shares.lacks(digests)
+
+    async def keep(self, weights: Mapping[str, Any]) -> None:
+        """Keep weights by their digests.
+
+        Raises:
+            ExecutionError: one is not what its digest says, or there is no room.
+        """
+        await self._in(self._opener, self._shares.keep, weights)
+
+    async def deploy(
+        self,
+        epoch: int,
+        job: Job,
+        models: Mapping[ShareKey, ShareModel],
+        peers: Mapping[str, MachineHandle],
+        message_limit_s: float,
+    ) -> None:
+        """Open sessions for the shares of a job. Frames of ``epoch`` may come from then on.
+
+        Args:
+            message_limit_s: a message that was not taken after that long is reported.
+        """
+        await self._in(self._opener, self._shares.open, epoch, models)
+        self._message_limit_s = message_limit_s
+        self._epochs[epoch] = _Epoch(epoch, job, peers)
+        if self._worker is None:
+            self._worker = self._start(self._work())
+
+    async def drop(self, epoch: int) -> None:
+        """Forget an epoch: its frames, and sessions that no other epoch has."""
+        self._epochs.pop(epoch, None)
+        await self._in(self._opener, self._shares.close, epoch)
+
+    async def measure(self, model: ShareModel, repeats: int) -> float:
+        """Seconds that this machine takes for a share with weights of any value; the median."""
+        pace = self._options.pace_flops_per_s
+        found: float = await self._in(self._thread, self._shares.measure, model, repeats)
+        return found if pace is None else max(found, FLOPS_PER_MAC * model.macs / pace)
+
+    async def measure_link(
+        self, target: MachineHandle, size_bytes: int, repeats: int
+    ) -> list[float]:
+        """Seconds of messages to another machine, one after the other."""
+        found = []
+        content = nothing(size_bytes)
+        for _ in range(repeats):
+            start = time.perf_counter()
+            await target.call("take", content)
+            found.append(time.perf_counter() - start)
+        return found
+
+    async def take(self, content: Any) -> None:
+        """Receive what nobody needs."""
+
+    async def close(self) -> None:
+        """End all sessions, and remove what was kept."""
+        for task in self._tasks:
+            task.cancel()
+        self._epochs.clear()
+        self._shares.close_all()
+        self._thread.shutdown(wait=False)
+        self._opener.shutdown(wait=False)
+        self._cleanup.close()
+
+    # Frames
+
+    async def receive(self, epoch: int, frame: int, step: int, arrays: Sequence[Any]) -> None:
+        """What arrives with a step; nothing of an epoch that was dropped."""
+        current = self._epochs.get(epoch)
+        if current is None or frame in current.failed:
+            return
+        state = current.frame(frame)
+        if step in state.done:
+            return
+        state.parts.put(current.job.receives[step], arrays)
+        self._ended(current, state, step)
+
+    async def news(self) -> News:
+        """What happened since the last call; at the latest after half a second."""
+        if not self._events:
+            self._told.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), _NEWS_S)
+        events, self._events = self._events, []
+        computed, self._computed = self._computed, Spent()
+        sent, self._sent = self._sent, {}
+        spans = self._spans or []
+        if self._spans is not None:
+            self._spans = []
+        inside = sum(len(epoch.frames) for epoch in self._epochs.values())
+        return News(events, computed, sent, self._queue.qsize(), inside, time.perf_counter(), spans)
+
+    async def trace(self, on: bool) -> float:
+        """Note what is done from now on, for `news`; the time on this machine's clock."""
+        self._spans = [] if on else None
+        return time.perf_counter()
+
+    def _ended(self, epoch: _Epoch, state: _Frame, step: int) -> None:
+        """Start what waited for a step only."""
+        state.done.add(step)
+        state.left -= 1
+        for number in epoch.followers.get(step, ()):
+            state.missing[number] -= 1
+            if state.missing[number] == 0:
+                follower = epoch.steps[number]
+                if isinstance(follower, Compute):
+                    self._queue.put_nowait((epoch.number, state.number, number))
+                else:
+                    self._start(self._send(epoch, state, follower))
+        ends = epoch.job.answers_after
+        if step in ends and state.done.issuperset(ends):
+            self._answer(epoch, state)
+        if state.left == 0:
+            epoch.frames.pop(state.number, None)
+
+    def _answer(self, epoch: _Epoch, state: _Frame) -> None:
+        outputs = {name: state.parts.get(name, region) for name, region in epoch.job.outputs}
+        state.left -= 1
+        self._tell(Answer(epoch.number, state.number, outputs))
+
+    async def _work(self) -> None:
+        """Compute, one share after the other."""
+        while True:
+            number, frame, step = await self._queue.get()
+            epoch = self._epochs.get(number)
+            state = None if epoch is None else epoch.frames.get(frame)
+            if epoch is None or state is None:
+                continue
+            compute = epoch.steps[step]
+            assert isinstance(compute, Compute)
+            try:
+                await self._compute(epoch, state, compute)
+            except Exception as error:
+                self._fail(epoch, frame, error)
+
+    async def _compute(self, epoch: _Epoch, state: _Frame, step: Compute) -> None:
+        start = time.perf_counter()
+        run = self._shares.run
+        arrays = await self._in(self._thread, run, epoch.number, step, state.parts)
+        pace = self._options.pace_flops_per_s
+        if pace is not None:
+            rest = FLOPS_PER_MAC * step.macs / pace - (time.perf_counter() - start)
+            await asyncio.sleep(max(0.0, rest))
+        end = time.perf_counter()
+        self._computed.add(end - start, step.macs)
+        self._note("compute", step.share[0], state.number, start, end)
+        state.parts.put(step.writes, arrays)
+        self._ended(epoch, state, step.step)
+
+    async def _send(self, epoch: _Epoch, state: _Frame, step: Send) -> None:
+        start = time.perf_counter()
+        try:
+            arrays = [state.parts.get(name, region) for name, region in step.parts]
+            sent = epoch.peers[step.target].call(
+                "receive", epoch.number, state.number, step.step, arrays
+            )
+            await asyncio.wait_for(_awaited(sent), self._message_limit_s)
+        except (TimeoutError, MachineLostError) as error:
+            limit = f"took longer than {self._message_limit_s:.1f} s"
+            reason = limit if isinstance(error, TimeoutError) else first_line(error)
+            if epoch.number in self._epochs:
+                self._tell(Unreached(epoch.number, step.target, reason))
+            return
+        except Exception as error:
+            self._fail(epoch, state.number, error)
+            return
+        end = time.perf_counter()
+        self._sent.setdefault(step.target, Spent()).add(end - start, step.size_bytes)
+        self._note("send", step.stage, state.number, start, end)
+        self._ended(epoch, state, step.step)
+
+    def _fail(self, epoch: _Epoch, frame: int, error: Exception) -> None:
+        epoch.failed.add(frame)
+        epoch.frames.pop(frame, None)
+        self._tell(Failure(epoch.number, frame, f"{self.name}: {first_line(error)}"))
+
+    def _note(self, kind: str, stage: int, frame: int, start: float, end: float) -> None:
+        if self._spans is not None:
+            self._spans.append((kind, stage, frame, start, end))
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._told.set()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _in(self, thread: ThreadPoolExecutor, function: Any, *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(thread, function, *args)
+
+
+async def _awaited(what: Any) -> Any:
+    return await what

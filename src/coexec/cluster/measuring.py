@@ -1,0 +1,140 @@
+"""What machines and links can do, measured on themselves: capacities by a sample of the model's own
+tasks, bandwidths by messages of two sizes."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+from coexec.cluster.build import build
+from coexec.cluster.handles import Facts, MachineHandle
+from coexec.cluster.shares import ShareModel, ShareModels
+from coexec.cluster.team import Member
+from coexec.costs.capacity import FLOPS_PER_MAC
+from coexec.errors import DeviceError
+from coexec.ir.graph import Graph
+from coexec.ir.strip import Strip
+
+__all__ = ["measured_members", "sample"]
+
+_SAMPLE_MACS = 200_000_000
+"""Of the tasks that a capacity is told from."""
+_REPEATS = 5
+_SMALL_BYTES, _LARGE_BYTES = 200_000, 1_000_000
+"""Two messages; the difference of their times is that of the bytes between."""
+_FASTEST = 1e10
+"""Bytes a second: what is taken where two messages differ by less than can be measured."""
+_ALONE = 12.5e6
+"""Bytes a second of a single machine's port, which nothing crosses: a network of 100 Mbit/s."""
+
+
+class _Port(NamedTuple):
+    bytes_per_s: float
+    latency_s: float
+
+
+async def measured_members(
+    handles: Mapping[str, MachineHandle],
+    graph: Graph,
+    models: ShareModels,
+    stated: Callable[[Facts], Mapping[str, float]],
+    others: Mapping[str, Member],
+) -> list[Member]:
+    """What new machines can do.
+
+    Machines of one host are measured one after the other.
+
+    Args:
+        stated: what is known of a machine and need not be measured.
+        others: machines of before; links are measured with these, too.
+
+    Raises:
+        DeviceError: one runs another coexec.
+        MachineLostError: one was lost meanwhile.
+    """
+    facts: list[Facts] = await asyncio.gather(*(h.call("facts") for h in handles.values()))
+    for each in facts:
+        if each.build != build():
+            raise DeviceError(
+                f"machine {each.name} has coexec {each.build}, this one {build()}; install the "
+                f"same on all"
+            )
+    probe = models.of(sample(graph))
+    by_host: dict[str, list[Facts]] = {}
+    for each in facts:
+        by_host.setdefault(each.host, []).append(each)
+
+    async def speeds(hosted: list[Facts]) -> dict[str, float]:
+        return {each.name: await _flops_per_s(handles[each.name], probe, stated(each))
+                for each in hosted}  # fmt: skip
+
+    found: dict[str, float] = {}
+    for part in await asyncio.gather(*map(speeds, by_host.values())):
+        found |= part
+    ports = await _ports(facts, handles, stated, others)
+    return [Member(f.name, handles[f.name], f, found[f.name], *ports[f.name]) for f in facts]
+
+
+def sample(graph: Graph) -> Strip:
+    """Some whole tasks of a model, spread over it, each by itself: enough to tell how fast a
+    machine computes models like it."""
+    heavy = [task for task in graph.tasks if task.macs]
+    tasks = heavy or list(graph.tasks)
+    count = max(1, min(len(tasks), len(tasks) * _SAMPLE_MACS // max(1, graph.macs)))
+    chosen = [tasks[(2 * index + 1) * len(tasks) // (2 * count)] for index in range(count)]
+    reads: dict[str, Any] = {}
+    writes: dict[str, Any] = {}
+    for task in chosen:
+        reads |= {name: graph.tensors[name].whole for name in task.inputs}
+        writes |= {name: graph.tensors[name].whole for name in task.outputs}
+    own = {name: region for name, region in reads.items() if name not in writes}
+    macs = sum(task.macs for task in chosen)
+    pieces = tuple(graph.whole_piece(task) for task in chosen)
+    return Strip(pieces, tuple(own.items()), tuple(writes.items()), macs)
+
+
+async def _flops_per_s(
+    handle: MachineHandle, probe: ShareModel, stated: Mapping[str, float]
+) -> float:
+    if "flops_per_s" in stated:
+        return stated["flops_per_s"]
+    seconds: float = await handle.call("measure", probe, _REPEATS)
+    return FLOPS_PER_MAC * max(1, probe.macs) / seconds
+
+
+async def _ports(
+    facts: list[Facts],
+    handles: Mapping[str, MachineHandle],
+    stated: Callable[[Facts], Mapping[str, float]],
+    others: Mapping[str, Member],
+) -> dict[str, _Port]:
+    """By new machine, its port: the most that a link to a neighbour carries, all machines in a
+    ring, and the least latency."""
+    given = {f.name: stated(f).get("bandwidth_bytes_per_s") for f in facts}
+    unknown = {name for name, speed in given.items() if speed is None}
+    everyone = {name: member.handle for name, member in others.items()} | dict(handles)
+    names = list(everyone)
+    links: dict[str, list[_Port]] = {name: [] for name in given}
+    for a, b in zip(names, (*names[1:], names[0]), strict=True):
+        if a != b and unknown & {a, b}:
+            port = await _port(everyone[a], everyone[b])
+            for name in unknown & {a, b}:
+                links[name].append(port)
+    return {
+        name: _Port(
+            given[name] or max((port.bytes_per_s for port in found), default=_ALONE),
+            min((port.latency_s for port in found), default=0.0),
+        )
+        for name, found in links.items()
+    }
+
+
+async def _port(source: MachineHandle, target: MachineHandle) -> _Port:
+    """From messages of two sizes: bandwidth is the difference quotient, as in PICO, and latency
+    what the smaller one takes beside its bytes."""
+    seconds = []
+    for size in (_SMALL_BYTES, _LARGE_BYTES):
+        seconds.append(median(await source.call("measure_link", target, size, _REPEATS)))
+    small_s, large_s = seconds
+    speed = (_LARGE_BYTES - _SMALL_BYTES) / max(large_s - small_s, 1e-9)
+    return _Port(min(_FASTEST, speed), max(0.0, small_s - _SMALL_BYTES / speed))

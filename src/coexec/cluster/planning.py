@@ -1,0 +1,139 @@
+"""Which pipeline a cluster runs: plans for the machines there are, judged by the simulator."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coexec.costs.capacity import Capacity, CapacityCosts
+from coexec.errors import InfeasibleError
+from coexec.ir.graph import Graph
+from coexec.pipelines import PIPELINES
+from coexec.plans.pipeline.plan import PipelinePlan
+from coexec.solvers.stages.problem import PipelineProblem
+from coexec.system.hardware import System
+from coexec.system.network import Network, connected, machine
+from coexec.timing.pipeline import PipelineRun, simulate_pipeline
+
+__all__ = ["KnownMachine", "Planned", "Planning", "response_s"]
+
+_FRAMES_PER_STAGE = 4
+"""Of a simulation, and a few more: enough for a steady period."""
+_SLOW_PORT = 0.5
+"""A machine whose port has less than this share of the best one's may be better left out."""
+
+
+@dataclass(frozen=True)
+class KnownMachine:
+    """What is known of a machine."""
+
+    name: str
+    capacity: Capacity
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    """Of a message, besides its bytes."""
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and what the simulator says of it."""
+
+    plan: PipelinePlan
+    period_s: float
+    """Seconds from one answer to the next, while frames wait at the door."""
+    latency_s: float
+    """Of a frame that is alone."""
+    utilisation: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def credits(self) -> int:
+        """Frames to have inside: each machine has one to compute and one to receive, and no frame
+        waits long."""
+        if self.plan.at_once is not None:
+            return self.plan.at_once
+        return 2 * len(self.plan.stages) + 1
+
+
+class Planning:
+    """Plans for one model; what is known of the model alone is worked out once."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        planner: str,
+        options: Mapping[str, Any],
+        network: Network = "ports",
+        latency_s: float | None = None,
+    ) -> None:
+        """
+        Args:
+            latency_s: of every message, besides its bytes; None: that of the slowest machine.
+
+        Raises:
+            UsageError: there is no such planner.
+        """
+        self.graph, self.network, self.latency_s = graph, network, latency_s
+        self.planner, self._options = PIPELINES[planner], dict(options)
+        self._problem: PipelineProblem | None = None
+
+    def plan(self, machines: Sequence[KnownMachine], quick: bool = False) -> Planned:
+        """The best of what the planner finds for all machines, and for those with fast ports.
+
+        Args:
+            quick: leave out what takes seconds.
+
+        Raises:
+            InfeasibleError: the machines cannot hold the model.
+        """
+        best_port = max(known.bandwidth_bytes_per_s for known in machines)
+        fast = [m for m in machines if m.bandwidth_bytes_per_s >= _SLOW_PORT * best_port]
+        found: list[Planned] = []
+        refusal: InfeasibleError | None = None
+        for chosen in (machines, fast) if len(fast) < len(machines) else (machines,):
+            try:
+                plan = self._plan(chosen, quick)
+            except InfeasibleError as error:
+                refusal = error
+                continue
+            found.append(self.judged(plan, machines))
+        if not found:
+            assert refusal is not None
+            raise refusal
+        return min(found, key=lambda planned: planned.period_s)
+
+    def judged(self, plan: PipelinePlan, machines: Sequence[KnownMachine]) -> Planned:
+        """What the simulator says of a plan on these machines."""
+        costs, system = self._described(machines)
+        frames = _FRAMES_PER_STAGE * len(plan.stages) + 8
+        run: PipelineRun = simulate_pipeline(
+            plan, self.graph, costs, system, frames, credits=Planned(plan, 0, 0).credits
+        )
+        shares = {name: run.utilisation(name) for name in plan.machines}
+        return Planned(plan, run.period_s, run.latency_s, shares)
+
+    def _plan(self, machines: Sequence[KnownMachine], quick: bool) -> PipelinePlan:
+        costs, system = self._described(machines)
+        if self._problem is None:
+            self._problem = PipelineProblem(self.graph, costs, system)
+        options = dict(self._options)
+        if "rebalance" in self.planner.options and "rebalance" not in options:
+            options["rebalance"] = "shares" if quick or len(machines) == 1 else "stages"
+        return self.planner.plan(self._problem.on(costs, system), **options)
+
+    def _described(self, machines: Sequence[KnownMachine]) -> tuple[CapacityCosts, System]:
+        costs = CapacityCosts({known.name: known.capacity for known in machines})
+        ports = {known.name: known.bandwidth_bytes_per_s for known in machines}
+        devices = [machine(known.name, known.memory_bytes) for known in machines]
+        latency_s = max(known.latency_s for known in machines)
+        if self.latency_s is not None:
+            latency_s = self.latency_s
+        return costs, connected(devices, ports, self.network, latency_s)
+
+
+def response_s(planned: Planned, rate_per_s: float) -> float:
+    """Mean seconds from a frame's arrival to its answer, if frames come independently at a rate:
+    an M/D/1 queue before the pipeline, as in PICO's conference version."""
+    load = rate_per_s * planned.period_s
+    if load >= 1:
+        return float("inf")
+    return planned.latency_s + load * planned.period_s / (2 * (1 - load))

@@ -1,0 +1,139 @@
+"""Machines that are Ray's actors: the only module that talks to Ray.
+
+One actor a machine, placed on its node, without retries: the conductor knows better what to send
+again. See https://docs.ray.io/en/latest/ray-core/actors.html.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from coexec.cluster.build import build
+from coexec.cluster.handles import MachineLostError
+from coexec.cluster.machine import Machine, MachineOptions
+from coexec.cluster.nodes import BUILD, MACHINE
+from coexec.errors import DeviceError, first_line
+
+__all__ = ["Connection", "RayTeam"]
+
+_log = logging.getLogger("coexec.cluster")
+_MOST_CALLS = 1000
+"""Under way on one machine together."""
+_GOODBYE_S = 2.0
+"""For a machine to remove its files, before it is ended."""
+
+
+class RayNode(NamedTuple):
+    """A machine as Ray knows it."""
+
+    id: str
+    build: str
+    """Of its coexec."""
+
+
+class Connection:
+    """This process in a cluster; the node that it enters by is on this machine."""
+
+    def __init__(self, address: str) -> None:
+        """`nodes.prepare` has to come first, before this module is imported: Ray reads the token
+        while it is imported.
+
+        Raises:
+            DeviceError: the cluster cannot be reached from here.
+        """
+        try:
+            ray.init(
+                address=address, namespace="coexec", logging_level=logging.ERROR,
+                log_to_driver=False, configure_logging=False,
+            )  # fmt: skip
+        except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+            raise DeviceError(f"cannot enter the cluster at {address}: {first_line(error)}; this "
+                              f"machine has to be one of its nodes (`coexec cluster "
+                              f"join`)") from None  # fmt: skip
+
+    def machines(self) -> Mapping[str, RayNode]:
+        """Those that are alive, by name."""
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        return {
+            labels[MACHINE]: RayNode(node["NodeID"], labels.get(BUILD, ""))
+            for node in nodes
+            if node["Alive"] and MACHINE in (labels := node["Labels"])
+        }
+
+    def close(self) -> None:
+        """Leave the cluster. Actors of this process end."""
+        ray.shutdown()
+
+
+class _RayHandle:
+    """A machine that is an actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """See `MachineHandle.call`."""
+        try:
+            return await getattr(self._actor, method).remote(*args)
+        except RayTaskError as error:
+            raise error.cause from None
+        except (RayActorError, RayError) as error:
+            raise MachineLostError(first_line(error)) from None
+
+    def end(self) -> None:
+        """End the actor at once."""
+        ray.kill(self._actor, no_restart=True)
+
+
+class RayTeam:
+    """The machines of a cluster, each for one session."""
+
+    def __init__(
+        self, connection: Connection, options: Mapping[str, MachineOptions], only: bool
+    ) -> None:
+        """
+        Args:
+            options: by machine, where they are not the default.
+            only: hire only machines that ``options`` names.
+        """
+        self._connection, self._options, self._only = connection, options, only
+        self._hired: dict[str, _RayHandle] = {}
+        self._refused: set[str] = set()
+        """Nodes that cannot be hired, of which it was said why."""
+
+    async def hire(self) -> Mapping[str, _RayHandle]:
+        """See `Team.hire`."""
+        there = await asyncio.to_thread(self._connection.machines)
+        found: dict[str, _RayHandle] = {}
+        for name, node in there.items():
+            if name in self._hired or node.id in self._refused:
+                continue
+            if self._only and name not in self._options:
+                continue
+            if node.build != build():
+                self._refused.add(node.id)
+                _log.warning("machine %s has coexec %s, this one %s: it is not used; install the "
+                             "same on all", name, node.build, build())  # fmt: skip
+                continue
+            actor = ray.remote(Machine).options(
+                num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=_MOST_CALLS,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+            ).remote(name, self._options.get(name, MachineOptions()))  # fmt: skip
+            found[name] = handle = _RayHandle(actor)
+            self._hired[name] = handle
+        return found
+
+    async def dismiss(self, name: str) -> None:
+        """See `Team.dismiss`."""
+        handle = self._hired.pop(name, None)
+        if handle is None:
+            return
+        with suppress(TimeoutError, MachineLostError):
+            await asyncio.wait_for(handle.call("close"), _GOODBYE_S)
+        handle.end()

@@ -1,0 +1,223 @@
+"""A model that runs as a pipeline on the machines of a cluster."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Self
+
+from coexec.arguments import check_feeds
+from coexec.cluster.conductor import Conductor, Limits
+from coexec.cluster.door import Door
+from coexec.cluster.handles import Facts
+from coexec.cluster.planning import Planned, Planning
+from coexec.cluster.shares import ShareModels
+from coexec.cluster.team import Team
+from coexec.errors import UsageError
+from coexec.frontend.model import Model
+from coexec.ir.graph import Tensor
+from coexec.plans.pipeline.plan import PipelinePlan
+from coexec.system.network import Network
+
+__all__ = ["ClusterSession", "MachineStatus", "SessionOptions", "Status"]
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a cluster runs a model."""
+
+    planner: str = "pico"
+    """A name in `coexec.pipelines.PIPELINES`."""
+    planner_options: Mapping[str, Any] | None = None
+    credits: int | None = None
+    """The most frames inside; None: twice the stages, and one."""
+    deadline_s: float = 60.0
+    """From a frame's admission to its answer; after it, the frame has failed."""
+    network: Network = "ports"
+    latency_s: float | None = None
+    """Of a message, besides its bytes; None: measured."""
+
+
+@dataclass(frozen=True)
+class MachineStatus:
+    """A machine of a session."""
+
+    name: str
+    host: str
+    stages: tuple[int, ...]
+    """Of the plan that it has a part of, by index."""
+    flops_per_s: float
+    """What it is thought to compute, by what it has computed so far."""
+    bandwidth_bytes_per_s: float
+    waiting: int
+    """Shares that could be computed now."""
+    inside: int
+    """Frames that it has something of."""
+    computed: int
+    """Shares, since the session began."""
+    busy_s: float
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a session does."""
+
+    machines: tuple[MachineStatus, ...]
+    answered: int
+    inside: int
+    most_inside: int
+    credits: int
+    predicted_period_s: float
+    predicted_latency_s: float
+    changes: tuple[str, ...]
+    """Why plans were made, one line each."""
+
+
+class ClusterSession:
+    """Answers frames, several at a time. May be used by several threads. Close it, or use ``with``.
+
+    A machine that dies costs time, not answers: its frames are computed again by the others.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        team: Team,
+        stated: Callable[[Facts], Mapping[str, float]],
+        options: SessionOptions,
+        limits: Limits | None = None,
+    ) -> None:
+        """Hire machines, measure them, plan, and bring every machine its share.
+
+        Args:
+            stated: "flops_per_s" and "bandwidth_bytes_per_s" of a machine, as far as they are known
+                and need not be measured.
+
+        Raises:
+            CoexecError: there is no machine, or they cannot run the model.
+        """
+        if not model.graph.tasks:
+            raise UsageError(f"{model.graph.name} has nothing to compute; a cluster runs models "
+                             f"with at least one operator")  # fmt: skip
+        if options.credits is not None and options.credits < 1:
+            raise UsageError(f"credits are at least 1, not {options.credits}")
+        if not options.deadline_s > 0:
+            raise UsageError(f"deadline_s is above 0, not {options.deadline_s:g}")
+        self._graph, self._options = model.graph, options
+        self._wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
+        self._door = Door(options.credits or 1)
+        planning = Planning(
+            model.graph, options.planner, options.planner_options or {}, options.network,
+            options.latency_s,
+        )  # fmt: skip
+        self._conductor = Conductor(
+            team, ShareModels(model), planning, self._door, stated, limits or Limits(),
+            options.credits,
+        )  # fmt: skip
+        self._conductor.start()
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Of the model, with the shapes that frames have."""
+        return tuple(self._wanted.values())
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Of the model."""
+        return tuple(self._graph.tensors[name] for name in self._graph.outputs)
+
+    @property
+    def plan(self) -> PipelinePlan:
+        """The plan in service."""
+        return self._planned.plan
+
+    def submit(
+        self, feeds: Mapping[str, Any], *, deadline_s: float | None = None, wait: bool = False
+    ) -> "Future[dict[str, Any]]":
+        """Let a frame in; its outputs by name come with the future.
+
+        Args:
+            feeds: an array for each input of the model.
+            deadline_s: from now; None for that of the session.
+            wait: for a credit, if there is none.
+
+        Raises:
+            InputError: a name, shape or dtype that the model does not have.
+            BusyError: there is no credit.
+            ClosedError: the session is closed.
+        """
+        checked = check_feeds(self._wanted, feeds)
+        seconds = self._options.deadline_s if deadline_s is None else deadline_s
+        frame = self._door.admit(checked, time.monotonic() + seconds, wait)
+        self._conductor.admit(frame)
+        return frame.answer
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
+        """One frame: the outputs named, or all of them, in that order.
+
+        Raises:
+            UsageError: an output that the model does not have.
+            CoexecError: as `submit`, or the frame failed.
+        """
+        names = list(output_names or self._graph.outputs)
+        unknown = [name for name in names if name not in self._graph.outputs]
+        if unknown:
+            raise UsageError(f"the model has no output {unknown[0]!r}; it has "
+                             f"{', '.join(map(repr, self._graph.outputs))}")  # fmt: skip
+        found = self.submit(input_feed, wait=True).result()
+        return [found[name] for name in names]
+
+    def map(self, frames: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The outputs of frames, in their order, once each. Frames are taken from the iterable as
+        credits allow, and answers wait for whoever takes them: neither runs ahead.
+
+        Raises:
+            CoexecError: a frame failed; those behind it are not answered.
+        """
+        under_way: deque[Future[dict[str, Any]]] = deque()
+        try:
+            for feeds in frames:
+                while under_way and (under_way[0].done() or len(under_way) >= self._door.credits):
+                    yield under_way.popleft().result()
+                under_way.append(self.submit(feeds, wait=True))
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for answer in under_way:
+                answer.cancel()
+
+    def status(self) -> Status:
+        """How the session does now."""
+        planned, stages = self._planned, self.plan.stages
+        machines = tuple(
+            MachineStatus(
+                member.name, member.facts.host,
+                tuple(i for i, s in enumerate(stages) if member.name in (s.leader, *s.machines)),
+                member.flops_per_s / member.alpha, member.bandwidth_bytes_per_s, member.waiting,
+                member.inside, member.computed.count, member.computed.seconds, member.sent.amount,
+            )
+            for member in list(self._conductor.members.values())
+        )  # fmt: skip
+        door = self._door
+        return Status(
+            machines, door.answered, len(door.inside()), door.most_inside, door.credits,
+            planned.period_s, planned.latency_s, tuple(self._conductor.changes),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Give up all frames, and dismiss the machines. May be called again."""
+        self._conductor.close()
+
+    @property
+    def _planned(self) -> Planned:
+        deployed = self._conductor.deployed
+        assert deployed is not None  # the session began with one
+        return deployed.planned
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

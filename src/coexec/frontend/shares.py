@@ -1,0 +1,59 @@
+"""A strip as an ordinary ONNX model: what a machine of a pipeline runs, with no more weights than
+it needs.
+
+It is made of the model's own operators, cut as modules of plans are (`coexec.frontend.pieces`).
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from coexec.frontend.dialect import PLAIN
+from coexec.frontend.lowered import Lowered, as_it_is
+from coexec.frontend.model import Model
+from coexec.frontend.module import Module
+from coexec.frontend.parts import part_name
+from coexec.frontend.writing import Writer
+from coexec.ir.graph import Graph, Piece
+from coexec.ir.strip import Strip
+
+__all__ = ["ShareWriter"]
+
+
+class ShareWriter:
+    """Writes strips of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._graph = model.graph
+        borders = [name for task in model.graph.tasks for name in task.outputs]
+        self._plain: Lowered = as_it_is(model.source, borders)
+
+    def write(self, strip: Strip, title: str) -> Module:
+        """The strip as a module in the standard's operators. Its inputs are the strip's reads in
+        their order, its outputs its writes, both without layouts of an engine; `Tensor.name` of
+        each is `part_name` of the part. Reads that turn out not to be needed are left out.
+
+        Raises:
+            PlanError: a piece cannot be computed from what the strip reads.
+        """
+        graph = self._graph
+        writer = Writer(graph, self._plain, self._plain)
+        for name, region in strip.reads:
+            writer.read(name, region, PLAIN, part_name(name, region, PLAIN, graph))
+        needed = _needed(strip, graph)
+        for whole, pieces in groupby(strip.pieces, lambda piece: _is_whole(piece, graph)):
+            if whole:
+                writer.add_whole([graph.task[piece.task] for piece in pieces], needed)
+            else:
+                for piece in pieces:
+                    writer.add(piece)
+        return writer.module(title, [(name, region, PLAIN) for name, region in strip.writes])
+
+
+def _is_whole(piece: Piece, graph: Graph) -> bool:
+    return piece == graph.whole_piece(graph.task[piece.task])
+
+
+def _needed(strip: Strip, graph: Graph) -> Sequence[str]:
+    """Tensors that some piece reads, or that are wanted."""
+    read = (name for piece in strip.pieces for name in graph.task[piece.task].inputs)
+    return list(dict.fromkeys((*read, *(name for name, _ in strip.writes))))
