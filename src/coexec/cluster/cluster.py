@@ -13,7 +13,7 @@ from coexec.arguments import check_model, check_shapes
 from coexec.cache import Cache
 from coexec.cluster.machine import MachineOptions
 from coexec.cluster.nodes import NodeProcess, join, known_nodes, prepare, start_head
-from coexec.cluster.session import ClusterSession, SessionOptions
+from coexec.cluster.session import ClusterSession, PipelineOptions
 from coexec.cluster.settings import ClusterSettings, read_settings
 from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
@@ -98,7 +98,7 @@ class Cluster:
             check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
         )
         settings = self._settings
-        options = SessionOptions(
+        options = PipelineOptions(
             planner, planner_options, credits, deadline_s, settings.network, settings.latency_s
         )
         from coexec.cluster.ray_team import RayTeam

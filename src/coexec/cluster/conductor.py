@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coexec.cluster.door import Door, Frame
-from coexec.cluster.handles import Answer, Facts, Failure, MachineLostError, News, Unreached
-from coexec.cluster.jobs import FRAME, Job, jobs_of
+from coexec.cluster.handles import Answer, Failure, MachineFacts, MachineLostError, News, Unreached
+from coexec.cluster.jobs import FRAME, MachineJob, jobs_of
 from coexec.cluster.measuring import measured_members
 from coexec.cluster.planning import Planned, Planning
 from coexec.cluster.shares import ShareModels
@@ -68,7 +68,7 @@ class _Deployment:
 
     epoch: int
     planned: Planned
-    jobs: Mapping[str, Job]
+    jobs: Mapping[str, MachineJob]
     sent: set[int] = field(default_factory=set)
     """Numbers of frames that went in by this epoch."""
     progress_s: float = 0.0
@@ -88,7 +88,7 @@ class Conductor:
         models: ShareModels,
         planning: Planning,
         door: Door,
-        stated: Callable[[Facts], Mapping[str, float]],
+        stated: Callable[[MachineFacts], Mapping[str, float]],
         limits: Limits,
         credits: int | None,
     ) -> None:
@@ -239,7 +239,7 @@ class Conductor:
         await asyncio.wait_for(asyncio.gather(*map(bring, jobs)), self._limits.deploy_s)
         return _Deployment(self._epochs, planned, jobs, progress_s=time.monotonic())
 
-    def _slowest_message_s(self, jobs: Mapping[str, Job]) -> float:
+    def _slowest_message_s(self, jobs: Mapping[str, MachineJob]) -> float:
         """Four times what the largest message of a plan takes, as others may be under way."""
         longest = 0.0
         for name, job in jobs.items():

@@ -6,8 +6,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Answer", "Event", "Facts", "Failure", "MachineHandle", "MachineLostError", "News",
-           "Spent", "Unreached"]  # fmt: skip
+__all__ = [
+    "Answer",
+    "Event",
+    "Failure",
+    "MachineFacts",
+    "MachineHandle",
+    "MachineLostError",
+    "News",
+    "Spent",
+    "Unreached",
+]  # fmt: skip
 
 
 class MachineLostError(Exception):
@@ -28,7 +37,7 @@ class MachineHandle(Protocol):
 
 
 @dataclass(frozen=True)
-class Facts:
+class MachineFacts:
     """What a machine says of itself."""
 
     name: str

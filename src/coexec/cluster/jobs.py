@@ -14,7 +14,7 @@ from coexec.plans.pipeline.flow import Action, Computation, actions
 from coexec.plans.pipeline.plan import PipelinePlan, boundary
 from coexec.plans.schedule import Part
 
-__all__ = ["FRAME", "Compute", "Job", "Send", "ShareKey", "Step", "jobs_of"]
+__all__ = ["FRAME", "Compute", "MachineJob", "Send", "ShareKey", "Step", "jobs_of"]
 
 FRAME = -1
 """The step that brings a frame to the machines that begin with it."""
@@ -51,7 +51,7 @@ Step = Compute | Send
 
 
 @dataclass(frozen=True)
-class Job:
+class MachineJob:
     """All that one machine does with each frame."""
 
     machine: str
@@ -63,7 +63,9 @@ class Job:
     answers_after: tuple[int, ...] = ()
 
 
-def jobs_of(plan: PipelinePlan, graph: Graph) -> tuple[Mapping[str, Job], Mapping[ShareKey, Strip]]:
+def jobs_of(
+    plan: PipelinePlan, graph: Graph
+) -> tuple[Mapping[str, MachineJob], Mapping[ShareKey, Strip]]:
     """By machine, its job; and by share, what it computes.
 
     A machine whose first steps wait for nothing gets the frame: the first leader with the inputs of
@@ -90,7 +92,7 @@ def jobs_of(plan: PipelinePlan, graph: Graph) -> tuple[Mapping[str, Job], Mappin
     names = boundary(graph, plan.stages, len(plan.stages))
     outputs = tuple((name, graph.tensors[name].whole) for name in names)
     return {
-        name: Job(name, tuple(steps[name]), receives[name],
+        name: MachineJob(name, tuple(steps[name]), receives[name],
                   outputs if name == last else (), _all(flow, last) if name == last else ())
         for name in plan.machines
     }, strips  # fmt: skip

@@ -18,8 +18,8 @@ from coexec.cluster.build import build
 from coexec.cluster.handles import (
     Answer,
     Event,
-    Facts,
     Failure,
+    MachineFacts,
     MachineHandle,
     MachineLostError,
     News,
@@ -27,7 +27,7 @@ from coexec.cluster.handles import (
     Unreached,
     nothing,
 )
-from coexec.cluster.jobs import Compute, Job, Send, ShareKey
+from coexec.cluster.jobs import Compute, MachineJob, Send, ShareKey
 from coexec.cluster.parts import FrameParts
 from coexec.cluster.shares import OpenShares, ShareModel
 from coexec.costs.capacity import FLOPS_PER_MAC
@@ -53,7 +53,7 @@ class MachineOptions:
 
 
 @dataclass
-class _Frame:
+class _FrameState:
     """What there is of a frame, and which steps wait for what."""
 
     number: int
@@ -68,23 +68,23 @@ class _Frame:
 class _Epoch:
     """A job, and the frames that are under way by it."""
 
-    def __init__(self, number: int, job: Job, peers: Mapping[str, MachineHandle]) -> None:
+    def __init__(self, number: int, job: MachineJob, peers: Mapping[str, MachineHandle]) -> None:
         self.number, self.job, self.peers = number, job, peers
         self.steps = {step.step: step for step in job.steps}
         self.followers: dict[int, list[int]] = {}
         for step in job.steps:
             for before in step.after:
                 self.followers.setdefault(before, []).append(step.step)
-        self.frames: dict[int, _Frame] = {}
+        self.frames: dict[int, _FrameState] = {}
         self.failed: set[int] = set()
 
-    def frame(self, number: int) -> _Frame:
+    def frame(self, number: int) -> _FrameState:
         """That of a number, as nobody has heard of it before if so."""
         found = self.frames.get(number)
         if found is None:
             missing = {step.step: len(step.after) for step in self.job.steps}
             left = len(self.job.steps) + len(self.job.receives) + bool(self.job.answers_after)
-            found = self.frames[number] = _Frame(number, FrameParts(), missing, left)
+            found = self.frames[number] = _FrameState(number, FrameParts(), missing, left)
         return found
 
 
@@ -113,11 +113,11 @@ class Machine:
 
     # Before frames come
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> MachineFacts:
         """What this machine is."""
         cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Facts(self.name, build(), platform.node(), os.getpid(), cores, memory)
+        return MachineFacts(self.name, build(), platform.node(), os.getpid(), cores, memory)
 
     async def lacks(self, digests: Sequence[str]) -> list[str]:
         """Those of some weights that were not kept yet."""
@@ -134,7 +134,7 @@ class Machine:
     async def deploy(
         self,
         epoch: int,
-        job: Job,
+        job: MachineJob,
         models: Mapping[ShareKey, ShareModel],
         peers: Mapping[str, MachineHandle],
         message_limit_s: float,
@@ -219,7 +219,7 @@ class Machine:
         self._spans = [] if on else None
         return time.perf_counter()
 
-    def _ended(self, epoch: _Epoch, state: _Frame, step: int) -> None:
+    def _ended(self, epoch: _Epoch, state: _FrameState, step: int) -> None:
         """Start what waited for a step only."""
         state.done.add(step)
         state.left -= 1
@@ -237,7 +237,7 @@ class Machine:
         if state.left == 0:
             epoch.frames.pop(state.number, None)
 
-    def _answer(self, epoch: _Epoch, state: _Frame) -> None:
+    def _answer(self, epoch: _Epoch, state: _FrameState) -> None:
         outputs = {name: state.parts.get(name, region) for name, region in epoch.job.outputs}
         state.left -= 1
         self._tell(Answer(epoch.number, state.number, outputs))
@@ -257,7 +257,7 @@ class Machine:
             except Exception as error:
                 self._fail(epoch, frame, error)
 
-    async def _compute(self, epoch: _Epoch, state: _Frame, step: Compute) -> None:
+    async def _compute(self, epoch: _Epoch, state: _FrameState, step: Compute) -> None:
         start = time.perf_counter()
         run = self._shares.run
         arrays = await self._in(self._thread, run, epoch.number, step, state.parts)
@@ -271,7 +271,7 @@ class Machine:
         state.parts.put(step.writes, arrays)
         self._ended(epoch, state, step.step)
 
-    async def _send(self, epoch: _Epoch, state: _Frame, step: Send) -> None:
+    async def _send(self, epoch: _Epoch, state: _FrameState, step: Send) -> None:
         start = time.perf_counter()
         try:
             arrays = [state.parts.get(name, region) for name, region in step.parts]

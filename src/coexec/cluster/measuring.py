@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from coexec.cluster.build import build
-from coexec.cluster.handles import Facts, MachineHandle
+from coexec.cluster.handles import MachineFacts, MachineHandle
 from coexec.cluster.shares import ShareModel, ShareModels
 from coexec.cluster.team import Member
 from coexec.costs.capacity import FLOPS_PER_MAC
@@ -37,7 +37,7 @@ async def measured_members(
     handles: Mapping[str, MachineHandle],
     graph: Graph,
     models: ShareModels,
-    stated: Callable[[Facts], Mapping[str, float]],
+    stated: Callable[[MachineFacts], Mapping[str, float]],
     others: Mapping[str, Member],
 ) -> list[Member]:
     """What new machines can do.
@@ -52,7 +52,7 @@ async def measured_members(
         DeviceError: one runs another coexec.
         MachineLostError: one was lost meanwhile.
     """
-    facts: list[Facts] = await asyncio.gather(*(h.call("facts") for h in handles.values()))
+    facts: list[MachineFacts] = await asyncio.gather(*(h.call("facts") for h in handles.values()))
     for each in facts:
         if each.build != build():
             raise DeviceError(
@@ -60,11 +60,11 @@ async def measured_members(
                 f"same on all"
             )
     probe = models.of(sample(graph))
-    by_host: dict[str, list[Facts]] = {}
+    by_host: dict[str, list[MachineFacts]] = {}
     for each in facts:
         by_host.setdefault(each.host, []).append(each)
 
-    async def speeds(hosted: list[Facts]) -> dict[str, float]:
+    async def speeds(hosted: list[MachineFacts]) -> dict[str, float]:
         return {each.name: await _flops_per_s(handles[each.name], probe, stated(each))
                 for each in hosted}  # fmt: skip
 
@@ -103,9 +103,9 @@ async def _flops_per_s(
 
 
 async def _ports(
-    facts: list[Facts],
+    facts: list[MachineFacts],
     handles: Mapping[str, MachineHandle],
-    stated: Callable[[Facts], Mapping[str, float]],
+    stated: Callable[[MachineFacts], Mapping[str, float]],
     others: Mapping[str, Member],
 ) -> dict[str, _Port]:
     """By new machine, its port: the most that a link to a neighbour carries, all machines in a

@@ -27,8 +27,21 @@ import platformdirs
 from coexec.cluster.build import build
 from coexec.errors import DeviceError, UsageError, first_line
 
-__all__ = ["BUILD", "MACHINE", "PORT", "Node", "NodeProcess", "Socket", "join", "known_nodes",
-           "prepare", "sockets", "start_head", "stop", "token_file"]  # fmt: skip
+__all__ = [
+    "BUILD",
+    "MACHINE",
+    "PORT",
+    "NodeProcess",
+    "Socket",
+    "StartedNode",
+    "join",
+    "known_nodes",
+    "prepare",
+    "sockets",
+    "start_head",
+    "stop",
+    "token_file",
+]  # fmt: skip
 
 PORT = 6380
 """Of a head, unless another is said."""
@@ -47,7 +60,7 @@ _MOST_STORE_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Node:
+class StartedNode:
     """A node that was started on this machine."""
 
     name: str
@@ -69,7 +82,7 @@ class Socket(NamedTuple):
 class NodeProcess:
     """A node as long as this object is not stopped."""
 
-    def __init__(self, node: Node, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    def __init__(self, node: StartedNode, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.node, self.process, self.log = node, process, log
 
     def stop(self) -> None:
@@ -156,7 +169,7 @@ def start_head(
     words += ["--node-ip-address", host] if host else []
     words += ["--temp-dir", str(folder)] if folder else []
     address = f"{host or _own_address()}:{port}"
-    return _start(Node(name, address, 0, head=True), words, _environment())
+    return _start(StartedNode(name, address, 0, head=True), words, _environment())
 
 
 def join(
@@ -186,10 +199,10 @@ def join(
                           f"(`coexec cluster status` there) and whether a firewall lets port "
                           f"{port} through") from None  # fmt: skip
     words = ["--address", address, *(["--node-ip-address", host] if host else [])]
-    return _start(Node(name, address, 0, head=False), words, surroundings, machine)
+    return _start(StartedNode(name, address, 0, head=False), words, surroundings, machine)
 
 
-def stop(name: str | None = None) -> list[Node]:
+def stop(name: str | None = None) -> list[StartedNode]:
     """End the nodes that this user has started on this machine, or the one of a name.
 
     Returns:
@@ -204,12 +217,12 @@ def stop(name: str | None = None) -> list[Node]:
     return ended
 
 
-def known_nodes() -> list[Node]:
+def known_nodes() -> list[StartedNode]:
     """The nodes that this user has started on this machine and that run."""
     found = []
     for path in sorted((_folder() / "nodes").glob("*.json")):
         try:
-            node = Node(**json.loads(path.read_text()))
+            node = StartedNode(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             node = None
         if node is not None and _is_ours(node):
@@ -236,7 +249,7 @@ def sockets() -> list[Socket]:
 
 
 def _start(
-    node: Node, words: list[str], surroundings: Mapping[str, str], machine: bool = True
+    node: StartedNode, words: list[str], surroundings: Mapping[str, str], machine: bool = True
 ) -> NodeProcess:
     """Run Ray's command, and wait until it says that it has started."""
     if any(known.name == node.name for known in known_nodes()):
@@ -261,7 +274,7 @@ def _start(
         _end(process.pid)
         process.wait()
         raise
-    noted = Node(node.name, node.address, process.pid, node.head)
+    noted = StartedNode(node.name, node.address, process.pid, node.head)
     note = _note_of(noted)
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     note.write_text(json.dumps(asdict(noted)))
@@ -308,11 +321,11 @@ def _folder() -> Path:
     return Path(platformdirs.user_state_dir("coexec")) / "cluster"
 
 
-def _note_of(node: Node) -> Path:
+def _note_of(node: StartedNode) -> Path:
     return _folder() / "nodes" / f"{node.name}.json"
 
 
-def _is_ours(node: Node) -> bool:
+def _is_ours(node: StartedNode) -> bool:
     """Whether the process is still the one that was started, not another of its number."""
     try:
         return b"ray.scripts.scripts" in Path(f"/proc/{node.process}/cmdline").read_bytes()

@@ -10,7 +10,7 @@ from typing import Any, Self
 from coexec.arguments import check_feeds
 from coexec.cluster.conductor import Conductor, Limits
 from coexec.cluster.door import Door
-from coexec.cluster.handles import Facts
+from coexec.cluster.handles import MachineFacts
 from coexec.cluster.planning import Planned, Planning
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Team
@@ -20,11 +20,11 @@ from coexec.ir.graph import Tensor
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.system.network import Network
 
-__all__ = ["ClusterSession", "MachineStatus", "SessionOptions", "Status"]
+__all__ = ["ClusterSession", "MachineStatus", "PipelineOptions", "Status"]
 
 
 @dataclass(frozen=True)
-class SessionOptions:
+class PipelineOptions:
     """How a cluster runs a model."""
 
     planner: str = "pico"
@@ -85,8 +85,8 @@ class ClusterSession:
         self,
         model: Model,
         team: Team,
-        stated: Callable[[Facts], Mapping[str, float]],
-        options: SessionOptions,
+        stated: Callable[[MachineFacts], Mapping[str, float]],
+        options: PipelineOptions,
         limits: Limits | None = None,
     ) -> None:
         """Hire machines, measure them, plan, and bring every machine its share.

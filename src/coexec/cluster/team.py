@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coexec.cluster.handles import Facts, MachineHandle, Spent
+from coexec.cluster.handles import MachineFacts, MachineHandle, Spent
 from coexec.cluster.planning import KnownMachine
 from coexec.costs.capacity import FLOPS_PER_MAC, Capacity
 
@@ -34,7 +34,7 @@ class Member:
 
     name: str
     handle: MachineHandle
-    facts: Facts
+    facts: MachineFacts
     flops_per_s: float
     bandwidth_bytes_per_s: float
     latency_s: float
