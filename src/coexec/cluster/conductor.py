@@ -37,6 +37,8 @@ from coexec.errors import (
 
 __all__ = ["Conductor", "Limits"]
 
+_PATIENCE = 5
+"""Times the latency of a frame that may pass without any answer."""
 _log = logging.getLogger("coexec.cluster")
 
 
@@ -107,6 +109,7 @@ class Conductor:
         self._epochs = 0
         self._changed_s = 0.0
         self._deploying = False
+        self._changing = asyncio.Lock()
         self._lost: dict[str, str] = {}
         """Machines that were lost and not left out yet, each with the reason."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -151,11 +154,19 @@ class Conductor:
     # Begin and end
 
     async def _begin(self) -> None:
-        await self._hire()
+        try:
+            await self._hire()
+        except MachineLostError as error:
+            raise ExecutionError(f"a machine was lost while it was measured: "
+                                 f"{first_line(error)}; try again") from None  # fmt: skip
         if not self.members:
             raise ExecutionError("the cluster has no machine; start one with `coexec cluster start`"
                                  " and others with `coexec cluster join`")  # fmt: skip
-        await self._change("the session begins", await self._planned())
+        try:
+            await self._change("the session begins", await self._planned())
+        except (MachineLostError, TimeoutError) as error:
+            raise ExecutionError(f"a machine was lost while the session began: "
+                                 f"{first_line(error)}; try again") from None  # fmt: skip
         for work in (self._watch(), self._watch_joins()):
             self._start(work)
 
@@ -193,12 +204,13 @@ class Conductor:
             CoexecError: a machine cannot run its share.
             MachineLostError: one was lost meanwhile.
         """
-        self._deploying = True
         start = time.monotonic()
-        try:
-            deployment = await self._deploy(planned)
-        finally:
-            self._deploying = False
+        async with self._changing:
+            self._deploying = True
+            try:
+                deployment = await self._deploy(planned)
+            finally:
+                self._deploying = False
         before, self.deployed = self.deployed, deployment
         self._changed_s = time.monotonic()
         self._door.limit(self._credits or planned.credits)
@@ -253,10 +265,12 @@ class Conductor:
         with suppress(MachineLostError):  # whoever listens to it says so
             await member.handle.call("drop", epoch)
 
-    async def _replan_without(self) -> None:
+    async def _recover(self) -> None:
         """Leave out what was lost, until a plan runs."""
-        while self._lost:
-            why = "; ".join(f"{name} {reason}" for name, reason in self._lost.items())
+        reasons: list[str] = []
+        while True:
+            reasons += [f"{name} {reason}" for name, reason in self._lost.items()]
+            why = "; ".join(reasons)
             for name in self._lost:
                 self.members.pop(name, None)
                 self._start(self._dismiss(name))
@@ -267,12 +281,11 @@ class Conductor:
                 return
             try:
                 await self._change(why, await self._planned(quick=True))
+                return
             except (MachineLostError, TimeoutError):
-                await asyncio.sleep(self._limits.look_s)  # who was lost, listeners say
-                if not self._lost and self.deployed is not None:
-                    continue
+                await asyncio.sleep(self._limits.look_s)  # listeners say who was lost
             except InfeasibleError as error:
-                self._door.close(ExecutionError(f"{why}; without it: {error}"))
+                self._door.close(ExecutionError(f"{why}; the others cannot run the model: {error}"))
                 return
 
     async def _dismiss(self, name: str) -> None:
@@ -343,10 +356,13 @@ class Conductor:
         for spent in news.sent.values():
             member.sent.merge(spent)
         member.waiting, member.inside = news.waiting, news.inside
+        member.computing_s = news.computing_s
         for event in news.events:
             if isinstance(event, Answer):
                 if self.deployed is not None:
                     self.deployed.progress_s = time.monotonic()
+                for each in self.members.values():
+                    each.complaints = 0
                 self._door.answer(event.frame, event.outputs)
             elif self.deployed is None or event.epoch != self.deployed.epoch:
                 continue
@@ -354,7 +370,9 @@ class Conductor:
                 self._door.fail(event.frame, ExecutionError(
                     f"frame {event.frame} failed on {event.reason}"))  # fmt: skip
             elif isinstance(event, Unreached):
-                _log.warning("%s cannot reach %s: %s", member.name, event.target, event.reason)
+                if event.target in self.members:
+                    self.members[event.target].complaints += 1
+                _log.info("%s cannot reach %s: %s", member.name, event.target, event.reason)
 
     # Looking after it all
 
@@ -363,12 +381,38 @@ class Conductor:
             await asyncio.sleep(self._limits.look_s)
             self._door.fail_late()
             try:
+                self._look_for_stuck()
                 if self._lost:
-                    await self._replan_without()
+                    await self._recover()
                 elif self._drifted():
                     await self._improve("machines are faster or slower than thought")
             except CoexecError as error:
                 self._door.close(error)
+
+    def _look_for_stuck(self) -> None:
+        """Lose who keeps frames from going on, though it can be heard: a machine that others cannot
+        reach, or that does not end what it computes."""
+        deployed, now = self.deployed, time.monotonic()
+        if deployed is None or self._deploying or not self._door.inside():
+            return
+        patience = max(2 * self._limits.silence_s, _PATIENCE * deployed.planned.latency_s)
+        if now - max(deployed.progress_s, self._changed_s) < patience:
+            return
+        members = [self.members[name] for name in deployed.machines if name in self.members]
+        blamed = max(members, key=lambda member: (member.complaints, member.computing_s))
+        if blamed.complaints:
+            self._lose(blamed, f"could not be reached by others for {patience:.1f} s")
+        elif blamed.computing_s > patience:
+            self._lose(blamed, f"has computed one share for {blamed.computing_s:.1f} s")
+        else:
+            self._start(self._again(f"no answer for {patience:.1f} s"))
+
+    async def _again(self, why: str) -> None:
+        """Send all frames anew by the same plan."""
+        deployed = self.deployed
+        if deployed is not None:
+            with suppress(MachineLostError, TimeoutError):
+                await self._change(why, deployed.planned)
 
     def _drifted(self) -> bool:
         """Whether a machine's speed is not what was thought; it is noted what it is."""

@@ -118,6 +118,8 @@ class News:
     """Computations that could start."""
     inside: int = 0
     """Frames that it has something of."""
+    computing_s: float = 0.0
+    """How long it has computed the share that it is at."""
     at_s: float = 0.0
     """On the machine's own clock."""
     spans: list[tuple[str, int, int, float, float]] = field(default_factory=list)

@@ -105,6 +105,8 @@ class Machine:
         self._events: list[Event] = []
         self._told = asyncio.Event()
         self._computed = Spent()
+        self._begun_s: float | None = None
+        """When the computation that is under way began."""
         self._sent: dict[str, Spent] = {}
         self._spans: list[tuple[str, int, int, float, float]] | None = None
         self._message_limit_s = 2.0
@@ -212,7 +214,10 @@ class Machine:
         if self._spans is not None:
             self._spans = []
         inside = sum(len(epoch.frames) for epoch in self._epochs.values())
-        return News(events, computed, sent, self._queue.qsize(), inside, time.perf_counter(), spans)
+        now = time.perf_counter()
+        computing_s = 0.0 if self._begun_s is None else now - self._begun_s
+        waiting = self._queue.qsize()
+        return News(events, computed, sent, waiting, inside, computing_s, now, spans)
 
     async def trace(self, on: bool) -> float:
         """Note what is done from now on, for `news`; the time on this machine's clock."""
@@ -256,9 +261,11 @@ class Machine:
                 await self._compute(epoch, state, compute)
             except Exception as error:
                 self._fail(epoch, frame, error)
+            finally:
+                self._begun_s = None
 
     async def _compute(self, epoch: _Epoch, state: _FrameState, step: Compute) -> None:
-        start = time.perf_counter()
+        self._begun_s = start = time.perf_counter()
         run = self._shares.run
         arrays = await self._in(self._thread, run, epoch.number, step, state.parts)
         pace = self._options.pace_flops_per_s

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coexec.costs.capacity import Capacity, CapacityCosts
-from coexec.errors import InfeasibleError
+from coexec.errors import InfeasibleError, UsageError
 from coexec.ir.graph import Graph
 from coexec.pipelines import PIPELINES
 from coexec.plans.pipeline.plan import PipelinePlan
@@ -70,8 +70,15 @@ class Planning:
             latency_s: of every message, besides its bytes; None: that of the slowest machine.
 
         Raises:
-            UsageError: there is no such planner.
+            UsageError: there is no such planner, or it has no such option.
         """
+        if planner not in PIPELINES:
+            raise UsageError(f"there is no planner {planner!r} of pipelines; there are "
+                             f"{', '.join(PIPELINES)}")  # fmt: skip
+        for option in options:
+            if option not in PIPELINES[planner].options:
+                known = ", ".join(PIPELINES[planner].options) or "none"
+                raise UsageError(f"planner {planner} has no option {option!r}; it has {known}")
         self.graph, self.network, self.latency_s = graph, network, latency_s
         self.planner, self._options = PIPELINES[planner], dict(options)
         self._problem: PipelineProblem | None = None

@@ -57,8 +57,6 @@ class ShareModels:
     def __init__(self, model: Model) -> None:
         self._graph: Graph = model.graph
         self._writer = ShareWriter(model)
-        self._digests: dict[int, str] = {}
-        """By address of a weight's memory, which stays where it is."""
         self._arrays: dict[str, Array] = {}
 
     def of(self, strip: Strip) -> ShareModel:
@@ -90,12 +88,9 @@ class ShareModels:
 
     def _digest(self, array: Array) -> str:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        address = flat.__array_interface__["data"][0]
-        known = self._digests.get(address)
-        if known is None or self._arrays[known].nbytes != flat.nbytes:
-            known = self._digests[address] = _digest(flat)
-            self._arrays[known] = flat
-        return known
+        digest = _digest(flat)
+        self._arrays.setdefault(digest, flat)
+        return digest
 
 
 def _digest(content: Array) -> str:

@@ -48,6 +48,12 @@ class Member:
     computed: Spent = field(default_factory=Spent)
     """All of them."""
     sent: Spent = field(default_factory=Spent)
+    slow_messages: Spent = field(default_factory=Spent)
+    """Messages since its port was last looked at."""
+    computing_s: float = 0.0
+    """How long it has computed the share that it is at."""
+    complaints: int = 0
+    """How many messages to it were not taken, since the last answer."""
     waiting: int = 0
     """Computations that could start."""
     inside: int = 0

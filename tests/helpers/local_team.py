@@ -1,0 +1,81 @@
+"""Machines of a cluster as objects of this process, which can be made to fail."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coexec.cluster.conductor import Limits
+from coexec.cluster.handles import MachineLostError
+from coexec.cluster.machine import Machine, MachineOptions
+from coexec.cluster.session import ClusterSession, PipelineOptions
+from coexec.engines.detect import usable_cores
+from coexec.frontend.model import Model
+
+QUICK = Limits(silence_s=1.5, message_s=0.5, look_s=0.05, join_s=0.2, rest_s=0.5)
+_FOR_EVER_S = 3600.0
+
+
+class LocalHandle:
+    """A machine of this process."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.dead = False
+        """Whoever calls it is told that it is gone."""
+        self.silent = False
+        """Whoever calls it hears nothing, as if its link was cut."""
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda method, args: None
+        """Called with each call."""
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """See `MachineHandle.call`."""
+        self.before(method, args)
+        await self._reach()
+        found = await getattr(self.machine, method)(*args)
+        await self._reach()
+        return found
+
+    async def _reach(self) -> None:
+        if self.silent:
+            await asyncio.sleep(_FOR_EVER_S)
+        if self.dead:
+            raise MachineLostError("it has died")
+
+
+class LocalTeam:
+    """The machines of one session; more may be added while it lasts."""
+
+    def __init__(self, paces_flops_per_s: Mapping[str, float]) -> None:
+        """By machine, what it computes at: all have the same core."""
+        self.paces = dict(paces_flops_per_s)
+        self.handles: dict[str, LocalHandle] = {}
+        self.dismissed: list[str] = []
+
+    async def hire(self) -> Mapping[str, LocalHandle]:
+        """See `Team.hire`."""
+        core = f"cpu:{min(usable_cores())}"
+        found = {
+            name: LocalHandle(Machine(name, MachineOptions([core], "single", pace)))
+            for name, pace in self.paces.items()
+            if name not in self.handles and name not in self.dismissed
+        }
+        self.handles |= found
+        return found
+
+    async def dismiss(self, name: str) -> None:
+        """See `Team.dismiss`."""
+        handle = self.handles.pop(name)
+        handle.dead = True
+        self.dismissed.append(name)
+        await handle.machine.close()
+
+
+def local_session(
+    model: Model, team: LocalTeam, limits: Limits = QUICK, **options: Any
+) -> ClusterSession:
+    """A session on a team, of which all is known that would be measured."""
+
+    def stated(facts: Any) -> Mapping[str, float]:
+        return {"flops_per_s": team.paces[facts.name], "bandwidth_bytes_per_s": 1e8}
+
+    return ClusterSession(model, team, stated, PipelineOptions(**options), limits)
