@@ -1,7 +1,7 @@
 """Machines of a cluster as objects of this process, which can be made to fail."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from coexec.cluster.conductor import Limits
@@ -24,12 +24,14 @@ class LocalHandle:
         """Whoever calls it is told that it is gone."""
         self.silent = False
         """Whoever calls it hears nothing, as if its link was cut."""
-        self.before: Callable[[str, tuple[Any, ...]], None] = lambda method, args: None
-        """Called with each call."""
+        self.bytes_per_s: float | None = None
+        """What its port takes in; None: without delay."""
 
     async def call(self, method: str, *args: Any) -> Any:
         """See `MachineHandle.call`."""
-        self.before(method, args)
+        if self.bytes_per_s is not None and method in ("receive", "take"):
+            arrays = args[-1] if method == "receive" else [args[0]]
+            await asyncio.sleep(sum(array.nbytes for array in arrays) / self.bytes_per_s)
         await self._reach()
         found = await getattr(self.machine, method)(*args)
         await self._reach()

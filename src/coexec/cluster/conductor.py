@@ -17,14 +17,24 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from coexec.cluster.demand import DemandWatch
+from coexec.cluster.deploying import Deployment, deploy
 from coexec.cluster.door import Door, Frame
-from coexec.cluster.handles import Answer, Failure, MachineFacts, MachineLostError, News, Unreached
-from coexec.cluster.jobs import FRAME, MachineJob, jobs_of
-from coexec.cluster.measuring import measured_members
-from coexec.cluster.planning import Planned, Planning
+from coexec.cluster.handles import (
+    Answer,
+    Failure,
+    MachineFacts,
+    MachineLostError,
+    News,
+    Spent,
+    Unreached,
+)
+from coexec.cluster.jobs import FRAME
+from coexec.cluster.measuring import measure_link, measured_members
+from coexec.cluster.planning import Planned, Planning, response_s
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Member, Team
 from coexec.errors import (
@@ -34,6 +44,7 @@ from coexec.errors import (
     InfeasibleError,
     first_line,
 )
+from coexec.units import format_bytes
 
 __all__ = ["Conductor", "Limits"]
 
@@ -64,23 +75,6 @@ class Limits:
     """For machines to receive weights and open sessions."""
 
 
-@dataclass
-class _Deployment:
-    """A plan that machines have, and how far frames are."""
-
-    epoch: int
-    planned: Planned
-    jobs: Mapping[str, MachineJob]
-    sent: set[int] = field(default_factory=set)
-    """Numbers of frames that went in by this epoch."""
-    progress_s: float = 0.0
-    """`time.monotonic` of the last answer, or of the first frame after nothing was inside."""
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        return self.planned.plan.machines
-
-
 class Conductor:
     """Start it once, then admit frames; close it at the end. Methods are for other threads."""
 
@@ -103,13 +97,15 @@ class Conductor:
         self._team, self._models, self._planning, self._door = team, models, planning, door
         self._stated, self._limits, self._credits = stated, limits, credits
         self.members: dict[str, Member] = {}
-        self.deployed: _Deployment | None = None
+        self.deployed: Deployment | None = None
         self.changes: list[str] = []
         """Why plans were made, in order, one line each."""
         self._epochs = 0
-        self._changed_s = 0.0
+        self._changed_s = self._looked_s = 0.0
+        """`time.monotonic` of the last change of plan, and of the last look for a better one."""
         self._deploying = False
         self._changing = asyncio.Lock()
+        self._demand = DemandWatch(door, limits.rest_s)
         self._lost: dict[str, str] = {}
         """Machines that were lost and not left out yet, each with the reason."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,7 +152,7 @@ class Conductor:
     async def _begin(self) -> None:
         try:
             await self._hire()
-        except MachineLostError as error:
+        except (MachineLostError, TimeoutError) as error:
             raise ExecutionError(f"a machine was lost while it was measured: "
                                  f"{first_line(error)}; try again") from None  # fmt: skip
         if not self.members:
@@ -182,9 +178,15 @@ class Conductor:
         handles = await self._team.hire()
         if not handles:
             return []
-        found = await measured_members(
+        measured = measured_members(
             handles, self._planning.graph, self._models, self._stated, self.members
         )
+        try:
+            found = await asyncio.wait_for(measured, self._limits.deploy_s)
+        except BaseException:
+            for name in handles:
+                self._start(self._team_dismisses(name))
+            raise
         for member in found:
             member.heard_s = time.monotonic()
             self.members[member.name] = member
@@ -208,11 +210,17 @@ class Conductor:
         async with self._changing:
             self._deploying = True
             try:
-                deployment = await self._deploy(planned)
+                self._epochs += 1
+                work = deploy(planned, self._epochs, self.members, self._models,
+                              self._planning.graph, self._limits.message_s)  # fmt: skip
+                deployment = await asyncio.wait_for(work, self._limits.deploy_s)
+            except KeyError as error:
+                raise MachineLostError(f"{error.args[0]} was left out") from None
             finally:
                 self._deploying = False
         before, self.deployed = self.deployed, deployment
         self._changed_s = time.monotonic()
+        self._demand.clear()
         self._door.limit(self._credits or planned.credits)
         line = (f"{why}: {len(planned.plan.stages)} stages on {', '.join(deployment.machines)}, "
                 f"period {planned.period_s * 1e3:.1f} ms predicted, "
@@ -228,39 +236,6 @@ class Conductor:
                 if name in self.members:
                     self._start(self._drop(self.members[name], before.epoch))
 
-    async def _deploy(self, planned: Planned) -> _Deployment:
-        jobs, strips = jobs_of(planned.plan, self._planning.graph)
-        models = await asyncio.to_thread(
-            lambda: {key: self._models.of(strip) for key, strip in strips.items()}
-        )
-        self._epochs += 1
-        peers = {name: self.members[name].handle for name in jobs}
-        limit_s = self._limits.message_s + self._slowest_message_s(jobs)
-
-        async def bring(name: str) -> None:
-            stages = planned.plan.stages
-            own = {key: m for key, m in models.items()
-                   if stages[key[0]].shares[key[1]].machine == name}  # fmt: skip
-            handle = self.members[name].handle
-            digests = list({digest for model in own.values() for digest in model.weights})
-            lacking = await handle.call("lacks", digests)
-            if lacking:
-                await handle.call("keep", self._models.weights(lacking))
-            await handle.call("deploy", self._epochs, jobs[name], own, peers, limit_s)
-
-        await asyncio.wait_for(asyncio.gather(*map(bring, jobs)), self._limits.deploy_s)
-        return _Deployment(self._epochs, planned, jobs, progress_s=time.monotonic())
-
-    def _slowest_message_s(self, jobs: Mapping[str, MachineJob]) -> float:
-        """Four times what the largest message of a plan takes, as others may be under way."""
-        longest = 0.0
-        for name, job in jobs.items():
-            for step in job.steps:
-                size_bytes = getattr(step, "size_bytes", 0)
-                port = self.members[name].bandwidth_bytes_per_s
-                longest = max(longest, size_bytes / port)
-        return 4 * longest
-
     async def _drop(self, member: Member, epoch: int) -> None:
         with suppress(MachineLostError):  # whoever listens to it says so
             await member.handle.call("drop", epoch)
@@ -273,7 +248,7 @@ class Conductor:
             why = "; ".join(reasons)
             for name in self._lost:
                 self.members.pop(name, None)
-                self._start(self._dismiss(name))
+                self._start(self._team_dismisses(name))
             self._lost.clear()
             if not self.members:
                 self._door.close(ClosedError(f"no machine of the cluster is left: {why}; start "
@@ -288,13 +263,18 @@ class Conductor:
                 self._door.close(ExecutionError(f"{why}; the others cannot run the model: {error}"))
                 return
 
-    async def _dismiss(self, name: str) -> None:
+    async def _team_dismisses(self, name: str) -> None:
         await self._team.dismiss(name)
+
+    @property
+    def _rested(self) -> bool:
+        """Whether the last change, and the last look for a better plan, were some time ago."""
+        return time.monotonic() - max(self._changed_s, self._looked_s) >= self._limits.rest_s
 
     async def _improve(self, why: str) -> None:
         """Change the plan if another is faster by a margin, by all that is known now."""
         deployed = self.deployed
-        if deployed is None or time.monotonic() - self._changed_s < self._limits.rest_s:
+        if deployed is None or not self._rested:
             return
         machines = [member.known for member in self.members.values()]
         now = await asyncio.to_thread(self._planning.judged, deployed.planned.plan, machines)
@@ -303,7 +283,7 @@ class Conductor:
             with suppress(MachineLostError, TimeoutError):  # whoever listens to it says so
                 await self._change(why, better)
         else:
-            self._changed_s = time.monotonic()  # nothing to gain: look again later
+            self._looked_s = time.monotonic()
 
     # Frames
 
@@ -353,8 +333,9 @@ class Conductor:
     def _hear(self, member: Member, news: News) -> None:
         for spent in (member.recent, member.computed):
             spent.merge(news.computed)
-        for spent in news.sent.values():
+        for target, spent in news.sent.items():
             member.sent.merge(spent)
+            member.messages.setdefault(target, Spent()).merge(spent)
         member.waiting, member.inside = news.waiting, news.inside
         member.computing_s = news.computing_s
         for event in news.events:
@@ -380,12 +361,14 @@ class Conductor:
         while True:
             await asyncio.sleep(self._limits.look_s)
             self._door.fail_late()
+            self._demand.look()
             try:
                 self._look_for_stuck()
                 if self._lost:
                     await self._recover()
-                elif self._drifted():
-                    await self._improve("machines are faster or slower than thought")
+                elif self._rested:
+                    await self._look_at_speeds()
+                    await self._look_at_load()
             except CoexecError as error:
                 self._door.close(error)
 
@@ -417,8 +400,6 @@ class Conductor:
     def _drifted(self) -> bool:
         """Whether a machine's speed is not what was thought; it is noted what it is."""
         found = False
-        if time.monotonic() - self._changed_s < self._limits.rest_s:
-            return False
         for member in self.members.values():
             alpha = member.observed_alpha()
             if alpha is not None:
@@ -427,13 +408,51 @@ class Conductor:
                 member.recent.clear()
         return found
 
+    async def _look_at_speeds(self) -> None:
+        if self._drifted():
+            await self._improve("machines are faster or slower than thought")
+        for source in list(self.members.values()):
+            for name in source.slow_targets():
+                target = self.members.get(name)
+                if target is not None and self.members.get(source.name) is source:
+                    await self._look_at_link(source, target)
+
+    async def _look_at_link(self, source: Member, target: Member) -> None:
+        others = [m for m in self.members.values() if m not in (source, target)]
+        with suppress(MachineLostError):
+            await measure_link(source, target, others)
+        speeds = ", ".join(
+            f"that of {m.name} {format_bytes(m.bandwidth_bytes_per_s)}" for m in (source, target)
+        )
+        await self._improve(f"messages take long; a second carries, through a port: {speeds}")
+
+    async def _look_at_load(self) -> None:
+        """With few frames, let all machines work at one; with many, let them work at several."""
+        deployed, demand = self.deployed, self._demand.demand()
+        if deployed is None or demand is None:
+            return
+        planned = deployed.planned
+        if demand.is_high(planned):
+            if planned.plan.at_once is not None:
+                await self._improve(f"{demand.rate_per_s:.1f} frames a second come")
+            return
+        machines = [member.known for member in self.members.values()]
+        found = await asyncio.to_thread(self._planning.quick_answers, machines)
+        rate = demand.rate_per_s
+        best = min(found, key=lambda each: response_s(each, rate), default=planned)
+        gain = 1 - self._limits.gain
+        if response_s(best, rate) < gain * response_s(planned, rate):
+            with suppress(MachineLostError, TimeoutError):
+                await self._change(f"only {rate:.1f} frames a second come", best)
+        self._looked_s = time.monotonic()
+
     async def _watch_joins(self) -> None:
         while True:
             await asyncio.sleep(self._limits.join_s)
             try:
                 joined = await self._hire()
                 if joined:
-                    self._changed_s = 0.0
+                    self._changed_s = self._looked_s = 0.0
                     await self._improve(f"{', '.join(joined)} joined")
             except (CoexecError, MachineLostError, TimeoutError) as error:
                 _log.warning("a machine that joined is left out: %s", first_line(error))
@@ -441,7 +460,16 @@ class Conductor:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """What nobody waits for must not fail unheard."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("the cluster's session is closed: %r", error, exc_info=error)
+            self._door.close(ExecutionError(f"the cluster's session has failed: {error!r}; make "
+                                            f"another one"))  # fmt: skip
 
 
 async def _awaited(what: Any) -> Any:

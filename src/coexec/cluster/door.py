@@ -44,6 +44,16 @@ class Door:
         """The most frames that were inside together."""
         self.answered = 0
 
+    @property
+    def admitted(self) -> int:
+        """Frames that were let in so far."""
+        return self._next
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no credit left, or the last of several."""
+        return len(self._inside) >= max(1, self._limit - 1)
+
     def admit(self, feeds: Mapping[str, Any], deadline_s: float, wait: bool = True) -> Frame:
         """Let a frame in, with the next number.
 

@@ -2,7 +2,7 @@
 tasks, bandwidths by messages of two sizes."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -15,13 +15,16 @@ from coexec.errors import DeviceError
 from coexec.ir.graph import Graph
 from coexec.ir.strip import Strip
 
-__all__ = ["measured_members", "sample"]
+__all__ = ["measure_link", "measured_members", "sample"]
 
 _SAMPLE_MACS = 200_000_000
 """Of the tasks that a capacity is told from."""
 _REPEATS = 5
-_SMALL_BYTES, _LARGE_BYTES = 200_000, 1_000_000
-"""Two messages; the difference of their times is that of the bytes between."""
+_MESSAGES = (((20_000, 100_000), 1), ((200_000, 1_000_000), _REPEATS))
+"""Bytes of two messages, the difference of whose times is that of the bytes between, and how often
+they are sent; the second two where the first two are too quick to tell."""
+_PLAIN_S = 0.05
+"""A difference that no disturbance makes."""
 _FASTEST = 1e10
 """Bytes a second: what is taken where two messages differ by less than can be measured."""
 _ALONE = 12.5e6
@@ -129,12 +132,31 @@ async def _ports(
     }
 
 
+async def measure_link(source: Member, target: Member, others: Iterable[Member]) -> None:
+    """Note what both ports of a link carry now: the one sends, the other receives. Each is measured
+    with another machine too, if there is one, to tell which of both is slow.
+
+    Raises:
+        MachineLostError: one was lost meanwhile.
+    """
+    between = await _port(source.handle, target.handle)
+    sends = receives = [between]
+    for other in [*others][:1]:
+        sends = [between, await _port(source.handle, other.handle)]
+        receives = [between, await _port(other.handle, target.handle)]
+    for member, ports in ((source, sends), (target, receives)):
+        best = max(ports, key=lambda port: port.bytes_per_s)
+        member.bandwidth_bytes_per_s, member.latency_s = best
+
+
 async def _port(source: MachineHandle, target: MachineHandle) -> _Port:
     """From messages of two sizes: bandwidth is the difference quotient, as in PICO, and latency
     what the smaller one takes beside its bytes."""
-    seconds = []
-    for size in (_SMALL_BYTES, _LARGE_BYTES):
-        seconds.append(median(await source.call("measure_link", target, size, _REPEATS)))
-    small_s, large_s = seconds
-    speed = (_LARGE_BYTES - _SMALL_BYTES) / max(large_s - small_s, 1e-9)
-    return _Port(min(_FASTEST, speed), max(0.0, small_s - _SMALL_BYTES / speed))
+    small_s, large_s, small, large = 0.0, 0.0, 0, 0
+    for (small, large), repeats in _MESSAGES:
+        small_s = median(await source.call("measure_link", target, small, repeats))
+        large_s = median(await source.call("measure_link", target, large, repeats))
+        if large_s - small_s > _PLAIN_S:
+            break
+    speed = (large - small) / max(large_s - small_s, 1e-9)
+    return _Port(min(_FASTEST, speed), max(0.0, small_s - small / speed))

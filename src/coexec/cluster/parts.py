@@ -1,5 +1,6 @@
 """The parts of tensors that a machine has of one frame: stitched and cut as they are asked for."""
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,9 +16,11 @@ __all__ = ["FrameParts"]
 
 
 class FrameParts:
-    """What there is of one frame. Parts are never changed once they are there."""
+    """What there is of one frame. Parts are never changed once they are there, and may come while
+    another thread asks for some."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._boxes: dict[str, dict[Region, Any]] = {}
 
     def put(self, parts: Iterable[Part], arrays: Iterable[Any]) -> None:
@@ -29,7 +32,8 @@ class FrameParts:
         for (name, region), array in zip(parts, arrays, strict=True):
             if isinstance(array, np.ndarray) and region.start and array.shape != region.shape:
                 raise ExecutionError(f"{name}{region} arrived with shape {list(array.shape)}")
-            self._boxes.setdefault(name, {})[region] = array
+            with self._lock:
+                self._boxes.setdefault(name, {})[region] = array
 
     def get(self, name: str, region: Region) -> Any:
         """A region of a tensor in memory of one piece: as it came if it came so, else a copy.
@@ -37,7 +41,8 @@ class FrameParts:
         Raises:
             ExecutionError: some of it is not there.
         """
-        boxes = self._boxes.get(name, {})
+        with self._lock:
+            boxes = dict(self._boxes.get(name, {}))
         if region in boxes:
             return boxes[region]
         for box, array in boxes.items():
@@ -52,5 +57,5 @@ class FrameParts:
             if common.size:
                 own = array[common.relative_to(box).slices]
                 stitched[common.relative_to(region).slices] = own
-        boxes[region] = stitched
+        self.put([(name, region)], [stitched])
         return stitched

@@ -1,6 +1,7 @@
 """Which pipeline a cluster runs: plans for the machines there are, judged by the simulator."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,10 @@ _FRAMES_PER_STAGE = 4
 """Of a simulation, and a few more: enough for a steady period."""
 _SLOW_PORT = 0.5
 """A machine whose port has less than this share of the best one's may be better left out."""
+
+
+_ONE_AT_A_TIME = ("coedge", "optimal_fused")
+"""Planners that let all machines work at one frame."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,20 @@ class Planning:
             raise refusal
         return min(found, key=lambda planned: planned.period_s)
 
+    def quick_answers(self, machines: Sequence[KnownMachine]) -> list[Planned]:
+        """Plans in which all machines work at one frame, and that of the best machine alone: for
+        few frames, which then are answered sooner than by a pipeline (PICO's one-stage mode)."""
+        found = []
+        for name in _ONE_AT_A_TIME:
+            costs, system = self._described(machines)
+            with suppress(InfeasibleError):
+                plan = PIPELINES[name].plan(self._problem_on(costs, system))
+                found.append(self.judged(plan, machines))
+        with suppress(InfeasibleError):
+            best = min(machines, key=lambda m: m.capacity.alpha / m.capacity.flops_per_s)
+            found.append(self.judged(self._plan([best], quick=True), machines))
+        return found
+
     def judged(self, plan: PipelinePlan, machines: Sequence[KnownMachine]) -> Planned:
         """What the simulator says of a plan on these machines."""
         costs, system = self._described(machines)
@@ -120,12 +139,15 @@ class Planning:
 
     def _plan(self, machines: Sequence[KnownMachine], quick: bool) -> PipelinePlan:
         costs, system = self._described(machines)
-        if self._problem is None:
-            self._problem = PipelineProblem(self.graph, costs, system)
         options = dict(self._options)
         if "rebalance" in self.planner.options and "rebalance" not in options:
             options["rebalance"] = "shares" if quick or len(machines) == 1 else "stages"
-        return self.planner.plan(self._problem.on(costs, system), **options)
+        return self.planner.plan(self._problem_on(costs, system), **options)
+
+    def _problem_on(self, costs: CapacityCosts, system: System) -> PipelineProblem:
+        if self._problem is None:
+            self._problem = PipelineProblem(self.graph, costs, system)
+        return self._problem.on(costs, system)
 
     def _described(self, machines: Sequence[KnownMachine]) -> tuple[CapacityCosts, System]:
         costs = CapacityCosts({known.name: known.capacity for known in machines})

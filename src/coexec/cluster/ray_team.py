@@ -6,6 +6,7 @@ again. See https://docs.ray.io/en/latest/ray-core/actors.html.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ __all__ = ["Connection", "RayTeam"]
 _log = logging.getLogger("coexec.cluster")
 _MOST_CALLS = 1000
 """Under way on one machine together."""
+_MOST_REST_S = 60.0
 _GOODBYE_S = 2.0
 """For a machine to remove its files, before it is ended."""
 
@@ -104,6 +106,9 @@ class RayTeam:
         """
         self._connection, self._options, self._only = connection, options, only
         self._hired: dict[str, _RayHandle] = {}
+        self._resting: dict[str, tuple[float, float]] = {}
+        """By name of a machine that was dismissed, until when, and for how long, it is not hired
+        again: one that fails each time is asked ever more rarely."""
         self._refused: set[str] = set()
         """Nodes that cannot be hired, of which it was said why."""
 
@@ -113,6 +118,8 @@ class RayTeam:
         found: dict[str, _RayHandle] = {}
         for name, node in there.items():
             if name in self._hired or node.id in self._refused:
+                continue
+            if self._resting.get(name, (0.0, 0.0))[0] > time.monotonic():
                 continue
             if self._only and name not in self._options:
                 continue
@@ -134,6 +141,8 @@ class RayTeam:
         handle = self._hired.pop(name, None)
         if handle is None:
             return
+        rest_s = min(_MOST_REST_S, 2 * self._resting.get(name, (0.0, 1.0))[1])
+        self._resting[name] = time.monotonic() + rest_s, rest_s
         with suppress(TimeoutError, MachineLostError):
             await asyncio.wait_for(handle.call("close"), _GOODBYE_S)
         handle.end()

@@ -111,7 +111,10 @@ class OpenShares:
         self, devices: Sequence[str] | None, planner: str, cache: str | None, cleanup: ExitStack
     ) -> None:
         """``cleanup`` removes all files at its end."""
-        self._open = partial(InferenceSession, devices=devices, planner=planner, cache=cache)
+        # Frames do not wait for plans: ONNX Runtime's own session answers until there is one.
+        self._open = partial(
+            InferenceSession, devices=devices, planner=planner, cache=cache, background=True
+        )
         self._folder: Path = cleanup.enter_context(private_folder())
         self._kept: set[str] = set()
         self._sessions: dict[str, InferenceSession] = {}

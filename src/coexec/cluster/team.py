@@ -13,7 +13,10 @@ __all__ = ["Member", "Team"]
 _ENOUGH_S = 1.0
 """Computing that a machine's speed is told from."""
 _ENOUGH = 5
-"""Computations of it."""
+"""Computations or messages of it."""
+_SLOWER, _SLOW_S = 3.0, 0.02
+"""Messages that take so many times longer than thought, and so long, make a port suspect: in
+between they wait for each other."""
 
 
 class Team(Protocol):
@@ -48,8 +51,8 @@ class Member:
     computed: Spent = field(default_factory=Spent)
     """All of them."""
     sent: Spent = field(default_factory=Spent)
-    slow_messages: Spent = field(default_factory=Spent)
-    """Messages since its port was last looked at."""
+    messages: dict[str, Spent] = field(default_factory=dict)
+    """By target, those that it has sent since links were last looked at."""
     computing_s: float = 0.0
     """How long it has computed the share that it is at."""
     complaints: int = 0
@@ -66,6 +69,18 @@ class Member:
         return KnownMachine(
             self.name, capacity, self.bandwidth_bytes_per_s, self.latency_s, self.facts.memory_bytes
         )
+
+    def slow_targets(self) -> list[str]:
+        """Machines to which its messages took much longer of late than its port would. Messages
+        that were enough to tell are forgotten."""
+        enough = [name for name, spent in self.messages.items() if spent.count >= _ENOUGH]
+        found = []
+        for name in enough:
+            spent = self.messages.pop(name)
+            thought_s = spent.count * self.latency_s + spent.amount / self.bandwidth_bytes_per_s
+            if spent.seconds > max(_SLOWER * thought_s, _SLOW_S * spent.count):
+                found.append(name)
+        return found
 
     def observed_alpha(self) -> float | None:
         """Its `alpha` by what it has computed of late; None if that is too little to tell."""
