@@ -101,9 +101,13 @@ def remove(tag: Tag) -> None:
             command("ip", "netns", "delete", place.name)
         # What was about to enter a namespace when the others ended. No more can: it has no name.
         end_processes(inside)
-        cpu_quota.remove(tag.group, tag.folder)
-        if tag.folder.exists():
-            shutil.rmtree(tag.folder)
+        try:
+            cpu_quota.remove(tag.group, tag.folder)
+            if tag.folder.exists():
+                shutil.rmtree(tag.folder)
+        except OSError as error:
+            raise ExecutionError(f"test bed {tag} is not gone yet: {error}; `testbed.py down` "
+                                 f"tries again") from error  # fmt: skip
 
 
 def end_processes(namespaces: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from host_commands import command
 
 from coexec.errors import ExecutionError, UsageError
 
-__all__ = ["groups", "limit", "remove", "why_not"]
+__all__ = ["groups", "limit", "remove"]
 
 _SHORTEST_QUOTA_US = 1000
 """Linux accepts no shorter one."""
@@ -51,15 +51,6 @@ def limit(name: str, cores: float, pids: Iterable[int], folder: Path) -> Path:
     return group / "cgroup.procs"
 
 
-def why_not(folder: Path) -> str:
-    """Why no CPU quota can be set; empty if one can. ``folder`` as for `limit`."""
-    try:
-        _controller(folder)
-    except ExecutionError as error:
-        return str(error)
-    return ""
-
-
 def groups(prefix: str) -> list[str]:
     """Names of the control groups that begin with ``prefix``."""
     place = _mounted()
@@ -67,8 +58,11 @@ def groups(prefix: str) -> list[str]:
 
 
 def remove(prefix: str, folder: Path) -> None:
-    """Remove the groups that begin with ``prefix``, and the mount in ``folder``. Their processes
-    have ended."""
+    """Remove the groups that begin with ``prefix``, whose processes have ended, and the mount.
+
+    Raises:
+        OSError: a group has processes.
+    """
     place = _mounted()
     if place is None:
         return

@@ -30,7 +30,9 @@ def signals_wait() -> Iterator[None]:
     def note(number: int, _: FrameType | None) -> None:
         came.append(number)
 
-    before = {which: signal.signal(which, note) for which in _ENDING}
+    # None is a handler that is not Python's, and could not be put back.
+    ours = [which for which in _ENDING if signal.getsignal(which) is not None]
+    before = {which: signal.signal(which, note) for which in ours}
     try:
         yield
     finally:
@@ -56,7 +58,7 @@ def command(*words: str) -> str:
         except FileNotFoundError:
             raise ExecutionError(
                 f"the test bed needs the command {words[0]!r}, which is not installed; on Debian: "
-                f"apt-get install iproute2"
+                f"apt-get install iproute2 mount"
             ) from None
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"

@@ -1,6 +1,6 @@
 """What a message costs by a call of a Ray actor, beside the bare wire.
 
-    python benchmarks/testbed/ray_links.py                          # ten minutes
+    python benchmarks/testbed/ray_links.py                          # seven minutes
     python benchmarks/testbed/ray_links.py --settings default inline --sizes 200000 1500000
     python benchmarks/testbed/ray_links.py --medium shared --json
 
@@ -24,19 +24,25 @@ from bed_probe import why_not
 from coexec.errors import CoexecError, ExecutionError
 
 SIZES = (8, 10_000, 60_000, 100_000, 110_000, 200_000, 500_000, 1_500_000, 4_000_000)
-INLINE = {"RAY_max_direct_call_object_size": str(8 << 20)}
-"""Messages below this size travel in the call itself, others by the object stores of both nodes."""
+INLINE = {
+    "RAY_max_direct_call_object_size": str(64 << 20),
+    "RAY_task_rpc_inlined_bytes_limit": str(128 << 20),
+}
+"""Messages up to the first size (by default 100 KiB) travel in the call itself, larger ones by the
+object stores of both nodes. The second (by default 10 MiB) is for all messages of a call together.
+"""
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "default": {},
     "inline": INLINE,
-    "inline, not nice": {**INLINE, "RAY_worker_niceness": "0"},
-    "inline, no reports": {
+    "inline-2m": {"RAY_max_direct_call_object_size": str(2 << 20)},
+    "inline-not-nice": {**INLINE, "RAY_worker_niceness": "0"},
+    "inline-no-reports": {
         **INLINE,
         "RAY_task_events_report_interval_ms": "0",
         "RAY_enable_metrics_collection": "0",
     },
-    "chunks of 64 KiB": {"RAY_object_manager_default_chunk_size": str(64 << 10)},
-    "chunks of 512 KiB": {"RAY_object_manager_default_chunk_size": str(512 << 10)},
+    "chunks-64k": {"RAY_object_manager_default_chunk_size": str(64 << 10)},
+    "chunks-512k": {"RAY_object_manager_default_chunk_size": str(512 << 10)},
     "store": {"RAY_max_direct_call_object_size": "0"},
 }
 """Environment variables of all Ray processes."""

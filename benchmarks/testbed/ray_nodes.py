@@ -5,7 +5,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,22 +101,25 @@ def _wait(
 ) -> None:
     """Until ``child`` succeeds. No node may end meanwhile."""
     while (code := child.poll()) is None:
-        ended = [name for name, node in nodes.items() if node.poll() is not None]
+        ended = {name: node.returncode for name, node in nodes.items() if node.poll() is not None}
         if ended or time.monotonic() > end_s:
             child.kill()
-            raise _failure(bed, ended or list(nodes))
+            child.communicate()
+            raise _failure(bed, nodes, ended)
         time.sleep(0.05)
     child.communicate()
     if code:
-        raise _failure(bed, list(nodes))
+        raise _failure(bed, nodes, {})
 
 
-def _failure(bed: "Testbed", machines: list[str]) -> ExecutionError:
+def _failure(bed: "Testbed", nodes: Iterable[str], ended: Mapping[str, int]) -> ExecutionError:
+    """What the nodes said that ended, by their exit codes; if none did, what all said."""
+    machines = list(ended or nodes)
+    how = ", ".join(f"with code {code} on {name}" for name, code in ended.items())
+    what = f"a node ended {how}" if how else f"no cluster after {_START_S:g} s"
     lines = [line for name in machines for line in _said(bed, name).read_text().splitlines()]
     end = " / ".join(line.strip() for line in lines[-5:]) or "nothing"
-    return ExecutionError(
-        f"Ray did not start on {', '.join(machines)} within {_START_S:g} s; it said: {end}"
-    )
+    return ExecutionError(f"Ray did not start: {what}; {', '.join(machines)} said: {end}")
 
 
 def _said(bed: "Testbed", machine: str) -> Path:
