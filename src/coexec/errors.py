@@ -9,6 +9,7 @@
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      what was asked for is not stored, or is damaged
     └── ExecutionError  a device failed while it ran a segment
+        ├── BusyError       as many requests are under way as are allowed: try again
         ├── ClosedError     the session was closed, or cannot go on
         └── TerminatedError the caller has ended the run before it was ready
 
@@ -22,6 +23,7 @@ less than it was asked for; `CacheWarning`, it carries on without the cache or w
 """
 
 __all__ = [
+    "BusyError",
     "CacheWarning",
     "ClosedError",
     "CoexecError",
@@ -74,6 +76,10 @@ class StoreError(CoexecError, OSError):
 
 class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
+
+
+class BusyError(ExecutionError):
+    """As many requests are under way as are allowed. The same request may be answered later."""
 
 
 class ClosedError(ExecutionError):
