@@ -9,7 +9,7 @@
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      what was asked for is not stored, or is damaged
     └── ExecutionError  a device failed while it ran a segment
-        ├── BusyError       as many requests are under way as are allowed
+        ├── BusyError       as many requests are under way as are allowed: try again
         ├── ClosedError     the session was closed, or cannot go on
         └── TerminatedError the caller has ended the run before it was ready
 
@@ -79,7 +79,7 @@ class ExecutionError(CoexecError, RuntimeError):
 
 
 class BusyError(ExecutionError):
-    """No credit is left: as many requests are under way as are allowed. Try again later."""
+    """As many requests are under way as are allowed. The same request may be answered later."""
 
 
 class ClosedError(ExecutionError):

@@ -163,7 +163,7 @@ def test_a_link_that_slows_down_is_spared(model: Model, frames: Frames) -> None:
 
 
 def test_few_frames_are_answered_by_all_machines_together(model: Model, frames: Frames) -> None:
-    with local_session(model, LocalTeam(paces(4))) as session:
+    with local_session(model, LocalTeam(paces(4)), latency_s=0.002) as session:
         pipeline_s = session.status().predicted_latency_s
         assert session.plan.at_once is None
         reference = plain_session(model.source, 1)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import coexec
-from coexec.cli import bench, cache, devices, explain, inspect, plan, profile, run, simulate
+from coexec.cli import bench, cache, devices, explain, inspect, plan, profile, run, serve, simulate
 
 app = typer.Typer(
     name="coexec",
@@ -16,7 +16,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},  # of every verb as well
 )
-for verb in (devices, inspect, profile, plan, explain, simulate, run, bench):
+for verb in (devices, inspect, profile, plan, explain, simulate, run, bench, serve):
     app.command(verb.__name__.rpartition(".")[2])(verb.command)
 app.add_typer(cache.verbs, name="cache")
 

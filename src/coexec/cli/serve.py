@@ -1,0 +1,135 @@
+"""`coexec serve`: a model for clients of the Open Inference Protocol v2."""
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coexec.cli.common import (
+    DEFAULTS,
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    EngineOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    PinOpt,
+    PlannerOpt,
+    ShapeOpt,
+    ValueOpt,
+    WaitingOpt,
+    print_json,
+    settings,
+)
+from coexec.cli.console import err, out
+from coexec.errors import UsageError
+from coexec.units import parse_bytes
+from coexec.workbench import AUTO, Mode
+from coexec.workbench.given import ZOO
+
+
+def command(
+    model: ModelArg,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model in URLs; by default the file's.")
+    ] = None,
+    credits: Annotated[
+        int | None,
+        typer.Option(help="Requests that may be under way; by default two for each core."),
+    ] = None,
+    max_request: Annotated[
+        str, typer.Option(help="Size that a request may have, decompressed.")
+    ] = "256MiB",
+    mode: Annotated[
+        Mode, typer.Option(help="One request as soon as possible, or as many as possible a second.")
+    ] = DEFAULTS.mode,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = DEFAULTS.planner,
+    option: OptionOpt = None,
+    pin: PinOpt = None,
+    shape: ShapeOpt = None,
+    value: ValueOpt = None,
+    engine: EngineOpt = None,
+    waiting: WaitingOpt = DEFAULTS.waiting,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Answer requests of the Open Inference Protocol v2 over HTTP, until Ctrl-C or SIGTERM.
+
+    There is no authentication and no encryption: any client that reaches the port is answered.
+    More requests at a time than there are credits get the status 429. With planner auto requests
+    are answered at once, and faster when a plan has been found in the background.
+    """
+    _check_installed()
+    from coexec.serve.intake import ServeLimits
+    from coexec.serve.server import is_loopback, listen, serve, url_of
+    from coexec.serve.session import SessionServed
+    from coexec.session import InferenceSession
+
+    _check_planner(planner)
+    asked = settings(
+        devices=devices, planner=planner, option=option, shape=shape, value=value, cache=cache,
+        engine=engine, pin=pin, waiting=waiting,
+    )  # fmt: skip
+    body_bytes = parse_bytes(max_request)
+    if body_bytes < 1:
+        raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
+    limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
+    with listen(host, port) as listener:  # before the model, which may take minutes to prepare
+        session = InferenceSession(
+            model, devices=asked.devices, planner=planner, planner_options=asked.planner_options,
+            shapes=asked.shapes, values=asked.values, cache=cache, mode=mode, waiting=waiting,
+            engine_options=asked.engine_options, pins=asked.pins,
+        )  # fmt: skip
+        served = SessionServed(session, _name(model) if name is None else name, credits=credits)
+        with contextlib.closing(served):
+            if not is_loopback(listener):
+                err.print(f"coexec: warning: other machines are answered at {host}, without "
+                          f"authentication or encryption; a proxy can add both",
+                          soft_wrap=True)  # fmt: skip
+            facts = {
+                "name": served.name, "url": url_of(listener, served), "credits": served.credits,
+            }  # fmt: skip
+            serve(served, listener, limits, lambda: _tell(facts, json))
+
+
+def _tell(facts: Mapping[str, Any], json: bool) -> None:
+    """Say what is served where, at once: a program may wait for it."""
+    if json:
+        print_json(facts)
+    else:
+        out.print(f"{facts['name']} is served at {facts['url']}, {facts['credits']} requests at a "
+                  f"time; Ctrl-C ends it")  # fmt: skip
+    sys.stdout.flush()
+
+
+def _name(model: str) -> str:
+    return model.removeprefix(ZOO) if model.startswith(ZOO) else Path(model).stem
+
+
+def _check_planner(planner: str) -> None:
+    """Refuse a planner that does not exist: a session of dynamic shapes asks for it later."""
+    from coexec.planners import PLANNERS
+
+    if planner not in (AUTO, *PLANNERS):
+        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
+
+
+def _check_installed() -> None:
+    """Refuse to go on without the packages of the extra.
+
+    Raises:
+        UsageError: one of them is not installed.
+    """
+    for package in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"coexec serve needs {package}, which is not installed; "
+                             f"pip install 'coexec[serve]'")  # fmt: skip

@@ -1,0 +1,200 @@
+"""The paths of the Open Inference Protocol v2, as an ASGI application."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from coexec.__about__ import __version__
+from coexec.errors import (
+    BusyError,
+    ClosedError,
+    CoexecError,
+    ExecutionError,
+    InputError,
+    first_line,
+)
+from coexec.serve.intake import Held, Holding, ServeLimits, read_body
+from coexec.serve.protocol import EXTENSIONS, metadata, read_request, write_answer
+from coexec.serve.served import Served
+
+__all__ = ["application"]
+
+_RETRY_AFTER_S = 1
+_PART_BYTES = 2**20
+"""A client takes an answer in parts of this size, so that a slow one does not fill buffers."""
+_JSON_LENGTH = "Inference-Header-Content-Length"
+_STATUS: Mapping[type[CoexecError], HTTPStatus] = {
+    InputError: HTTPStatus.BAD_REQUEST,
+    BusyError: HTTPStatus.TOO_MANY_REQUESTS,
+    ClosedError: HTTPStatus.SERVICE_UNAVAILABLE,
+    CoexecError: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def application(served: Served, limits: ServeLimits | None = None) -> Starlette:
+    """What answers requests for ``served``, for any ASGI server."""
+    described = _Descriptions(served)
+    infer = _Inferences(served, limits or ServeLimits())
+    models = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
+    routes = [
+        Route("/v2", described.server),
+        Route("/v2/", described.server),
+        Route("/v2/health/live", described.live),
+        Route("/v2/health/ready", described.ready),
+    ]
+    for model in models:
+        routes += [
+            Route(model, described.model),
+            Route(f"{model}/ready", described.model_ready),
+            Route(f"{model}/infer", infer, methods=["POST"]),
+        ]
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+        HTTPException: _say_http,
+        ClientDisconnect: _say_nothing,
+        **dict.fromkeys(_STATUS, _say),
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Descriptions:
+    """What is asked about server and model."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    async def server(self, _: Request) -> Response:
+        return _json({"name": "coexec", "version": __version__, "extensions": EXTENSIONS})
+
+    async def live(self, _: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(self, _: Request) -> Response:
+        # The specification calls it "live" here, too; servers and clients say "ready".
+        return self._readiness({"live": True})
+
+    async def model(self, request: Request) -> Response:
+        _check_path(request, self._served)
+        return _json(metadata(self._served))
+
+    async def model_ready(self, request: Request) -> Response:
+        _check_path(request, self._served)
+        return self._readiness({"name": self._served.name})
+
+    def _readiness(self, facts: dict[str, Any]) -> Response:
+        ready = self._served.ready
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return _json(facts | {"ready": ready}, status)
+
+
+class _Inferences:
+    """Answers POST .../infer: an ASGI application, which knows when its answer has been sent."""
+
+    def __init__(self, served: Served, limits: ServeLimits) -> None:
+        self._served = served
+        self._limits = limits
+        self._held = Held(limits.held_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        _check_path(request, self._served)
+        with self._held.request() as holding:
+            try:
+                head, binary = await self._answer(request, holding)
+            except asyncio.CancelledError:  # the server ends, and has waited long enough
+                raise ClosedError("the server ends before this request could be answered; send "
+                                  "it to another") from None  # fmt: skip
+            holding.add(sum(map(len, binary)) + len(head))
+            await _Answer(head, binary, self._limits.transfer_s)(scope, receive, send)
+
+    async def _answer(self, request: Request, holding: Holding) -> tuple[bytes, list[bytes]]:
+        if not self._served.ready:
+            raise ClosedError(f"the model {self._served.name!r} is not ready; try again later")
+        body = await read_body(request, self._limits, holding)
+        length = request.headers.get(_JSON_LENGTH)
+        asked = read_request(body, length, self._served, self._limits.body_bytes)
+        try:
+            outputs = await asyncio.wrap_future(self._served.submit(asked.feeds))
+        except CoexecError:
+            raise
+        except Exception as error:  # whatever a model's own operators raise
+            raise ExecutionError(f"the model {self._served.name!r} failed: {first_line(error)}")\
+                from error  # fmt: skip
+        return write_answer(asked, self._served, outputs)
+
+
+class _Answer(Response):
+    """An answer with its binary data, sent in parts."""
+
+    def __init__(self, head: bytes, binary: Sequence[bytes], limit_s: float) -> None:
+        size = sum(map(len, binary))
+        headers = {"Content-Length": str(len(head) + size)}
+        if binary:
+            headers[_JSON_LENGTH] = str(len(head))
+        super().__init__(headers=headers)
+        self.headers["Content-Type"] = "application/octet-stream" if binary else _JSON
+        # A small answer is one message, so one packet where it fits.
+        whole = [head, *binary] if size > _PART_BYTES else [b"".join((head, *binary))]
+        self._parts = [
+            p[at : at + _PART_BYTES] for p in whole for at in range(0, len(p), _PART_BYTES)
+        ]
+        self._limit_s = limit_s
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        last = len(self._parts) - 1
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await send(start)
+                for i, part in enumerate(self._parts):
+                    await send({"type": "http.response.body", "body": part, "more_body": i < last})
+        except (TimeoutError, asyncio.CancelledError):
+            return  # the server closes a connection whose answer is not complete
+
+
+def _check_path(request: Request, served: Served) -> None:
+    """Answer 404 for a model or version that is not served."""
+    name, version = request.path_params["name"], request.path_params.get("version")
+    if name != served.name:
+        raise HTTPException(404, f"there is no model {name!r} here; there is {served.name!r}")
+    if version not in (None, served.version):
+        raise HTTPException(404, f"model {name!r} has no version {version!r}; it has "
+                            f"{served.version!r}")  # fmt: skip
+
+
+_JSON = "application/json"
+
+
+def _json(content: Any, status: int = HTTPStatus.OK, headers: Any = None) -> Response:
+    # ASCII, because names that clients send may hold what UTF-8 cannot: halves of surrogate pairs
+    return Response(json.dumps(content), status, headers, _JSON)
+
+
+async def _say(_: Request, error: CoexecError) -> Response:
+    """An error as the protocol wants it."""
+    status = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+    again = {"Retry-After": str(_RETRY_AFTER_S)} if isinstance(error, BusyError) else None
+    return _json({"error": " ".join(str(error).split())}, status, again)
+
+
+async def _say_http(request: Request, error: HTTPException) -> Response:
+    said = error.detail
+    if said == HTTPStatus(error.status_code).phrase:  # it is Starlette's
+        path = f"{request.method} {request.url.path}"
+        said = f"{path} is not in the Open Inference Protocol v2; requests are POST "\
+               f"/v2/models/NAME/infer"  # fmt: skip
+    return _json({"error": said}, error.status_code, error.headers)
+
+
+async def _say_nothing(_: Request, __: ClientDisconnect) -> Response:
+    return Response(status_code=HTTPStatus.BAD_REQUEST)  # it reaches nobody

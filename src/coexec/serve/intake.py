@@ -1,0 +1,136 @@
+"""Reads the bodies of requests: within a time, a size, and a size of all of them together."""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from coexec.errors import BusyError
+from coexec.units import format_bytes
+
+__all__ = ["Held", "Holding", "ServeLimits", "read_body"]
+
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""By the name of a content encoding, what zlib calls it."""
+
+
+@dataclass(frozen=True)
+class ServeLimits:
+    """What requests may take."""
+
+    body_bytes: int = 256 * 2**20
+    """Of one body, and of one tensor, after decompression."""
+    held_bytes: int = 2**30
+    """Of the bodies and answers of all requests that are under way."""
+    transfer_s: float = 60.0
+    """Seconds for a body to come, and for an answer to be taken."""
+
+
+class Held:
+    """Bytes of the requests under way. Used by one thread, that of the event loop."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.now_bytes = 0
+
+    @contextmanager
+    def request(self) -> Iterator["Holding"]:
+        """What one request holds, until its answer has been sent."""
+        holding = Holding(self)
+        try:
+            yield holding
+        finally:
+            self.now_bytes -= holding.held_bytes
+
+
+class Holding:
+    """The share of one request in `Held`."""
+
+    def __init__(self, of: Held) -> None:
+        self._of = of
+        self.held_bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Take so much more. A request that is alone may take anything.
+
+        Raises:
+            BusyError: all requests would hold more than they may.
+        """
+        alone = self._of.now_bytes == self.held_bytes
+        if not alone and self._of.now_bytes + size_bytes > self._of.limit_bytes:
+            raise BusyError(f"the requests under way hold {format_bytes(self._of.now_bytes)} of "
+                            f"{format_bytes(self._of.limit_bytes)}; try again")  # fmt: skip
+        self._of.now_bytes += size_bytes
+        self.held_bytes += size_bytes
+
+
+async def read_body(request: Request, limits: ServeLimits, holding: Holding) -> bytearray:
+    """The body of a request, decompressed.
+
+    Raises:
+        HTTPException: it is too large (413), too slow (408), in another encoding than gzip or
+            deflate (415), or damaged (400).
+        BusyError: other requests hold too much.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity" and encoding not in _WINDOW_BITS:
+        said = "the body's Content-Encoding is not gzip, deflate or identity; use one of these"
+        raise HTTPException(415, said, {"Accept-Encoding": "gzip, deflate"})
+    announced = request.headers.get("content-length", "0")
+    if int(announced) > limits.body_bytes:
+        raise _too_large(limits)
+    decoder = None if encoding == "identity" else _Decoder(_WINDOW_BITS[encoding])
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.transfer_s):
+            async for chunk in request.stream():
+                # one byte more than there may be tells a body that is too large
+                room = limits.body_bytes - len(body) + 1
+                part = chunk if decoder is None else await decoder.decode(chunk, room)
+                if len(part) >= room:
+                    raise _too_large(limits)
+                holding.add(len(part))
+                body += part
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not come within {limits.transfer_s:g} s; send it "
+                            f"again") from None  # fmt: skip
+    if decoder is not None:
+        decoder.end()
+    return body
+
+
+def _too_large(limits: ServeLimits) -> HTTPException:
+    return HTTPException(413, f"the body has more than {format_bytes(limits.body_bytes)}; send "
+                         f"less, or start the server with a larger --max-request")  # fmt: skip
+
+
+class _Decoder:
+    """Decompresses a body piece by piece, none of them larger than there is room."""
+
+    def __init__(self, window_bits: int) -> None:
+        self._zlib = zlib.decompressobj(window_bits)
+
+    async def decode(self, chunk: bytes, room: int) -> bytes:
+        """The next bytes; ``room`` of them if there would be more."""
+        if self._zlib.eof and chunk:
+            raise _damaged("something follows its end")
+        try:
+            # 64 KiB may become 64 MiB, and the event loop has other requests.
+            return await asyncio.to_thread(self._zlib.decompress, chunk, room)
+        except zlib.error as error:
+            raise _damaged(str(error)) from None
+
+    def end(self) -> None:
+        """Check that the body was complete."""
+        if not self._zlib.eof:
+            raise _damaged("it ends too early")
+        if self._zlib.unused_data:
+            raise _damaged("something follows its end")
+
+
+def _damaged(reason: str) -> HTTPException:
+    return HTTPException(400, f"the body cannot be decompressed: {reason}")

@@ -1,0 +1,292 @@
+"""Requests and answers of the Open Inference Protocol v2, from and to bytes. Nothing else.
+
+https://github.com/kserve/open-inference-protocol, ``inference_rest.md``, with the extension for
+binary tensor data: a JSON object, and the bytes of tensors behind it in the order in which the
+object names them; the header ``Inference-Header-Content-Length`` says how long the object is.
+
+Whatever is wrong with a request is an `InputError`, found before memory is taken for its tensors.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from coexec.errors import InputError
+from coexec.frontend.module import Array
+from coexec.serve.served import Served, ServedTensor
+from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
+
+__all__ = ["EXTENSIONS", "JSON_BYTES", "Inference", "Wanted", "metadata", "read_request",
+           "write_answer"]  # fmt: skip
+
+EXTENSIONS = ("binary_tensor_data",)
+JSON_BYTES = 32 * 2**20
+"""The longest JSON of a request. Python may take thirty times as much memory for it."""
+_MOST_AXES = 32
+_SHOWN = 80
+"""Characters of what a client has sent that an error repeats."""
+_ELSEWHERE = ("classification", "shared_memory_region")
+"""Parameters of tensors of which the result would be wrong if they were ignored."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An output that a request asks for."""
+
+    name: str
+    binary: bool
+    """Behind the JSON rather than in it."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A request."""
+
+    id: str | None
+    feeds: Mapping[str, Array]
+    wanted: Sequence[Wanted]
+
+
+def metadata(served: Served) -> dict[str, Any]:
+    """The answer to a request for the model's metadata."""
+    return {
+        "name": served.name,
+        "versions": [served.version],
+        "platform": "onnx_onnxv1",
+        "inputs": [_described(tensor) for tensor in served.inputs],
+        "outputs": [_described(tensor) for tensor in served.outputs],
+    }
+
+
+def _described(tensor: ServedTensor) -> dict[str, Any]:
+    datatype = datatype_of(tensor.dtype)
+    return {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape or ())}
+
+
+def read_request(
+    body: bytes | bytearray, header_length: str | None, served: Served, limit_bytes: int
+) -> Inference:
+    """The request in ``body``.
+
+    Args:
+        header_length: the header ``Inference-Header-Content-Length``; None: all of it is JSON.
+        limit_bytes: what a tensor may take; an axis of size 0 counts as one of size 1, since
+            outputs may have the size of the others.
+
+    Raises:
+        InputError: the request is not well-formed, or not one for this model.
+    """
+    text, binary = _split(memoryview(body), header_length)
+    request = _parse(text)
+    if not isinstance(request, dict):
+        raise InputError("the request is no JSON object; give one with the key 'inputs'")
+    parameters = _parameters(request, "the request")
+    by_default = _field(parameters, "binary_data_output", bool, "parameters", False)
+    feeds = _read_inputs(request, binary, served, limit_bytes)
+    return Inference(
+        _field(request, "id", str, "the request", None),
+        feeds,
+        _read_outputs(request, served, by_default),
+    )
+
+
+def _split(body: memoryview, header_length: str | None) -> tuple[memoryview, memoryview]:
+    """The JSON and the binary data of a request."""
+    length = len(body)
+    if header_length is not None:
+        digits = header_length.strip()
+        # isdecimal alone takes digits of other scripts, and int any number of them
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
+            raise InputError(f"Inference-Header-Content-Length is {_shown(header_length)}; give "
+                             f"the length of the JSON in bytes")  # fmt: skip
+        length = int(digits)
+    if length > len(body):
+        raise InputError(f"Inference-Header-Content-Length is {length}, and the body has "
+                         f"{len(body)} bytes")  # fmt: skip
+    if length > JSON_BYTES:
+        raise InputError(f"the JSON has {length} bytes and may have {JSON_BYTES}; send large "
+                         f"tensors as binary data")  # fmt: skip
+    return body[:length], body[length:]
+
+
+def _parse(text: memoryview) -> Any:
+    try:
+        return json.loads(str(text, "utf-8"), parse_constant=_refuse, object_pairs_hook=_unique)
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(f"the request is no JSON: byte {error.start} is not UTF-8; say with "
+                         f"Inference-Header-Content-Length where binary data begins")\
+            from None  # fmt: skip
+    except ValueError as error:
+        raise InputError(f"the request is no JSON: {error}") from None
+    except RecursionError:
+        raise InputError("the request is nested too deeply; a tensor has a level for each axis")\
+            from None  # fmt: skip
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise InputError(f"JSON has no {constant}; send the tensor as binary data")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InputError("a JSON object of the request has a key twice; remove one")
+    return found
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _field(of: Mapping[str, Any], key: str, kind: type[_T], where: str, default: Any = ...) -> _T:
+    """What ``of`` has under a key; ``default`` if it has nothing there."""
+    found = of.get(key, default)
+    if found is ...:
+        raise InputError(f"{where} has no {key!r}")
+    # True is an int in Python, and no number in JSON
+    if found is not default and type(found) is not kind:
+        names = {str: "a string", int: "an integer", bool: "true or false", list: "an array",
+                 dict: "an object"}  # fmt: skip
+        raise InputError(f"{key!r} of {where} is {_shown(found)}; give {names[kind]}")
+    return found  # type: ignore[no-any-return]
+
+
+def _objects(of: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The tensors that a request lists; none of them twice."""
+    found: list[dict[str, Any]] = _field(of, key, list, "the request", [])
+    names = set()
+    for each in found:
+        if not isinstance(each, dict):
+            raise InputError(f"{key!r} of the request holds {_shown(each)}; give objects")
+        name = _field(each, "name", str, f"an object in {key!r}")
+        if name in names:
+            raise InputError(f"{_shown(name)} is twice in {key!r}; give it once")
+        names.add(name)
+    return found
+
+
+def _parameters(of: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Parameters of a request or tensor. Unknown ones are ignored, as the protocol says."""
+    found: dict[str, Any] = _field(of, "parameters", dict, where, {})
+    for name in _ELSEWHERE:
+        if name in found:
+            raise InputError(f"{where} has the parameter {name!r}, which this server does not "
+                             f"know; leave it out")  # fmt: skip
+    return found
+
+
+def _read_inputs(
+    request: Mapping[str, Any], binary: memoryview, served: Served, limit_bytes: int
+) -> dict[str, Array]:
+    known = {tensor.name: tensor for tensor in served.inputs}
+    feeds: dict[str, Array] = {}
+    used = 0
+    for given in _objects(request, "inputs"):
+        if given["name"] not in known:
+            raise InputError(f"the model has no input {_shown(given['name'])}; it has "
+                             f"{_listed(served.inputs)}")  # fmt: skip
+        tensor = known[given["name"]]
+        feeds[tensor.name], size = _read_input(given, tensor, binary[used:], limit_bytes)
+        used += size
+    if missing := [name for name in known if name not in feeds]:
+        raise InputError(f"input {missing[0]!r} is missing; the model takes "
+                         f"{_listed(served.inputs)}")  # fmt: skip
+    if used != len(binary):
+        raise InputError(f"the inputs have {used} bytes of binary data, and {len(binary)} follow "
+                         f"the JSON")  # fmt: skip
+    return feeds
+
+
+def _listed(tensors: Sequence[ServedTensor]) -> str:
+    return ", ".join(f"{t.name!r} {datatype_of(t.dtype)} {list(t.shape or ())}" for t in tensors)
+
+
+def _read_input(
+    given: Mapping[str, Any], tensor: ServedTensor, binary: memoryview, limit_bytes: int
+) -> tuple[Array, int]:
+    """A tensor, and how many bytes of the binary data are its own."""
+    where = f"input {tensor.name!r}"
+    datatype = _field(given, "datatype", str, where)
+    if datatype != datatype_of(tensor.dtype):
+        raise InputError(f"{where} has datatype {_shown(datatype)}, the model takes "
+                         f"{datatype_of(tensor.dtype)}")  # fmt: skip
+    shape = _field(given, "shape", list, where)
+    _check_shape(where, shape, tensor, limit_bytes)
+    parameters = _parameters(given, where)
+    if ("binary_data_size" in parameters) == ("data" in given):
+        raise InputError(f"{where} needs either 'data' or the parameter 'binary_data_size', and "
+                         f"has {'both' if 'data' in given else 'none'}")  # fmt: skip
+    if "data" in given:
+        return from_json(tensor.name, tensor.dtype, shape, given["data"]), 0
+    size = _field(parameters, "binary_data_size", int, where)
+    if not 0 <= size <= len(binary):
+        raise InputError(f"{where} has {_shown(size)} bytes of binary data, and {len(binary)} are "
+                         f"left for it in the body")  # fmt: skip
+    return from_binary(tensor.name, tensor.dtype, shape, binary[:size]), size
+
+
+def _check_shape(where: str, shape: list[Any], tensor: ServedTensor, limit_bytes: int) -> None:
+    """Refuse a shape that is none, that the model does not take, or that is too large."""
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise InputError(f"{where} has {_shown(size)} in its shape; give integers from 0")
+    wanted = tensor.shape
+    if wanted is not None and (
+        len(shape) != len(wanted)
+        or any(w not in (-1, size) for w, size in zip(wanted, shape, strict=True))
+    ):
+        raise InputError(f"{where} has shape {_shown(shape)}, the model takes {list(wanted)}")
+    if len(shape) > _MOST_AXES:
+        raise InputError(f"{where} has {len(shape)} axes and may have {_MOST_AXES}")
+    if math.prod(size or 1 for size in shape) * tensor.dtype.itemsize > limit_bytes:
+        raise InputError(f"{where} has shape {_shown(shape)}, which takes more than the "
+                         f"{limit_bytes} bytes that a request may have")  # fmt: skip
+
+
+def _read_outputs(request: Mapping[str, Any], served: Served, by_default: bool) -> list[Wanted]:
+    known = [tensor.name for tensor in served.outputs]
+    wanted = []
+    for asked in _objects(request, "outputs"):
+        name = asked["name"]
+        if name not in known:
+            raise InputError(f"the model has no output {_shown(name)}; it has "
+                             f"{', '.join(map(repr, known))}")  # fmt: skip
+        where = f"output {name!r}"
+        binary = _field(_parameters(asked, where), "binary_data", bool, where, by_default)
+        wanted.append(Wanted(name, binary))
+    return wanted or [Wanted(name, by_default) for name in known]
+
+
+def write_answer(
+    request: Inference, served: Served, outputs: Mapping[str, Array]
+) -> tuple[bytes, list[bytes]]:
+    """The JSON of an answer, and the binary data that follows it.
+
+    Raises:
+        InputError: an output cannot be written as JSON.
+    """
+    listed, binary = [], []
+    for wanted in request.wanted:
+        array = outputs[wanted.name]
+        tensor: dict[str, Any] = {
+            "name": wanted.name,
+            "datatype": datatype_of(array.dtype),
+            "shape": list(array.shape),
+        }
+        if wanted.binary:
+            binary.append(to_binary(array))
+            tensor["parameters"] = {"binary_data_size": len(binary[-1])}
+        else:
+            tensor["data"] = to_json(wanted.name, array)
+        listed.append(tensor)
+    answer: dict[str, Any] = {"model_name": served.name, "model_version": served.version}
+    if request.id is not None:
+        answer["id"] = request.id
+    return json.dumps(answer | {"outputs": listed}, allow_nan=False).encode(), binary

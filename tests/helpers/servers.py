@@ -1,0 +1,119 @@
+"""Servers on free ports, and things to serve that need no model."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from coexec.errors import BusyError
+from coexec.frontend.module import Array, numpy_type
+from coexec.serve.intake import ServeLimits
+from coexec.serve.served import Served, ServedTensor
+from coexec.serve.server import listen, uvicorn_server
+
+__all__ = ["TYPES", "Echo", "Stuck", "ask", "fed", "infer", "serving", "tensor_of"]
+
+TYPES = {
+    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
+    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
+    "BF16": "bfloat16", "FP32": "float32", "FP64": "float64", "BYTES": "object",
+}  # fmt: skip
+"""NumPy's name of each of the protocol's types."""
+
+
+def tensor_of(name: str, datatype: str, shape: Sequence[int] | None) -> ServedTensor:
+    return ServedTensor(name, numpy_type(TYPES[datatype]), None if shape is None else tuple(shape))
+
+
+class Echo:
+    """Gives back what it is fed."""
+
+    name = "echo"
+    version = "1"
+    ready = True
+
+    def __init__(self, *tensors: ServedTensor) -> None:
+        self.inputs: Sequence[ServedTensor] = tensors or (tensor_of("x", "FP32", (-1, 2)),)
+        self.outputs = self.inputs
+
+    def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
+        found: Future[Mapping[str, Array]] = Future()
+        found.set_result(feeds)
+        return found
+
+
+class Stuck(Echo):
+    """Answers when the test says so, two requests at a time."""
+
+    def __init__(self, *tensors: ServedTensor) -> None:
+        super().__init__(*tensors)
+        self.waiting: list[tuple[Future[Mapping[str, Array]], Mapping[str, Array]]] = []
+
+    def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
+        if len(self.waiting) == 2:
+            raise BusyError("no credit is left: 2 requests are under way; try again")
+        found: Future[Mapping[str, Array]] = Future()
+        self.waiting.append((found, feeds))
+        return found
+
+    def until(self, count: int) -> None:
+        """Wait for so many requests."""
+        end_s = time.monotonic() + 30
+        while len(self.waiting) < count:
+            assert time.monotonic() < end_s, f"{len(self.waiting)} of {count} requests have come"
+            time.sleep(0.01)
+
+    def answer(self) -> None:
+        """Answer all that wait."""
+        while self.waiting:
+            future, feeds = self.waiting.pop()
+            future.set_result(feeds)
+
+
+@contextmanager
+def serving(served: Served, limits: ServeLimits | None = None) -> Iterator[str]:
+    """A server in a thread; yields "127.0.0.1:PORT"."""
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn_server(served, limits)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def ask(
+    address: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, Mapping[str, str], bytes]:
+    """Status, headers (in small letters) and body of an answer, in a connection of its own."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request(method, path, body, dict(headers or {}))
+        found = connection.getresponse()
+        return found.status, {k.lower(): v for k, v in found.getheaders()}, found.read()
+    finally:
+        connection.close()
+
+
+def infer(
+    address: str, request: Any, *, name: str = "echo", headers: Mapping[str, str] | None = None
+) -> tuple[int, Any]:
+    """Status and JSON of the answer to a request, which is bytes or what JSON is made of."""
+    body = request if isinstance(request, bytes) else json.dumps(request).encode()
+    status, _, answer = ask(address, "POST", f"/v2/models/{name}/infer", body, headers)
+    return status, json.loads(answer)
+
+
+def fed(values: Sequence[float], shape: Sequence[int], name: str = "x") -> dict[str, Any]:
+    """A request of one FP32 input."""
+    data = np.asarray(values, np.float32).reshape(-1).tolist()
+    tensor = {"name": name, "shape": list(shape), "datatype": "FP32", "data": data}
+    return {"inputs": [tensor]}

@@ -1,0 +1,206 @@
+"""`coexec serve` from outside: what it prints, answers, refuses, and how it ends."""
+
+import http.client
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import onnx
+import pytest
+from onnx import helper
+from servers import ask, fed, infer
+from small_models import from_nodes, tensor_info
+
+from coexec.cli import main
+from coexec.serve import server
+from coexec.serve.server import is_loopback, listen, url_of
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes vectors of any length, and a moment for large ones."""
+    path = tmp_path_factory.mktemp("serve") / "doubling.onnx"
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    onnx.save(from_nodes(nodes, [tensor_info("x", ["n"])], [tensor_info("y", ["n"])]), str(path))
+    return path
+
+
+@contextmanager
+def started(model: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The verb in a process of its own, and the first line that it prints."""
+    command = [sys.executable, "-m", "coexec", "serve", str(model), "--port", "0", *words,
+               "--cache", str(model.parent / "cache")]  # fmt: skip
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_cleanly(model: Path, number: signal.Signals) -> None:
+    with started(model) as (process, line):
+        url = line.split()[4].rstrip(",")
+        assert line.startswith("doubling is served at http://127.0.0.1:") and "at a time" in line
+        parts = urlsplit(url)
+        assert parts.path == "/v2/models/doubling"
+        status, answer = infer(parts.netloc, fed([1, 2, 3], [3]), name="doubling")
+        assert status == 200 and answer["outputs"][0]["data"] == [2, 4, 6]
+        process.send_signal(number)
+        assert ended(process) == (0, "", "")
+
+
+@pytest.mark.alone
+def test_a_request_under_way_is_answered_before_the_end(model: Path) -> None:
+    """Its body is still coming when the signal comes."""
+    with started(model, "--json", "--name", "m", "--credits", "5") as (process, line):
+        rest = ""
+        assert process.stdout is not None
+        while "}" not in line + rest:
+            rest += process.stdout.readline()
+        told = json.loads(line + rest)
+        assert told["name"] == "m" and told["credits"] == 5
+        parts = urlsplit(told["url"])
+        body = json.dumps(fed([1, 2], [2])).encode()
+        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+        connection.putrequest("POST", f"{parts.path}/infer")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body[:10])
+        idle = http.client.HTTPConnection(parts.netloc, timeout=60)
+        idle.request("GET", "/v2/health/live")  # an open connection without a request
+        idle.getresponse().read()
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(OSError):  # no new connection is taken
+            for _ in range(200):
+                ask(parts.netloc, "GET", "/v2/health/live")
+                time.sleep(0.05)
+        connection.send(body[10:])
+        answer = json.loads(connection.getresponse().read())
+        assert answer["outputs"][0]["data"] == [2, 4]
+        connection.close()
+        idle.close()
+        assert ended(process) == (0, "", "")
+
+
+def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(model), "--port", str(port)]) == 2
+    assert capsys.readouterr().err == (
+        f"coexec: port {port} of 127.0.0.1 is in use; choose another with --port, or a free one "
+        f"with --port 0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "70000"], "--port 70000 is not between 0 and 65535"),
+        (["--port", "-1"], "--port -1 is not between 0 and 65535"),
+        (
+            ["--host", "203.0.113.7"],
+            "--host '203.0.113.7' is no address of this machine; 127.0.0.1",
+        ),
+        (["--host", "no.such.host.invalid"], "--host 'no.such.host.invalid' is not known: "),
+        (["--host", "a" * 300], "is not known: "),
+        (["--credits", "0"], "credits=0 answer no request; give at least 1"),
+        (["--name", "a/b"], "the name 'a/b' cannot be a part of a URL"),
+        (["--max-request", "much"], "'much' is not a size"),
+        (["--max-request", "0"], "--max-request 0 lets no request in; give for example 256MiB"),
+        (["--devices", "cpu:9999"], "cpu:9999"),
+        (["--planner", "nine"], "'nine'"),
+    ],
+)
+def test_options_without_a_meaning_are_one_line(
+    model: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("it serves"))
+    assert main(["serve", str(model), "--port", "0", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("coexec: ") and err.count("\n") == 1
+    assert said in err
+
+
+def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(tmp_path / "none.onnx"), "--port", "0"]) == 2
+    err = capsys.readouterr().err
+    assert "none.onnx" in err and err.count("\n") == 1
+
+
+def test_other_machines_are_warned_of(model: Path) -> None:
+    with started(model, "--host", "0.0.0.0") as (process, line):
+        assert "http://0.0.0.0:" in line
+        process.send_signal(signal.SIGINT)
+        code, _, err = ended(process)
+        assert code == 0
+        assert err == (
+            "coexec: warning: other machines are answered at 0.0.0.0, without authentication or "
+            "encryption; a proxy can add both\n"
+        )
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_without_the_extra_the_verb_says_what_to_install(
+    model: Path, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+
+    def without(name: str, *rest: Any) -> Any:
+        return None if name == package else find(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    assert main(["serve", str(model)]) == 2
+    assert capsys.readouterr().err == (
+        f"coexec: coexec serve needs {package}, which is not installed; pip install "
+        f"'coexec[serve]'\n"
+    )
+
+
+def test_the_command_line_starts_without_the_server() -> None:
+    script = (
+        "import sys; from coexec.cli import main\n"
+        "try: main(['serve', '--help'])\n"
+        "finally: print({'starlette', 'uvicorn'} & set(sys.modules), file=sys.stderr)"
+    )
+    environment = os.environ | {"COLUMNS": "100"}
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                           env=environment, check=True)  # fmt: skip
+    assert found.stderr == "set()\n" and "--max-request" in found.stdout
+
+
+def test_urls_of_other_addresses() -> None:
+    class Named:
+        name = "a model"
+
+    with listen("localhost", 0) as listener:
+        assert is_loopback(listener)
+        assert url_of(listener, Named()).endswith("/v2/models/a%20model")  # type: ignore[arg-type]
+    if not socket.has_ipv6:
+        return
+    try:
+        listener = listen("::1", 0)
+    except Exception as error:
+        assert "::1" in str(error)  # this machine has no such address
+        return
+    with listener:
+        assert is_loopback(listener)
+        assert url_of(listener, Named()).startswith("http://[::1]:")  # type: ignore[arg-type]

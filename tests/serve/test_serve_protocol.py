@@ -1,0 +1,180 @@
+"""The protocol's requests and answers, without a server: what is written is read as the same."""
+
+import json
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from servers import TYPES, Echo, tensor_of
+
+from coexec.errors import InputError
+from coexec.serve import protocol
+from coexec.serve.protocol import read_request, write_answer
+from coexec.serve.served import ServedTensor
+from coexec.serve.tensors import from_binary, from_json, to_binary, to_json
+
+Array = np.ndarray[Any, Any]
+LIMIT = 2**20
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def tensors(draw: st.DrawFn, finite: bool = False) -> Array:
+    """Arrays of all types of the protocol."""
+    name = draw(st.sampled_from(sorted(TYPES.values())))
+    shape = draw(SHAPES)
+    if name == "object":
+        texts = draw(st.lists(TEXT, min_size=math.prod(shape), max_size=math.prod(shape)))
+        return np.array(texts, object).reshape(shape)
+    numbers = st.floats(width=16, allow_nan=not finite, allow_infinity=not finite)
+    if name == "bfloat16":
+        return draw(arrays.arrays(np.float32, shape, elements=numbers)).astype(ml_dtypes.bfloat16)
+    floats = np.issubdtype(np.dtype(name), np.floating)
+    return draw(arrays.arrays(name, shape, elements=numbers if floats else None))
+
+
+def equal(a: Array, b: Array) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    nan = a.dtype.name in ("float16", "bfloat16", "float32", "float64")
+    return np.array_equal(a, b, equal_nan=nan)
+
+
+def spec(name: str, array: Array) -> ServedTensor:
+    return ServedTensor(name, array.dtype, array.shape)
+
+
+@given(tensors())
+def test_binary_data_is_read_as_it_was_written(array: Array) -> None:
+    data = to_binary(array)
+    assert array.dtype == object or len(data) == array.nbytes
+    for offset in (0, 1):  # an address that suits the elements, and one that does not
+        within = memoryview(bytes(offset) + data)[offset:]
+        found = from_binary("x", array.dtype, array.shape, within)
+        assert equal(found, array) and found.flags.aligned
+
+
+@given(tensors(finite=True), st.booleans())
+def test_json_is_read_as_it_was_written(array: Array, nested: bool) -> None:
+    written = array.astype(float) if array.dtype == ml_dtypes.bfloat16 else array
+    data = written.tolist() if nested and array.ndim else to_json("x", array)
+    data = json.loads(json.dumps(data, allow_nan=False))
+    assert equal(from_json("x", array.dtype, array.shape, data), array)
+
+
+@given(st.lists(tensors(finite=True), min_size=1, max_size=4), st.lists(st.booleans(), min_size=4),
+       st.none() | st.text(max_size=4))  # fmt: skip
+def test_an_echo_gives_back_what_it_was_sent(
+    sent: list[Array], binary: list[bool], request_id: str | None
+) -> None:
+    served = Echo(*(spec(f"t{i}", a) for i, a in enumerate(sent)))
+    every = [spec(f"t{i}", a) for i, a in enumerate(sent)]
+    described = {each["name"]: each for each in protocol.metadata(served)["inputs"]}
+    request: dict[str, Any] = {"inputs": [], "outputs": []}
+    if request_id is not None:
+        request["id"] = request_id
+    behind = b""
+    for tensor, array, apart in zip(every, sent, binary, strict=False):
+        one = {**described[tensor.name], "shape": list(array.shape)}
+        if apart:
+            one["parameters"] = {"binary_data_size": len(to_binary(array))}
+            behind += to_binary(array)
+        else:
+            one["data"] = to_json(tensor.name, array)
+        request["inputs"].append(one)
+        request["outputs"].append({"name": tensor.name, "parameters": {"binary_data": apart}})
+    text = json.dumps(request).encode()
+    read = read_request(text + behind, str(len(text)), served, LIMIT)
+    assert read.id == request_id and list(read.feeds) == [t.name for t in every]
+    head, data = write_answer(read, served, read.feeds)
+    # An answer has the form of a request: the same function reads it.
+    answer = json.loads(head)
+    assert answer.get("id") == request_id
+    back = json.dumps({"inputs": answer["outputs"]}).encode()
+    again = read_request(back + b"".join(data), str(len(back)), served, LIMIT)
+    for tensor, array in zip(every, sent, strict=True):
+        assert equal(again.feeds[tensor.name], array)
+
+
+MIXED = Echo(
+    tensor_of("x", "FP32", (-1, 2)), tensor_of("t", "BYTES", (2,)), tensor_of("b", "BOOL", None)
+)
+VALID = {
+    "id": "1",
+    "inputs": [
+        {"name": "x", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}},
+        {"name": "t", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": 11}},
+        {"name": "b", "shape": [1, 1], "datatype": "BOOL", "data": [[True]]},
+    ],
+    "outputs": [{"name": "x", "parameters": {"binary_data": True}}],
+}
+VALID_JSON = json.dumps(VALID).encode()
+VALID_BINARY = to_binary(np.ones((1, 2), np.float32)) + to_binary(np.array(["a", "bc"], object))
+
+
+def reads_or_refuses(body: bytes, length: str | None) -> None:
+    """A request is read, or refused in one line; nothing else happens."""
+    try:
+        read_request(body, length, MIXED, LIMIT)
+    except InputError as error:
+        assert str(error) and "\n" not in str(error) and len(str(error)) < 1000
+
+
+def test_the_valid_request_is_valid() -> None:
+    read = read_request(VALID_JSON + VALID_BINARY, str(len(VALID_JSON)), MIXED, LIMIT)
+    assert read.feeds["t"].tolist() == ["a", "bc"] and read.feeds["b"].shape == (1, 1)
+
+
+@given(st.binary(max_size=200), st.none() | st.text(max_size=6) | st.integers(0, 300).map(str))
+def test_any_bytes_are_read_or_refused(body: bytes, length: str | None) -> None:
+    reads_or_refuses(body, length)
+
+
+@given(st.data())
+def test_a_damaged_request_is_read_or_refused(data: st.DataObject) -> None:
+    body = bytearray(VALID_JSON + VALID_BINARY)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    reads_or_refuses(bytes(body), str(len(VALID_JSON)))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+@given(st.data(), JSON)
+def test_a_value_of_another_kind_is_read_or_refused(data: st.DataObject, other: Any) -> None:
+    request = json.loads(VALID_JSON)
+    where: Any = request
+    while True:  # go down to some place, and put the other value there
+        keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+        key = data.draw(st.sampled_from(keys))
+        if isinstance(where[key], dict | list) and where[key] and data.draw(st.booleans()):
+            where = where[key]
+            continue
+        where[key] = other
+        break
+    text = json.dumps(request).encode()
+    reads_or_refuses(text + VALID_BINARY, str(len(text)))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_json_answers_hold_no_nan(value: float) -> None:
+    with pytest.raises(InputError, match="NaN or infinity, which JSON does not have"):
+        to_json("y", np.array([1.0, value], np.float16))
+
+
+def test_floats_of_all_widths_are_exact_in_json() -> None:
+    for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64):
+        array = np.array([0.1, 1 / 3, -2.5e-5], kind)
+        assert equal(from_json("x", array.dtype, (3,), to_json("x", array)), array)
