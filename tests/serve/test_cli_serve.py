@@ -187,6 +187,13 @@ def test_the_command_line_starts_without_the_server() -> None:
     assert found.stderr == "set()\n" and "--max-request" in found.stdout
 
 
+def test_connections_do_not_collect_what_they_send() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 def test_urls_of_other_addresses() -> None:
     class Named:
         name = "a model"

@@ -15,7 +15,7 @@ from small_models import from_nodes, tensor_info
 
 import coexec
 from coexec.errors import BusyError, ClosedError, InputError, ModelError, UsageError
-from coexec.serve.intake import Held, ServeLimits
+from coexec.serve.intake import MemoryBudget, ServeLimits
 from coexec.serve.session import SessionServed
 
 PATH = "/v2/models/echo/infer"
@@ -162,18 +162,18 @@ def test_what_is_not_ready_says_so() -> None:
 
 
 def test_held_bytes_are_counted_and_given_back() -> None:
-    held = Held(100)
-    with held.request() as first:
+    budget = MemoryBudget(100)
+    with budget.request() as first:
         first.add(500)  # it is alone
-        with held.request() as second, pytest.raises(BusyError, match="hold 500 B of 100 B"):
+        with budget.request() as second, pytest.raises(BusyError, match="hold 500 B of 100 B"):
             second.add(1)
-    with held.request() as first, held.request() as second:
+    with budget.request() as first, budget.request() as second:
         first.add(60)
         second.add(40)
         with pytest.raises(BusyError):
             second.add(1)
-        assert held.now_bytes == 100
-    assert held.now_bytes == 0
+        assert budget.now_bytes == 100
+    assert budget.now_bytes == 0
 
 
 def test_requests_together_hold_no_more_than_they_may() -> None:

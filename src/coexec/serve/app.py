@@ -22,7 +22,7 @@ from coexec.errors import (
     InputError,
     first_line,
 )
-from coexec.serve.intake import Held, Holding, ServeLimits, read_body
+from coexec.serve.intake import Holding, MemoryBudget, ServeLimits, read_body
 from coexec.serve.protocol import EXTENSIONS, metadata, read_request, write_answer
 from coexec.serve.served import Served
 
@@ -103,12 +103,12 @@ class _Inferences:
     def __init__(self, served: Served, limits: ServeLimits) -> None:
         self._served = served
         self._limits = limits
-        self._held = Held(limits.held_bytes)
+        self._budget = MemoryBudget(limits.held_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         _check_path(request, self._served)
-        with self._held.request() as holding:
+        with self._budget.request() as holding:
             try:
                 head, binary = await self._answer(request, holding)
             except asyncio.CancelledError:  # the server ends, and has waited long enough

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from coexec.errors import BusyError
 from coexec.units import format_bytes
 
-__all__ = ["Held", "Holding", "ServeLimits", "read_body"]
+__all__ = ["Holding", "MemoryBudget", "ServeLimits", "read_body"]
 
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 """By the name of a content encoding, what zlib calls it."""
@@ -30,7 +30,7 @@ class ServeLimits:
     """Seconds for a body to come, and for an answer to be taken."""
 
 
-class Held:
+class MemoryBudget:
     """Bytes of the requests under way. Used by one thread, that of the event loop."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -48,9 +48,9 @@ class Held:
 
 
 class Holding:
-    """The share of one request in `Held`."""
+    """The share of one request in `MemoryBudget`."""
 
-    def __init__(self, of: Held) -> None:
+    def __init__(self, of: MemoryBudget) -> None:
         self._of = of
         self.held_bytes = 0
 

@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"--port {port} is not between 0 and 65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
+        listener = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
     except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise UsageError(f"--host {host!r} is not known: {first_line(error)}; {_HOSTS}") from None
     except OSError as error:
@@ -49,6 +49,10 @@ def listen(host: str, port: int) -> socket.socket:
         said = f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "\
                f"--host and --port"  # fmt: skip
         raise UsageError(remedies.get(error.errno or 0, said)) from None
+    # Connections inherit it. asyncio sets it only where the socket names its protocol, and without
+    # it the body of a short answer waits 40 ms for the client to confirm the header.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def is_loopback(listener: socket.socket) -> bool:
