@@ -24,8 +24,8 @@ from coexec.cluster.demand import DemandWatch
 from coexec.cluster.deploying import Deployment, deploy
 from coexec.cluster.door import Door, Frame
 from coexec.cluster.handles import (
-    Answer,
-    Failure,
+    FrameAnswer,
+    FrameFailure,
     MachineFacts,
     MachineLostError,
     News,
@@ -339,7 +339,7 @@ class Conductor:
         member.waiting, member.inside = news.waiting, news.inside
         member.computing_s = news.computing_s
         for event in news.events:
-            if isinstance(event, Answer):
+            if isinstance(event, FrameAnswer):
                 if self.deployed is not None:
                     self.deployed.progress_s = time.monotonic()
                 for each in self.members.values():
@@ -347,7 +347,7 @@ class Conductor:
                 self._door.answer(event.frame, event.outputs)
             elif self.deployed is None or event.epoch != self.deployed.epoch:
                 continue
-            elif isinstance(event, Failure):
+            elif isinstance(event, FrameFailure):
                 self._door.fail(event.frame, ExecutionError(
                     f"frame {event.frame} failed on {event.reason}"))  # fmt: skip
             elif isinstance(event, Unreached):

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 
 __all__ = [
-    "Answer",
     "Event",
-    "Failure",
+    "FrameAnswer",
+    "FrameFailure",
     "MachineFacts",
     "MachineHandle",
     "MachineLostError",
@@ -50,7 +50,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FrameAnswer:
     """The outputs of a frame."""
 
     epoch: int
@@ -59,7 +59,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FrameFailure:
     """A frame that a machine cannot go on with."""
 
     epoch: int
@@ -76,7 +76,7 @@ class Unreached:
     reason: str
 
 
-Event = Answer | Failure | Unreached
+Event = FrameAnswer | FrameFailure | Unreached
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from typing import Any
 
 from coexec.cluster.build import build
 from coexec.cluster.handles import (
-    Answer,
     Event,
-    Failure,
+    FrameAnswer,
+    FrameFailure,
     MachineFacts,
     MachineHandle,
     MachineLostError,
@@ -245,7 +245,7 @@ class Machine:
     def _answer(self, epoch: _Epoch, state: _FrameState) -> None:
         outputs = {name: state.parts.get(name, region) for name, region in epoch.job.outputs}
         state.left -= 1
-        self._tell(Answer(epoch.number, state.number, outputs))
+        self._tell(FrameAnswer(epoch.number, state.number, outputs))
 
     async def _work(self) -> None:
         """Compute, one share after the other."""
@@ -303,7 +303,7 @@ class Machine:
     def _fail(self, epoch: _Epoch, frame: int, error: Exception) -> None:
         epoch.failed.add(frame)
         epoch.frames.pop(frame, None)
-        self._tell(Failure(epoch.number, frame, f"{self.name}: {first_line(error)}"))
+        self._tell(FrameFailure(epoch.number, frame, f"{self.name}: {first_line(error)}"))
 
     def _note(self, kind: str, stage: int, frame: int, start: float, end: float) -> None:
         if self._spans is not None:
