@@ -16,7 +16,7 @@ from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Team
 from coexec.errors import UsageError
 from coexec.frontend.model import Model
-from coexec.ir.graph import Tensor
+from coexec.ir.graph import Graph, Tensor
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.system.network import Network
 
@@ -131,7 +131,19 @@ class ClusterSession:
     @property
     def plan(self) -> PipelinePlan:
         """The plan in service."""
-        return self._planned.plan
+        return self.planned.plan
+
+    @property
+    def planned(self) -> Planned:
+        """The same with what the simulator says of it."""
+        deployed = self._conductor.deployed
+        assert deployed is not None  # the session began with one
+        return deployed.planned
+
+    @property
+    def graph(self) -> Graph:
+        """Of the model."""
+        return self._graph
 
     def submit(
         self, feeds: Mapping[str, Any], *, deadline_s: float | None = None, wait: bool = False
@@ -190,7 +202,7 @@ class ClusterSession:
 
     def status(self) -> Status:
         """How the session does now."""
-        planned, stages = self._planned, self.plan.stages
+        planned, stages = self.planned, self.plan.stages
         machines = tuple(
             MachineStatus(
                 member.name, member.facts.host,
@@ -209,12 +221,6 @@ class ClusterSession:
     def close(self) -> None:
         """Give up all frames, and dismiss the machines. May be called again."""
         self._conductor.close()
-
-    @property
-    def _planned(self) -> Planned:
-        deployed = self._conductor.deployed
-        assert deployed is not None  # the session began with one
-        return deployed.planned
 
     def __enter__(self) -> Self:
         return self
