@@ -49,6 +49,7 @@ __all__ = [
     "known_nodes",
     "own_name",
     "prepare",
+    "split_address",
     "start_head",
     "stop",
     "stop_all",
@@ -211,18 +212,28 @@ def join(
     return _start(node, words, surroundings, machine)
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of a head.
+
+    Raises:
+        UsageError: the text is no address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
+        raise UsageError(f"{address!r} is no address of a head; give HOST:PORT, as `coexec cluster "
+                         f"start` prints it")  # fmt: skip
+    return host, int(port)
+
+
 def check_answers(address: str) -> None:
     """
     Raises:
         UsageError: the text is no address.
         DeviceError: nobody listens there.
     """
-    head, _, port = address.rpartition(":")
-    if not head or not (port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
-        raise UsageError(f"{address!r} is no address of a head; give HOST:PORT, as `coexec cluster "
-                         f"start` prints it")  # fmt: skip
+    host, port = split_address(address)
     try:
-        socket.create_connection((head, int(port)), _ANSWER_S).close()
+        socket.create_connection((host, port), _ANSWER_S).close()
     except (OSError, UnicodeError) as error:
         raise DeviceError(f"no head answers at {address}: {error}; look whether it runs "
                           f"(`coexec cluster status` there) and whether a firewall lets port "

@@ -11,7 +11,7 @@ from coexec.arguments import check_feeds
 from coexec.cluster.conductor import Conductor, Limits
 from coexec.cluster.door import Door, Frame
 from coexec.cluster.handles import MachineFacts
-from coexec.cluster.planning import Planned, Planning
+from coexec.cluster.planning import KnownMachine, Planned, Planning
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Team
 from coexec.cluster.tracing import ClusterTrace, Recording
@@ -140,6 +140,11 @@ class ClusterSession:
         deployed = self._conductor.deployed
         assert deployed is not None  # the session began with one
         return deployed.planned
+
+    @property
+    def known_machines(self) -> tuple[KnownMachine, ...]:
+        """What is stated or measured of the machines, also of those without a share."""
+        return tuple(member.known for member in list(self._conductor.members.values()))
 
     @property
     def graph(self) -> Graph:

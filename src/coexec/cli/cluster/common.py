@@ -1,19 +1,38 @@
 """What the verbs of `coexec cluster` share: options, and how they end."""
 
+import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coexec.cli.console import err
 from coexec.cluster.nodes import NodeProcess, check_name, own_name
-from coexec.errors import DeviceError
+from coexec.errors import DeviceError, UsageError
 
-__all__ = ["BlockOpt", "HostOpt", "NameOpt", "TokenOpt", "ended_by_signals", "hold", "named"]
+if TYPE_CHECKING:
+    from coexec.cluster.cluster import Cluster
+    from coexec.cluster.settings import ClusterSettings
+
+__all__ = [
+    "AddressOpt",
+    "BlockOpt",
+    "ClusterOpt",
+    "HostOpt",
+    "NameOpt",
+    "NodesOpt",
+    "PipelineOpt",
+    "TokenOpt",
+    "ended_by_signals",
+    "entered",
+    "hold",
+    "named",
+    "numbers",
+]
 
 NameOpt = Annotated[
     str | None, typer.Option(help="Of this machine in the cluster; by default its host name.")
@@ -27,6 +46,16 @@ TokenOpt = Annotated[
 BlockOpt = Annotated[
     bool, typer.Option("--block", help="Stay until Ctrl-C or SIGTERM, and end the node then.")
 ]
+ClusterOpt = Annotated[
+    Path | None, typer.Option("--cluster", help="A cluster.toml: what is known of the machines.")
+]
+AddressOpt = Annotated[
+    str | None, typer.Option(help="HOST:PORT of a head; by default of the node that runs here.")
+]
+NodesOpt = Annotated[
+    int | None, typer.Option(help="Start so many on this machine for the time being.")
+]
+PipelineOpt = Annotated[str, typer.Option("--planner", help="Of pipelines: what makes the plan.")]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -40,26 +69,67 @@ def named(name: str | None) -> str:
     return own_name() if name is None else check_name(name)
 
 
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what is within as Ctrl-C does. Meanwhile further signals are ignored:
-    nodes and machines are being ended.
+def numbers(option: str, text: str) -> list[float]:
+    """ "2,2,1" as [2.0, 2.0, 1.0].
 
-    Libraries set handlers of their own (Ray, when it is entered), so that this may have to be
-    entered again.
+    Raises:
+        UsageError: something is no number above 0.
     """
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < value < math.inf for value in found):
+        raise UsageError(f"{option} {text!r} is not of the form 8 or 2,2,1, numbers above 0")
+    return found
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[Callable[[], None]]:
+    """SIGTERM and SIGHUP end what is within as Ctrl-C does. From then on further signals are
+    ignored, as nodes and machines are being ended.
+
+    What is given out sets the handlers again, after a library has set its own.
+    """
+    ending = False
 
     def end(number: int, frame: FrameType | None) -> Any:
-        for each in _ENDING:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        nonlocal ending
+        if not ending:
+            ending = True
+            raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, end) for each in _ENDING}
+    def install() -> None:
+        for each in _ENDING:
+            signal.signal(each, end)
+
+    before = {each: signal.getsignal(each) for each in _ENDING}
+    install()
     try:
-        yield
+        yield install
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def entered(
+    known: "ClusterSettings", address: str | None, nodes: int | None, token: Path | None,
+    cache: Path | None,
+) -> "Iterator[Cluster]":  # fmt: skip
+    """A cluster that is left, and whose nodes are ended, whatever happens.
+
+    Raises:
+        CoexecError: as `Cluster`.
+    """
+    from coexec.cluster.cluster import Cluster
+
+    with (
+        ended_by_signals() as install,
+        Cluster(known, address=address, nodes=nodes, token=token, cache=cache) as cluster,
+    ):
+        install()  # Ray has set a handler of its own
+        yield cluster
 
 
 def hold(node: NodeProcess) -> None:
