@@ -5,7 +5,19 @@ from typing import Annotated
 import typer
 
 import coexec
-from coexec.cli import bench, cache, devices, explain, inspect, plan, profile, run, serve, simulate
+from coexec.cli import (
+    bench,
+    cache,
+    cluster,
+    devices,
+    explain,
+    inspect,
+    plan,
+    profile,
+    run,
+    serve,
+    simulate,
+)
 
 app = typer.Typer(
     name="coexec",
@@ -19,6 +31,7 @@ app = typer.Typer(
 for verb in (devices, inspect, profile, plan, explain, simulate, run, bench, serve):
     app.command(verb.__name__.rpartition(".")[2])(verb.command)
 app.add_typer(cache.verbs, name="cache")
+app.add_typer(cluster.verbs, name="cluster")
 
 
 def _say_version(asked: bool) -> None:

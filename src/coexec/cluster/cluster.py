@@ -2,7 +2,6 @@
 
 import secrets
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from coexec.arguments import check_model, check_shapes
 from coexec.cache import Cache
+from coexec.cluster.local import LocalNodes, folder_of_nodes
 from coexec.cluster.machine import MachineOptions
-from coexec.cluster.nodes import NodeProcess, join, known_nodes, prepare, start_head
+from coexec.cluster.nodes import check_answers, check_installed, join, known_nodes, prepare
 from coexec.cluster.session import ClusterSession, PipelineOptions
 from coexec.cluster.settings import ClusterSettings, read_settings
 from coexec.engines.detect import usable_cores
@@ -45,13 +45,14 @@ class Cluster:
             address: HOST:PORT of the head; None: the settings', or that of a node that runs on
                 this machine.
             nodes: start so many on this machine for the time being, with a core each, in turn.
-            token: file with the cluster's token; None: the user's.
+            token: file with the cluster's token; None: that of the node here, or the user's.
             cache: for models, profiles and plans; by default the user's cache folder.
 
         Raises:
             UsageError: an argument has no meaning, or no cluster is known.
             DeviceError: Ray does not start, or the head does not answer.
         """
+        check_installed()
         if settings is None:
             settings = ClusterSettings()
         elif not isinstance(settings, ClusterSettings):
@@ -61,6 +62,9 @@ class Cluster:
         self._exit = ExitStack()
         token = None if token is None else Path(token)
         try:
+            if nodes is not None and address is not None:
+                raise UsageError(f"nodes={nodes} are a cluster of their own, address={address!r} "
+                                 f"is another; give one of them")  # fmt: skip
             if nodes is not None:
                 address = self._start_nodes(nodes)
             address = address or settings.address or _address_here()
@@ -80,6 +84,7 @@ class Cluster:
         values: Mapping[str, Any] | None = None,
         credits: int | None = None,
         deadline_s: float = 60.0,
+        settings: ClusterSettings | None = None,
     ) -> ClusterSession:
         """Cut a model into a pipeline and start it on the machines.
 
@@ -90,6 +95,7 @@ class Cluster:
             values: of inputs that become constants.
             credits: the most frames inside; None: as many as keep all machines busy.
             deadline_s: from a frame's admission to its answer; after it the frame has failed.
+            settings: in place of the cluster's: other machines of it, or more that is known.
 
         Raises:
             CoexecError: the model cannot be read, or the machines cannot run it.
@@ -97,7 +103,7 @@ class Cluster:
         given = GivenModel(
             check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
         )
-        settings = self._settings
+        settings = settings or self._settings
         options = PipelineOptions(
             planner, planner_options, credits, deadline_s, settings.network, settings.latency_s
         )
@@ -108,6 +114,11 @@ class Cluster:
             given.model, team, lambda facts: settings.known_of(facts.name), options,
             settings.limits,
         )  # fmt: skip
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """What was said of machines and network; of nodes that were started for it, too."""
+        return self._settings
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -128,33 +139,34 @@ class Cluster:
         """Nodes of this machine; the address of the head among them."""
         if not 1 <= count <= _MOST_NODES:
             raise UsageError(f"nodes is a number from 1 to {_MOST_NODES}, not {count}")
-        folder = Path(self._exit.enter_context(
-            tempfile.TemporaryDirectory(prefix="coexec-", ignore_cleanup_errors=True)))  # fmt: skip
-        names = [f"{folder.name}-{index}" for index in range(count)]
-        if not self._settings.machines:
+        folder = folder_of_nodes()
+        named = list(self._settings.machines)
+        if named and len(named) < count:
+            raise UsageError(f"{count} nodes are to be started, and the settings name "
+                             f"{len(named)} machines: {', '.join(named)}; name as many, or "
+                             f"none")  # fmt: skip
+        names = named[:count] or [f"{folder.name}-{index}" for index in range(count)]
+        if not named:
             cores = sorted(usable_cores())
             each = {
                 name: MachineOptions([f"cpu:{cores[index % len(cores)]}"])
                 for index, name in enumerate(names)
             }
             self._settings = replace(self._settings, machines=each)
-        else:
-            names = list(self._settings.machines)[:count]
-        head = self._keep(start_head(names[0], _free_port(), folder=folder / "ray"))
-        for name in names[1:]:
-            self._keep(join(head.node.address, name))
-        return head.node.address
-
-    def _keep(self, node: NodeProcess) -> NodeProcess:
-        self._exit.callback(node.stop)
-        return node
+        nodes = LocalNodes(names, folder, _free_port())
+        self._exit.callback(nodes.stop)
+        return nodes.address
 
     def _enter(self, address: str, token: Path | None) -> "Connection":
         """By the node that runs here, or one that is started for the time being."""
-        if not any(node.address == address for node in known_nodes()):
+        here = [node for node in known_nodes() if node.address == address]
+        if here:
+            token = token or here[-1].token_file
+        else:
             name = f"driver-{secrets.token_hex(4)}"
-            self._keep(join(address, name, token=token, machine=False))
+            self._exit.callback(join(address, name, token=token, machine=False).stop)
         prepare(token)
+        check_answers(address)
         from coexec.cluster.ray_team import Connection  # Ray reads the token when it is imported
 
         return Connection(address)

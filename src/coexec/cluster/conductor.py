@@ -37,6 +37,7 @@ from coexec.cluster.measuring import measure_link, measured_members
 from coexec.cluster.planning import Planned, Planning, response_s
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Member, Team
+from coexec.cluster.tracing import ClusterTrace, Recording
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -100,6 +101,8 @@ class Conductor:
         self.deployed: Deployment | None = None
         self.changes: list[str] = []
         """Why plans were made, in order, one line each."""
+        self.recording: Recording | None = None
+        """Keeps what machines note, while there is one."""
         self._epochs = 0
         self._changed_s = self._looked_s = 0.0
         """`time.monotonic` of the last change of plan, and of the last look for a better one."""
@@ -132,6 +135,29 @@ class Conductor:
     def admit(self, frame: Frame) -> None:
         """Send a frame that the door let in."""
         self._loop.call_soon_threadsafe(self._send_in, frame)
+
+    def start_trace(self) -> None:
+        """Let machines note what they do.
+
+        Raises:
+            ClosedError: the session is closed.
+        """
+        if not self._thread.is_alive():
+            raise ClosedError("the cluster's session is closed; make a new one")
+
+        async def begin() -> None:
+            self.recording = Recording()
+            await asyncio.gather(*map(self.recording.begin, self.members.values()))
+
+        self.call(begin()).result()
+
+    def stop_trace(self) -> ClusterTrace:
+        """What they have noted."""
+        recording = self.recording
+        assert recording is not None
+        found: ClusterTrace = self.call(recording.end(list(self.members.values()))).result()
+        self.recording = None
+        return found
 
     def call(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         """Run something in the conductor's loop."""
@@ -310,6 +336,8 @@ class Conductor:
     async def _listen(self, member: Member) -> None:
         """Hear what a machine has to say, as long as it does."""
         limits = self._limits
+        if self.recording is not None:
+            await self.recording.begin(member)
         while self.members.get(member.name) is member:
             try:
                 patience = limits.deploy_s if self._deploying else limits.silence_s
@@ -337,6 +365,8 @@ class Conductor:
             member.sent.merge(spent)
             member.messages.setdefault(target, Spent()).merge(spent)
         member.waiting, member.inside = news.waiting, news.inside
+        if self.recording is not None:
+            self.recording.hear(member.name, news)
         member.computing_s = news.computing_s
         for event in news.events:
             if isinstance(event, FrameAnswer):

@@ -123,8 +123,8 @@ class News:
     at_s: float = 0.0
     """On the machine's own clock."""
     spans: list[tuple[str, int, int, float, float]] = field(default_factory=list)
-    """What it did, if it was asked to note that: kind, stage, frame, begin and end in seconds on
-    the machine's own clock."""
+    """What it did, if it was asked to note that: "compute", or "to NAME" for a message; stage,
+    frame, begin and end in seconds on the machine's own clock."""
 
 
 def nothing(size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

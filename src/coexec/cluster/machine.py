@@ -297,7 +297,7 @@ class Machine:
             return
         end = time.perf_counter()
         self._sent.setdefault(step.target, Spent()).add(end - start, step.size_bytes)
-        self._note("send", step.stage, state.number, start, end)
+        self._note(f"to {step.target}", step.stage, state.number, start, end)
         self._ended(epoch, state, step.step)
 
     def _fail(self, epoch: _Epoch, frame: int, error: Exception) -> None:

@@ -8,45 +8,61 @@ the cluster. The token is sent unencrypted, and Ray listens on all addresses of 
 https://docs.ray.io/en/latest/ray-security/token-auth.html.
 """
 
+import fcntl
+import ipaddress
 import json
 import os
-import secrets
+import platform
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
-
-import platformdirs
+from typing import TYPE_CHECKING, Any
 
 from coexec.cluster.build import build
+from coexec.cluster.tokens import cluster_folder, make_token, read_token, token_file
 from coexec.errors import DeviceError, UsageError, first_line
+
+if TYPE_CHECKING:
+    import psutil
 
 __all__ = [
     "BUILD",
+    "CORES",
     "MACHINE",
+    "MEMORY",
     "PORT",
     "NodeProcess",
-    "Socket",
     "StartedNode",
+    "check_answers",
+    "check_installed",
+    "check_name",
     "join",
     "known_nodes",
+    "own_name",
     "prepare",
-    "sockets",
+    "split_address",
     "start_head",
     "stop",
-    "token_file",
+    "stop_all",
 ]  # fmt: skip
 
 PORT = 6380
 """Of a head, unless another is said."""
-MACHINE, BUILD = "coexec-machine", "coexec-build"
-"""Labels of nodes: the machine's name, and its coexec."""
+MACHINE, BUILD, CORES, MEMORY = "coexec-machine", "coexec-build", "coexec-cores", "coexec-memory"
+"""Labels of nodes: the machine's name, its coexec, its usable cores, its memory in bytes."""
+_DRIVER = "coexec-driver"
+"""Label of nodes that only send frames and take answers."""
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+"""What Ray takes as a label."""
 _HEALTH = {
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "500",
@@ -57,7 +73,7 @@ _HEALTH = {
 _INLINE = {"RAY_max_direct_call_object_size": str(2 << 20)}
 """Messages up to 2 MiB travel with the call. By Ray's object store, which takes those from 100 KiB
 on unless it is told otherwise, they take 11 to 14 ms longer on 50 Mbit/s (benchmarks/testbed)."""
-_START_S, _STOP_S = 60.0, 15.0
+_START_S, _STOP_S, _ANSWER_S = 60.0, 15.0, 5.0
 _MOST_STORE_BYTES = 1_000_000_000
 """Of Ray's shared memory, where messages lie while they are under way."""
 
@@ -72,14 +88,13 @@ class StartedNode:
     """HOST:PORT of the head."""
     process: int
     head: bool
+    token: str = ""
+    """File that the cluster's token was read from; "" for the user's."""
 
-
-class Socket(NamedTuple):
-    """Where a process of Ray listens."""
-
-    address: str
-    port: int
-    process: str
+    @property
+    def token_file(self) -> Path:
+        """Where its cluster's token lies."""
+        return Path(self.token) if self.token else token_file()
 
 
 class NodeProcess:
@@ -92,11 +107,34 @@ class NodeProcess:
         """End the node and all that it runs. May be called again."""
         _end(self.process.pid)
         self.process.wait()
+        _note_of(self.node).unlink(missing_ok=True)
 
 
-def token_file() -> Path:
-    """Where the token of this user's clusters lies."""
-    return _folder() / "token"
+def check_installed() -> None:
+    """
+    Raises:
+        UsageError: a package is missing that only clusters need.
+    """
+    missing = [name for name in ("ray", "psutil") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"clusters need {' and '.join(missing)}, not installed here: "
+                         f"pip install 'coexec[cluster]'")  # fmt: skip
+
+
+def check_name(name: str) -> str:
+    """
+    Raises:
+        UsageError: a machine cannot have this name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name for a machine: up to 63 letters, digits, '-', '_' "
+                         f"and '.', a letter or digit at both ends")  # fmt: skip
+    return name
+
+
+def own_name() -> str:
+    """This host's name, as far as it is a name for a machine."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", platform.node())[:63].strip("-_.") or "machine"
 
 
 def _environment(token: Path | None = None) -> dict[str, str]:
@@ -105,19 +143,9 @@ def _environment(token: Path | None = None) -> dict[str, str]:
     Raises:
         UsageError: there is no token.
     """
-    path = token or token_file()
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        text = ""
-    if not text:
-        raise UsageError(
-            f"there is no token in {path}; `coexec cluster start` makes one: copy that file from "
-            f"the head's machine, and name it with --token-file if it lies elsewhere"
-        )
     return {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": text,
+        "RAY_AUTH_TOKEN": read_token(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         **_HEALTH,
@@ -129,24 +157,14 @@ def prepare(token: Path | None = None) -> None:
     """Give this process what Ray needs to be told; Ray must not have been imported before.
 
     Raises:
-        UsageError: there is no token, or Ray was imported without it.
+        UsageError: there is no token, Ray is not installed, or was imported without the token.
     """
+    check_installed()
     wanted = _environment(token)
     if "ray" in sys.modules and os.environ.get("RAY_AUTH_TOKEN") != wanted["RAY_AUTH_TOKEN"]:
         raise UsageError("ray was imported before the cluster's token was known to it; make the "
                          "Cluster before you import ray, one cluster a process")  # fmt: skip
     os.environ.update(wanted)
-
-
-def _make_token() -> Path:
-    """The user's token, a new one if there is none. Only the user can read it."""
-    path = token_file()
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(32))
-    return path
 
 
 def start_head(
@@ -155,25 +173,22 @@ def start_head(
     """Start a cluster whose head is this machine.
 
     Args:
-        host: the address that others reach this machine at; None: Ray finds out.
+        host: the address that others reach this machine at; None: the one by which it would reach
+            them.
         folder: for Ray's sockets and logs; None: its own.
 
     Raises:
+        UsageError: a name, port or address that cannot be; Ray is not installed.
         DeviceError: Ray did not start, or the port is in use.
     """
-    _make_token()
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            raise DeviceError(f"port {port} is in use on this machine; end what uses it, or choose "
-                              f"another with --port") from None  # fmt: skip
-    words = ["--head", "--port", str(port), "--include-dashboard=false"]
-    words += ["--node-ip-address", host] if host else []
-    words += ["--temp-dir", str(folder)] if folder else []
-    address = f"{host or _own_address()}:{port}"
-    return _start(StartedNode(name, address, 0, head=True), words, _environment())
+    check_installed()
+    _check_own(host)
+    make_token()
+    _check_free(port)
+    host = host or _own_address()
+    words = ["--head", "--port", str(port), "--node-ip-address", host]
+    words += ["--include-dashboard=false", *(["--temp-dir", str(folder)] if folder else [])]
+    return _start(StartedNode(name, f"{host}:{port}", 0, head=True), words, _environment())
 
 
 def join(
@@ -188,22 +203,45 @@ def join(
         machine: whether it computes; otherwise it only sends frames and takes answers.
 
     Raises:
-        UsageError: there is no token, or the address is none.
+        UsageError: there is no token, or a name or address that cannot be; Ray is not installed.
         DeviceError: the head does not answer, or does not take the token.
     """
-    head, _, port = address.rpartition(":")
-    if not head or not port.isdigit():
+    check_installed()
+    _check_own(host)
+    surroundings = _environment(token)
+    check_answers(address)
+    words = ["--address", address, *(["--node-ip-address", host] if host else [])]
+    path = "" if token is None else str(token.absolute())
+    node = StartedNode(name, address, 0, head=False, token=path)
+    return _start(node, words, surroundings, machine)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of a head.
+
+    Raises:
+        UsageError: the text is no address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
         raise UsageError(f"{address!r} is no address of a head; give HOST:PORT, as `coexec cluster "
                          f"start` prints it")  # fmt: skip
-    surroundings = _environment(token)
+    return host, int(port)
+
+
+def check_answers(address: str) -> None:
+    """
+    Raises:
+        UsageError: the text is no address.
+        DeviceError: nobody listens there.
+    """
+    host, port = split_address(address)
     try:
-        socket.create_connection((head, int(port)), 5.0).close()
-    except (OSError, OverflowError) as error:
+        socket.create_connection((host, port), _ANSWER_S).close()
+    except (OSError, UnicodeError) as error:
         raise DeviceError(f"no head answers at {address}: {error}; look whether it runs "
                           f"(`coexec cluster status` there) and whether a firewall lets port "
                           f"{port} through") from None  # fmt: skip
-    words = ["--address", address, *(["--node-ip-address", host] if host else [])]
-    return _start(StartedNode(name, address, 0, head=False), words, surroundings, machine)
 
 
 def stop(name: str | None = None) -> list[StartedNode]:
@@ -212,19 +250,28 @@ def stop(name: str | None = None) -> list[StartedNode]:
     Returns:
         Those that were ended, workers before heads.
     """
+    found = [node for node in known_nodes() if name is None or node.name == name]
     ended = []
-    for node in sorted(known_nodes(), key=lambda node: node.head):
-        if name is None or node.name == name:
-            _end(node.process)
+    for heads in (False, True):
+        together = [node for node in found if node.head == heads]
+        _each(lambda node: _end(node.process), together)
+        for node in together:
             _note_of(node).unlink(missing_ok=True)
-            ended.append(node)
+        ended += together
     return ended
+
+
+def stop_all(nodes: Iterable[NodeProcess]) -> None:
+    """End nodes together, heads last."""
+    found = list(nodes)
+    for heads in (False, True):
+        _each(NodeProcess.stop, [node for node in found if node.node.head == heads])
 
 
 def known_nodes() -> list[StartedNode]:
     """The nodes that this user has started on this machine and that run."""
     found = []
-    for path in sorted((_folder() / "nodes").glob("*.json")):
+    for path in sorted(_notes().glob("*.json")):
         try:
             node = StartedNode(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -236,53 +283,85 @@ def known_nodes() -> list[StartedNode]:
     return found
 
 
-def sockets() -> list[Socket]:
-    """Where processes below this user's nodes listen."""
-    import psutil
+def _each(work: Callable[[Any], None], nodes: Sequence[Any]) -> None:
+    """Ending a node takes a second or two, in which it is waited for."""
+    if nodes:
+        with ThreadPoolExecutor(len(nodes)) as threads:
+            list(threads.map(work, nodes))
 
-    found = set()
-    for node in known_nodes():
-        with suppress(psutil.Error):
-            parent = psutil.Process(node.process)
-            for process in (parent, *parent.children(recursive=True)):
-                with suppress(psutil.Error):
-                    for each in process.net_connections("inet"):
-                        if each.status == psutil.CONN_LISTEN:
-                            found.add(Socket(each.laddr.ip, each.laddr.port, process.name()))
-    return sorted(found)
+
+def _check_own(host: str | None) -> None:
+    """
+    Raises:
+        UsageError: this machine has no such address.
+    """
+    if host is None:
+        return
+    try:
+        if ipaddress.IPv4Address(host).is_unspecified:
+            raise ValueError
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+    except (OSError, ValueError):
+        raise UsageError(f"this machine has no address {host!r}; leave --host out, or give one "
+                         f"that `ip -4 address` lists") from None  # fmt: skip
+
+
+def _check_free(port: int) -> None:
+    """
+    Raises:
+        DeviceError: the port is in use, or this user may not listen there.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except PermissionError:
+            raise DeviceError(f"this user may not listen at port {port}; choose one from 1024 on "
+                              f"with --port") from None  # fmt: skip
+        except (OSError, OverflowError):
+            raise DeviceError(f"port {port} is in use on this machine, or is none; end what uses "
+                              f"it, or choose another with --port") from None  # fmt: skip
 
 
 def _start(
     node: StartedNode, words: list[str], surroundings: Mapping[str, str], machine: bool = True
 ) -> NodeProcess:
     """Run Ray's command, and wait until it says that it has started."""
+    check_name(node.name)
     if any(known.name == node.name for known in known_nodes()):
         raise UsageError(f"machine {node.name!r} runs here already; end it with `coexec cluster "
                          f"stop`, or choose another name with --name")  # fmt: skip
-    labels = f"{MACHINE}={node.name},{BUILD}={build()}" if machine else "coexec-driver=yes"
+    labels = _labels(node.name) if machine else f"{_DRIVER}={node.name}"
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", *words, "--num-cpus", "0",
         "--num-gpus", "0", "--labels", labels, "--object-store-memory", str(_store_bytes()),
         "--disable-usage-stats", "--block",
     ]  # fmt: skip
-    log = _folder() / "logs" / f"{node.name}.log"
+    log = cluster_folder() / "logs" / f"{node.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with log.open("wb") as output:
+    with _one_at_a_time(), log.open("wb") as output:
         process = subprocess.Popen(
             command, env={**os.environ, **surroundings}, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    try:
-        _await_start(process, log, node.address)
-    except BaseException:
-        _end(process.pid)
-        process.wait()
-        raise
-    noted = StartedNode(node.name, node.address, process.pid, node.head)
-    note = _note_of(noted)
-    note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    note.write_text(json.dumps(asdict(noted)))
+        try:
+            _await_start(process, log, node.address)
+        except BaseException:
+            _end(process.pid)
+            process.wait()
+            raise
+    noted = replace(node, process=process.pid)
+    _write_note(noted)
     return NodeProcess(noted, process, log)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Ray's nodes that start on one machine at the same time take the same names for sockets."""
+    with (cluster_folder() / "starting").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _await_start(process: "subprocess.Popen[bytes]", log: Path, address: str) -> None:
@@ -297,7 +376,8 @@ def _await_start(process: "subprocess.Popen[bytes]", log: Path, address: str) ->
         if process.poll() is not None:
             raise DeviceError(f"Ray did not start: {_reason(text)}; {log} has all that it said")
         time.sleep(0.1)
-    raise DeviceError(f"Ray did not start within {_START_S:.0f} s; {log} has what it said")
+    raise DeviceError(f"Ray did not start within {_START_S:.0f} s; look whether {address} is the "
+                      f"address of a head; {log} has what Ray said")  # fmt: skip
 
 
 def _reason(text: str) -> str:
@@ -306,9 +386,18 @@ def _reason(text: str) -> str:
     return first_line(Exception((telling or lines or ["it said nothing"])[-1]))
 
 
+def _labels(name: str) -> str:
+    facts = {MACHINE: name, BUILD: build(), CORES: len(os.sched_getaffinity(0)), MEMORY: _memory()}
+    return ",".join(f"{key}={value}" for key, value in facts.items())
+
+
+def _memory() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _store_bytes() -> int:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(100_000_000, min(_MOST_STORE_BYTES, memory // 10))
+    return max(100_000_000, min(_MOST_STORE_BYTES, _memory() // 10))
 
 
 def _own_address() -> str:
@@ -321,35 +410,57 @@ def _own_address() -> str:
             return "127.0.0.1"
 
 
-def _folder() -> Path:
-    return Path(platformdirs.user_state_dir("coexec")) / "cluster"
+def _notes() -> Path:
+    return cluster_folder() / "nodes"
 
 
 def _note_of(node: StartedNode) -> Path:
-    return _folder() / "nodes" / f"{node.name}.json"
+    return _notes() / f"{node.name}.json"
+
+
+def _write_note(node: StartedNode) -> None:
+    """All of it at once: others read notes meanwhile."""
+    note = _note_of(node)
+    note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = note.with_name(f"{note.name}.draft")
+    draft.write_text(json.dumps(asdict(node)))
+    draft.replace(note)
 
 
 def _is_ours(node: StartedNode) -> bool:
     """Whether the process is still the one that was started, not another of its number."""
     try:
-        return b"ray.scripts.scripts" in Path(f"/proc/{node.process}/cmdline").read_bytes()
+        words = Path(f"/proc/{node.process}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    begins = tuple(f"{label}={node.name}".encode() for label in (MACHINE, _DRIVER))
+    return any(word.split(b",")[0] in begins for word in words)
 
 
 def _end(process: int) -> None:
-    """End a node's process and those below it: politely, then by force."""
+    """End a node: its process politely, which ends the others, and by force whatever is left."""
     import psutil
 
-    try:
-        parent = psutil.Process(process)
-        everything = [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return
-    with suppress(ProcessLookupError):
-        os.kill(process, signal.SIGTERM)
-    _, left = psutil.wait_procs(everything, _STOP_S)
+    everything = _session_of(process)
+    if process in everything:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+        psutil.wait_procs(everything.values(), _STOP_S)
+    left = list(_session_of(process).values())
     for each in left:
         with suppress(psutil.Error):
             each.kill()
     psutil.wait_procs(left, _STOP_S)
+
+
+def _session_of(process: int) -> "dict[int, psutil.Process]":
+    """By number, the processes that the leader of a session and those below it have started, also
+    those whose parents have died."""
+    import psutil
+
+    found = {}
+    for number in psutil.pids():
+        with suppress(ProcessLookupError, psutil.Error):
+            if os.getsid(number) == process:
+                found[number] = psutil.Process(number)
+    return found

@@ -18,12 +18,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from coexec.cluster.build import build
 from coexec.cluster.handles import MachineLostError
 from coexec.cluster.machine import Machine, MachineOptions
-from coexec.cluster.nodes import BUILD, MACHINE
+from coexec.cluster.nodes import BUILD, CORES, MACHINE, MEMORY
 from coexec.errors import DeviceError, first_line
 
-__all__ = ["Connection", "RayTeam"]
+__all__ = ["Connection", "RayNode", "RayTeam"]
 
 _log = logging.getLogger("coexec.cluster")
+_HEAD = "node:__internal_head__"
+"""Ray's resource of the head's node."""
 _MOST_CALLS = 1000
 """Under way on one machine together."""
 _MOST_REST_S = 60.0
@@ -35,8 +37,16 @@ class RayNode(NamedTuple):
     """A machine as Ray knows it."""
 
     id: str
+    name: str
+    """"" for a node that only sends frames and takes answers."""
     build: str
     """Of its coexec."""
+    address: str
+    host: str
+    alive: bool
+    is_head: bool
+    cores: int | None
+    memory_bytes: int | None
 
 
 class Connection:
@@ -59,18 +69,27 @@ class Connection:
                               f"machine has to be one of its nodes (`coexec cluster "
                               f"join`)") from None  # fmt: skip
 
+    def nodes(self) -> tuple[RayNode, ...]:
+        """All nodes, also those that are gone."""
+        return tuple(map(_node, ray.nodes()))  # type: ignore[no-untyped-call]
+
     def machines(self) -> Mapping[str, RayNode]:
         """Those that are alive, by name."""
-        nodes = ray.nodes()  # type: ignore[no-untyped-call]
-        return {
-            labels[MACHINE]: RayNode(node["NodeID"], labels.get(BUILD, ""))
-            for node in nodes
-            if node["Alive"] and MACHINE in (labels := node["Labels"])
-        }
+        return {node.name: node for node in self.nodes() if node.alive and node.name}
 
     def close(self) -> None:
         """Leave the cluster. Actors of this process end."""
         ray.shutdown()
+
+
+def _node(row: Mapping[str, Any]) -> RayNode:
+    labels = row["Labels"]
+    cores, memory = (labels.get(key, "") for key in (CORES, MEMORY))
+    return RayNode(
+        row["NodeID"], labels.get(MACHINE, ""), labels.get(BUILD, ""), row["NodeManagerAddress"],
+        row["NodeManagerHostname"], row["Alive"], _HEAD in row["Resources"],
+        int(cores) if cores.isdecimal() else None, int(memory) if memory.isdecimal() else None,
+    )  # fmt: skip
 
 
 class _RayHandle:

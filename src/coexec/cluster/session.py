@@ -9,14 +9,15 @@ from typing import Any, Self
 
 from coexec.arguments import check_feeds
 from coexec.cluster.conductor import Conductor, Limits
-from coexec.cluster.door import Door
+from coexec.cluster.door import Door, Frame
 from coexec.cluster.handles import MachineFacts
-from coexec.cluster.planning import Planned, Planning
+from coexec.cluster.planning import KnownMachine, Planned, Planning
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Team
+from coexec.cluster.tracing import ClusterTrace, Recording
 from coexec.errors import UsageError
 from coexec.frontend.model import Model
-from coexec.ir.graph import Tensor
+from coexec.ir.graph import Graph, Tensor
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.system.network import Network
 
@@ -131,7 +132,24 @@ class ClusterSession:
     @property
     def plan(self) -> PipelinePlan:
         """The plan in service."""
-        return self._planned.plan
+        return self.planned.plan
+
+    @property
+    def planned(self) -> Planned:
+        """The same with what the simulator says of it."""
+        deployed = self._conductor.deployed
+        assert deployed is not None  # the session began with one
+        return deployed.planned
+
+    @property
+    def known_machines(self) -> tuple[KnownMachine, ...]:
+        """What is stated or measured of the machines, also of those without a share."""
+        return tuple(member.known for member in list(self._conductor.members.values()))
+
+    @property
+    def graph(self) -> Graph:
+        """Of the model."""
+        return self._graph
 
     def submit(
         self, feeds: Mapping[str, Any], *, deadline_s: float | None = None, wait: bool = False
@@ -151,6 +169,9 @@ class ClusterSession:
         checked = check_feeds(self._wanted, feeds)
         seconds = self._options.deadline_s if deadline_s is None else deadline_s
         frame = self._door.admit(checked, time.monotonic() + seconds, wait)
+        recording = self._conductor.recording
+        if recording is not None:
+            _record(frame, recording)
         self._conductor.admit(frame)
         return frame.answer
 
@@ -190,7 +211,7 @@ class ClusterSession:
 
     def status(self) -> Status:
         """How the session does now."""
-        planned, stages = self._planned, self.plan.stages
+        planned, stages = self.planned, self.plan.stages
         machines = tuple(
             MachineStatus(
                 member.name, member.facts.host,
@@ -206,18 +227,45 @@ class ClusterSession:
             planned.period_s, planned.latency_s, tuple(self._conductor.changes),
         )  # fmt: skip
 
+    def start_trace(self) -> None:
+        """Record what machines compute and send from now on, until `stop_trace`.
+
+        Raises:
+            UsageError: that is done already.
+            ClosedError: the session is closed.
+        """
+        if self._conductor.recording is not None:
+            raise UsageError("the session is traced already; stop_trace() ends that")
+        self._conductor.start_trace()
+
+    def stop_trace(self) -> ClusterTrace:
+        """What was recorded, on one clock; may take a second.
+
+        Raises:
+            UsageError: nothing is recorded; start_trace() comes first.
+            ClosedError: the session is closed.
+        """
+        if self._conductor.recording is None:
+            raise UsageError("the session is not traced; start_trace() begins that")
+        return self._conductor.stop_trace()
+
     def close(self) -> None:
         """Give up all frames, and dismiss the machines. May be called again."""
         self._conductor.close()
-
-    @property
-    def _planned(self) -> Planned:
-        deployed = self._conductor.deployed
-        assert deployed is not None  # the session began with one
-        return deployed.planned
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _record(frame: Frame, recording: Recording) -> None:
+    """Note when a frame comes and when it is answered, or given up."""
+    start_s = time.perf_counter()
+
+    def end(answer: "Future[dict[str, Any]]") -> None:
+        failed = answer.cancelled() or answer.exception() is not None
+        recording.frame(frame.number, start_s, time.perf_counter(), failed)
+
+    frame.answer.add_done_callback(end)

@@ -19,16 +19,21 @@ bandwidth_mbit_s = 50.0
 pace_gflops = 2.0           # emulate a slower machine
 """
 
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from coexec.cluster.conductor import Limits
 from coexec.cluster.machine import MachineOptions
-from coexec.errors import UsageError
+from coexec.cluster.nodes import check_name, split_address
+from coexec.engines.names import parse
+from coexec.errors import CoexecError, UsageError
+from coexec.planners import PLANNERS
 from coexec.system.network import Network
+from coexec.workbench.settings import AUTO
 
 __all__ = ["ClusterSettings", "read_settings"]
 
@@ -94,15 +99,18 @@ class _Reader:
             raise self._error("machines", "wants a table for each machine: [machines.NAME]")
         options, stated = {}, {}
         for name, row in machines.items():
+            self._fits(f"machines.{name}", check_name, name)
             options[name], stated[name] = self._machine(f"machines.{name}", row)
         return ClusterSettings(
-            self._text(cluster, "cluster", "address"), medium,
+            self._address(cluster), medium,
             None if bandwidth is None else bandwidth * _MBIT,
             None if latency is None else latency / 1e3, self._limits(faults), options, stated,
         )  # fmt: skip
 
     def _limits(self, faults: Mapping[str, Any]) -> Limits:
         given = {key: self._number(faults, "faults", key) for key in faults}
+        if (gain := given.get("gain") or 0.0) >= 1:
+            raise self._error("faults.gain", f"wants a share below 1, not {gain:g}")
         return replace(Limits(), **{k: v for k, v in given.items() if v is not None})
 
     def _machine(self, where: str, row: Any) -> tuple[MachineOptions, dict[str, float]]:
@@ -113,6 +121,8 @@ class _Reader:
             isinstance(devices, list) and devices and all(isinstance(d, str) for d in devices)
         ):
             raise self._error(f"{where}.devices", f"wants a list of names, not {devices!r}")
+        for device in devices or ():
+            self._fits(f"{where}.devices", parse, device)
         pace = self._number(row, where, "pace_gflops")
         stated = {}
         speed, port = self._number(row, where, "gflops"), self._number(
@@ -121,7 +131,10 @@ class _Reader:
             stated["flops_per_s"] = speed * 1e9
         if port is not None:
             stated["bandwidth_bytes_per_s"] = port * _MBIT
-        planner = self._text(row, where, "planner") or "auto"
+        planner = self._text(row, where, "planner") or AUTO
+        if planner not in (AUTO, *PLANNERS):
+            raise self._error(f"{where}.planner", f"{planner!r} is none of "
+                              f"{', '.join((AUTO, *PLANNERS))}")  # fmt: skip
         options = MachineOptions(
             devices, planner, None if pace is None else pace * 1e9, self._text(row, where, "cache")
         )
@@ -130,7 +143,7 @@ class _Reader:
     def _table(self, value: Any, where: str, known: set[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self._error(where, "is no table")
-        for key in value.keys() - known:
+        for key in sorted(value.keys() - known):
             raise self._error(f"{where}.{key}".lstrip("."), f"means nothing; known are "
                               f"{', '.join(sorted(known))}")  # fmt: skip
         return value
@@ -142,15 +155,28 @@ class _Reader:
         if value is None:
             return None
         right = isinstance(value, int | float) and not isinstance(value, bool)
-        if not right or not (value > 0 or (least is not None and value >= least)):
+        if not right or not (0 < value < math.inf or (least is not None and value == least)):
             raise self._error(f"{where}.{key}", f"wants a number above 0, not {value!r}")
         return float(value)
 
     def _text(self, table: Mapping[str, Any], where: str, key: str) -> str | None:
         value = table.get(key)
-        if value is not None and not isinstance(value, str):
+        if value is not None and not (isinstance(value, str) and value):
             raise self._error(f"{where}.{key}", f"wants text, not {value!r}")
         return value
+
+    def _address(self, cluster: Mapping[str, Any]) -> str | None:
+        address = self._text(cluster, "cluster", "address")
+        if address is not None:
+            self._fits("cluster.address", split_address, address)
+        return address
+
+    def _fits(self, where: str, check: Callable[[str], Any], value: str) -> None:
+        """Say of a check's complaint where in the file its cause is."""
+        try:
+            check(value)
+        except CoexecError as error:
+            raise self._error(f"{where}:", str(error)) from None
 
     def _error(self, where: str, what: str) -> UsageError:
         return UsageError(f"{self._path}: {where} {what}")

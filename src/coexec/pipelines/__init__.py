@@ -27,7 +27,7 @@ from coexec.pipelines import (
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.plans.pipeline.verify import verify_pipeline
 from coexec.plans.plan import Provenance
-from coexec.solvers.options import made_with, options_of
+from coexec.solvers.options import check_options, made_with, options_of
 from coexec.solvers.stages.problem import PipelineProblem, PipelineSolution
 from coexec.system.hardware import System
 
@@ -55,6 +55,7 @@ class PipelinePlanner:
 
     def plan(self, problem: PipelineProblem, **options: Any) -> PipelinePlan:
         """The same for a problem that was made before: what is known of its graph is kept."""
+        check_options(self.name, self.options, options)
         solution = self.solve(problem, **options)
         used = made_with(self.solve, options, solution)
         provenance = Provenance(

@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args, get_origin
 
-__all__ = ["OptionsUsed", "made_with", "options_of"]
+from coexec.errors import UsageError
+
+__all__ = ["OptionsUsed", "check_options", "made_with", "options_of"]
 
 
 class OptionsUsed(Protocol):
@@ -29,3 +31,40 @@ def made_with(
     one, then those that were given, then defaults."""
     defaults = {name: option.default for name, option in options_of(solve).items()}
     return {**defaults, **given, **solution.options}
+
+
+def check_options(
+    planner: str, known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
+) -> None:
+    """
+    Raises:
+        UsageError: an option that the planner does not have, or a value of another type.
+    """
+    for name, value in options.items():
+        if name not in known:
+            raise UsageError(f"planner {planner} has no option {name!r}; it has "
+                             f"{', '.join(known) or 'none'}")  # fmt: skip
+        annotation = known[name].annotation
+        if not _fits(value, annotation):
+            raise UsageError(f"option {name} of planner {planner} is {value!r}; it wants "
+                             f"{_wanted(annotation)}")  # fmt: skip
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    if get_origin(annotation) is Literal:
+        return value in get_args(annotation)
+    wanted = _wanted(annotation)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        "int": isinstance(value, int) and number,
+        "float": number,
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+    }
+    return any(ok for kind, ok in fits.items() if kind in wanted)
+
+
+def _wanted(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(str, get_args(annotation)))
+    return inspect.formatannotation(annotation).replace(" | None", "")

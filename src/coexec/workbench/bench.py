@@ -261,28 +261,9 @@ def make_plan(
 
 
 def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
-    import inspect
-
     from coexec.planners import PLANNERS
+    from coexec.solvers.options import check_options
 
     if planner not in PLANNERS:
         raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
-    known = {
-        name: inspect.formatannotation(parameter.annotation)
-        for name, parameter in PLANNERS[planner].options.items()
-    }
-    for name, value in options.items():
-        if name not in known:
-            raise UsageError(f"planner {planner} has no option {name!r}; it has "
-                             f"{', '.join(known) or 'none'}")  # fmt: skip
-        wanted = known[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = {
-            "int": isinstance(value, int) and number,
-            "float": number,
-            "str": isinstance(value, str),
-            "bool": isinstance(value, bool),
-        }
-        if not any(ok for kind, ok in fits.items() if kind in wanted):
-            raise UsageError(f"option {name} of planner {planner} is {value!r}; it wants "
-                             f"{wanted.replace(' | None', '')}")  # fmt: skip
+    check_options(planner, PLANNERS[planner].options, options)

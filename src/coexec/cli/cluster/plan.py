@@ -1,0 +1,110 @@
+"""`coexec cluster plan`: which machine computes what of a model, and what to expect of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coexec.cli.cluster.common import (
+    AddressOpt,
+    ClusterOpt,
+    NodesOpt,
+    PipelineOpt,
+    TokenOpt,
+    entered,
+    numbers,
+)
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    ShapeOpt,
+    ValueOpt,
+    print_json,
+    settings,
+    write_file,
+)
+from coexec.cli.console import out
+from coexec.errors import UsageError
+from coexec.system.network import Network
+
+
+def command(
+    model: ModelArg,
+    cluster: ClusterOpt = None,
+    machines: Annotated[int | None, typer.Option(help="Plan for so many, made up.")] = None,
+    gflops: Annotated[
+        str | None, typer.Option(help="Their capacities: 8 for all, or 2,2,1.")
+    ] = None,
+    mbit: Annotated[str | None, typer.Option(help="Of their ports: 50, or 50,50,10.")] = None,
+    medium: Annotated[
+        Network | None, typer.Option(help="What carries one message at a time.")
+    ] = None,
+    nodes: NodesOpt = None,
+    address: AddressOpt = None,
+    token_file: TokenOpt = None,
+    planner: PipelineOpt = "pico",
+    option: OptionOpt = None,
+    output: Path | None = None,
+    shape: ShapeOpt = None,
+    value: ValueOpt = None,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Plan a pipeline for machines that are stated, or that are measured.
+
+    Nothing runs if --gflops and --mbit, or the file of --cluster, state all of the machines. Else
+    those of the cluster are measured, or of --nodes on this machine.
+    """
+    from coexec.cache import Cache
+    from coexec.cli.cluster.planned import plan_facts, show_plan
+    from coexec.cluster.planning import KnownMachine, Planned, Planning
+    from coexec.cluster.settings import ClusterSettings, read_settings
+    from coexec.cluster.stated import lacking, made_up, stated_machines
+    from coexec.workbench.given import GivenModel
+
+    asked = settings(option=option, shape=shape, value=value, cache=cache)
+    stated = ClusterSettings() if cluster is None else read_settings(cluster)
+    if medium is not None:
+        stated = replace(stated, network=medium)
+    graph = GivenModel(model, asked.shapes, Cache(cache), asked.values).model.graph
+    known: Sequence[KnownMachine]
+    planned: Planned
+    if (machines, gflops, mbit) != (None, None, None):
+        if (cluster, nodes, address) != (None, None, None):
+            raise UsageError("--machines, --gflops and --mbit make machines up; leave --cluster, "
+                             "--nodes and --address out")  # fmt: skip
+        if gflops is None or mbit is None:
+            raise UsageError("machines that are made up need both --gflops and --mbit, for example "
+                             "--machines 4 --gflops 8 --mbit 50")  # fmt: skip
+        known = made_up(machines, numbers("--gflops", gflops), numbers("--mbit", mbit))
+    elif nodes is None and address is None and lacking(stated) is None:
+        known = stated_machines(stated)
+    else:
+        known = ()
+    if known:
+        planning = Planning(graph, planner, asked.planner_options, stated.network, stated.latency_s)
+        planned = planning.plan(known)
+    else:
+        with (
+            entered(stated, address, nodes, token_file, cache) as joined,
+            joined.session(
+                model, planner=planner, planner_options=asked.planner_options,
+                shapes=asked.shapes, values=asked.values,
+            ) as session,
+        ):  # fmt: skip
+            planned, known = session.planned, session.known_machines
+    if output is not None:
+        write_file(output, planned.plan.to_json())
+    if json:
+        print_json(plan_facts(planned, graph, known))
+        return
+    out.print(f"model      {graph.name}, {len(graph.tasks)} tasks")
+    show_plan(planned, graph, known)
+    if output is not None:
+        out.print(f"written    {output}")

@@ -1,0 +1,120 @@
+"""A pipeline plan in words and tables: what `coexec cluster plan` prints."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from coexec.cli.console import out
+from coexec.cluster.planning import KnownMachine, Planned
+from coexec.costs.capacity import FLOPS_PER_MAC
+from coexec.ir.graph import Graph
+from coexec.ir.region import Region
+from coexec.plans.pipeline.memory import machine_memory
+from coexec.plans.pipeline.plan import PipelinePlan, Share, Stage
+from coexec.plans.pipeline.work import redundancy, stage_work
+from coexec.units import format_bytes, format_count, format_seconds
+
+__all__ = ["plan_facts", "show_plan"]
+
+
+def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> dict[str, Any]:
+    """The plan and what follows from it, for programs."""
+    plan = planned.plan
+    held = machine_memory(graph, plan)
+    rows: dict[str, Any] = {}
+    for known in machines:
+        memory = held.get(known.name)
+        rows[known.name] = {
+            "flops_per_s": known.capacity.flops_per_s / known.capacity.alpha,
+            "bandwidth_bytes_per_s": known.bandwidth_bytes_per_s,
+            "stages": stages_of(plan, known.name),
+            "utilisation": planned.utilisation.get(known.name, 0.0),
+            "weight_bytes": memory.weight_bytes if memory else 0,
+            "feature_bytes": memory.feature_bytes if memory else 0,
+        }
+    return {
+        "period_s": planned.period_s, "latency_s": planned.latency_s, "credits": planned.credits,
+        "redundancy": redundancy(graph, plan), "machines": rows, "plan": json.loads(plan.to_json()),
+    }  # fmt: skip
+
+
+def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> None:
+    """Print the same for people."""
+    plan, held = planned.plan, machine_memory(graph, planned.plan)
+    out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
+    out.print(f"period     {format_seconds(planned.period_s)} predicted, "
+              f"{1 / planned.period_s:.1f} frames a second")  # fmt: skip
+    out.print(f"latency    {format_seconds(planned.latency_s)} of a frame that is alone")
+    out.print(f"redundant  {redundancy(graph, plan):.1%} of what is computed")
+    for note in plan.notes:
+        out.print(f"note       {note}")
+    out.print(_stages(plan, graph))
+    table = Table("machine", "GFLOP/s", "Mbit/s", "stages", "computes", "weights", "feature maps",
+                  box=None)  # fmt: skip
+    for known in machines:
+        speed = known.capacity.flops_per_s / known.capacity.alpha / 1e9
+        memory = held.get(known.name)
+        cells = [f"{speed:.3g}", f"{known.bandwidth_bytes_per_s * 8e-6:.3g}"]
+        if memory is not None:
+            cells += [
+                format_stages(stages_of(plan, known.name)),
+                f"{planned.utilisation.get(known.name, 0.0):.0%} of the time",
+                format_bytes(memory.weight_bytes), format_bytes(memory.feature_bytes),
+            ]  # fmt: skip
+        else:
+            cells.append("none: the others are faster without it")
+        table.add_row(known.name, *cells)
+    out.print(table)
+
+
+def stages_of(plan: PipelinePlan, machine: str) -> tuple[int, ...]:
+    """The stages, by index, that a machine leads or has a share of."""
+    return tuple(
+        index for index, stage in enumerate(plan.stages)
+        if machine in (stage.leader, *stage.machines)
+    )  # fmt: skip
+
+
+def format_stages(stages: Sequence[int]) -> str:
+    """(0, 1, 2, 5) as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for index in stages:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def _stages(plan: PipelinePlan, graph: Graph) -> Table:
+    table = Table("stage", "tasks", "first", "last", "GFLOP", "redundant", "machines", box=None)
+    for index, stage in enumerate(plan.stages):
+        works = stage_work(graph, stage)
+        total = sum(work.strip.macs for work in works)
+        twice = float(sum(work.redundant_macs for work in works) / total) if total else 0.0
+        table.add_row(
+            str(index), str(len(stage.tasks)), stage.tasks[0], stage.tasks[-1],
+            format_count(FLOPS_PER_MAC * total), f"{twice:.1%}", _shares(stage, graph),
+        )  # fmt: skip
+    return table
+
+
+def _shares(stage: Stage, graph: Graph) -> str:
+    return "; ".join(f"{share.machine} {_part(share, graph)}" for share in stage.shares)
+
+
+def _part(share: Share, graph: Graph) -> str:
+    """What a machine computes of a stage's first output: "rows 0-27", "all"."""
+    name, region = share.outputs[0]
+    whole: Region = graph.tensors[name].whole
+    cut: Mapping[int, str] = {
+        axis: f"{region.start[axis]}-{region.stop[axis] - 1}"
+        for axis in range(len(whole.start))
+        if (region.start[axis], region.stop[axis]) != (whole.start[axis], whole.stop[axis])
+    }
+    if not cut:
+        return "all"
+    names = {2: "rows", 3: "columns"} if len(whole.start) == 4 else {}
+    return " ".join(f"{names.get(axis, f'axis {axis}')} {text}" for axis, text in cut.items())

@@ -1,0 +1,33 @@
+"""`coexec cluster stop`: ends what this user has started here."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from coexec.cli.common import DebugOpt, JsonOpt, print_json
+from coexec.cli.console import out
+from coexec.cluster.nodes import check_installed, known_nodes, stop
+from coexec.errors import UsageError
+
+
+def command(
+    name: Annotated[str | None, typer.Option(help="Of a machine; by default all of them.")] = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """End the nodes that this user has started on this machine. A head's end ends its cluster."""
+    check_installed()
+    there = [node.name for node in known_nodes()]
+    if name is not None and name not in there:
+        raise UsageError(f"no machine {name!r} of this user runs here; there "
+                         f"{'are ' + ', '.join(there) if there else 'is none'}")  # fmt: skip
+    ended = stop(name)
+    if json:
+        print_json({"ended": [asdict(node) for node in ended]})
+        return
+    for node in ended:
+        what = "the head of the cluster" if node.head else "of the cluster"
+        out.print(f"ended machine {node.name}, {what} at {node.address}")
+    if not ended:
+        out.print("no machine of this user runs here; nothing to end")

@@ -1,0 +1,63 @@
+"""Who is in a cluster, and joining it with a look at who is there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coexec.cluster.build import build
+from coexec.cluster.nodes import NodeProcess, check_answers, join, prepare
+from coexec.errors import DeviceError
+
+if TYPE_CHECKING:
+    from coexec.cluster.ray_team import RayNode
+
+__all__ = ["join_checked", "roster"]
+
+
+def roster(address: str, token: Path | None = None) -> "tuple[RayNode, ...]":
+    """The nodes of a cluster; this process enters it for a moment, by a node of this machine.
+
+    Raises:
+        UsageError: there is no token, or the text is no address.
+        DeviceError: the cluster cannot be reached from here.
+    """
+    check_answers(address)
+    prepare(token)
+    from coexec.cluster.ray_team import Connection  # Ray reads the token when it is imported
+
+    connection = Connection(address)
+    try:
+        return connection.nodes()
+    finally:
+        connection.close()
+
+
+def join_checked(
+    address: str, name: str, host: str | None = None, token: Path | None = None
+) -> NodeProcess:
+    """`nodes.join`, if the head's machine runs the same coexec and no other machine has the name.
+
+    Raises:
+        UsageError: there is no token, or a name or address that cannot be; Ray is not installed.
+        DeviceError: the head does not answer or does not take the machine.
+    """
+    node = join(address, name, host, token)
+    try:
+        _check_welcome(roster(address, token), address, name)
+    except BaseException:
+        node.stop()
+        raise
+    return node
+
+
+def _check_welcome(nodes: "Sequence[RayNode]", address: str, name: str) -> None:
+    head = next((node for node in nodes if node.alive and node.is_head), None)
+    theirs = "none" if head is None else head.build or "none"
+    if theirs != build():
+        raise DeviceError(f"the head at {address} has coexec {theirs}, this machine {build()}; "
+                          f"install the same on both")  # fmt: skip
+    same = [node for node in nodes if node.alive and node.name == name]
+    if len(same) > 1:
+        raise DeviceError(f"the cluster at {address} has a machine {name!r} already; choose "
+                          f"another name with --name, or wait some seconds if it has just "
+                          f"gone")  # fmt: skip

@@ -1,0 +1,66 @@
+"""Machines of which all is stated that a plan needs: they need not be there."""
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+
+from coexec.cluster.planning import KnownMachine
+from coexec.cluster.settings import ClusterSettings
+from coexec.costs.capacity import Capacity
+from coexec.errors import UsageError
+
+__all__ = ["lacking", "made_up", "stated_machines"]
+
+_MBIT = 1e6 / 8
+"""Bytes a second."""
+
+
+def lacking(settings: ClusterSettings) -> str | None:
+    """What of the machines is not stated; None if all is."""
+    if not settings.machines:
+        return "no machine is named"
+    for name in settings.machines:
+        known = settings.known_of(name)
+        if "flops_per_s" not in known:
+            return f"machines.{name}.gflops is not stated"
+        if "bandwidth_bytes_per_s" not in known:
+            return f"neither network.bandwidth_mbit_s nor machines.{name}.bandwidth_mbit_s is " \
+                   f"stated"  # fmt: skip
+    return None
+
+
+def stated_machines(settings: ClusterSettings) -> tuple[KnownMachine, ...]:
+    """The machines of settings that lack nothing."""
+    latency_s = settings.latency_s or 0.0
+    return tuple(
+        KnownMachine(
+            name, Capacity(known["flops_per_s"]), known["bandwidth_bytes_per_s"], latency_s
+        )
+        for name in settings.machines
+        for known in (settings.known_of(name),)
+    )
+
+
+def made_up(
+    count: int | None, gflops: Sequence[float], mbit_s: Sequence[float]
+) -> tuple[KnownMachine, ...]:
+    """Machines m1, m2 and so on.
+
+    Args:
+        count: None: as many as capacities.
+        gflops: capacities; the last one counts for all behind it, as with ``mbit_s``.
+
+    Raises:
+        UsageError: no machine, no capacity, or more of them than machines.
+    """
+    count = len(gflops) if count is None else count
+    if count < 1:
+        raise UsageError(f"--machines {count}: plan for at least one")
+    for name, values in (("--gflops", gflops), ("--mbit", mbit_s)):
+        if not values or len(values) > count:
+            raise UsageError(f"{name} has {len(values)} values for {count} machines; give one for "
+                             f"each, or fewer: the last one counts for the rest")  # fmt: skip
+    rows = zip(range(count), *(chain(v, repeat(v[-1])) for v in (gflops, mbit_s)), strict=False)
+    return tuple(
+        KnownMachine(f"m{index + 1}", Capacity(1e9 * speed), _MBIT * port)
+        for index, speed, port in rows
+    )

@@ -1,0 +1,68 @@
+"""The token of a user's clusters: whoever has it may run any program on all their machines."""
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+import platformdirs
+
+from coexec.errors import UsageError
+
+__all__ = ["cluster_folder", "make_token", "read_token", "token_file"]
+
+_TOKEN = re.compile(r"[!-~]+")
+_REMEDY = ("`coexec cluster start` makes one: copy that file from the head's machine, and name it "
+           "with --token-file if it lies elsewhere")  # fmt: skip
+
+
+def cluster_folder() -> Path:
+    """Where the token, notes of nodes and what Ray said are kept for this user."""
+    return Path(platformdirs.user_state_dir("coexec")) / "cluster"
+
+
+def token_file() -> Path:
+    """Where the token of this user's clusters lies."""
+    return cluster_folder() / "token"
+
+
+def make_token() -> Path:
+    """The user's token file, with a new token if there is none. Only the user can read it.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path = token_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path
+    except OSError as error:
+        raise UsageError(f"cannot write the token file {str(path)!r}: {error.strerror}; set "
+                         f"XDG_STATE_HOME to a folder that can be written") from None  # fmt: skip
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def read_token(path: Path | None = None) -> str:
+    """The token of a file; None: of the user's.
+
+    Raises:
+        UsageError: there is no such file, it cannot be read, or what it holds is no token.
+    """
+    path = path or token_file()
+    try:
+        text = path.read_text("ascii").strip()
+    except FileNotFoundError:
+        raise UsageError(f"there is no token in {str(path)!r}; {_REMEDY}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the token file {str(path)!r}: {error.strerror}; "
+                         f"{_REMEDY}") from None  # fmt: skip
+    except UnicodeDecodeError:
+        text = ""
+    if not _TOKEN.fullmatch(text):
+        raise UsageError(f"what {str(path)!r} holds is no token, which is one line of letters and "
+                         f"digits; {_REMEDY}")  # fmt: skip
+    return text
