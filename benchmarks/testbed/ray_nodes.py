@@ -5,29 +5,23 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bandwidth
 
+from coexec.cluster.build import build
+from coexec.cluster.nodes import BUILD, MACHINE, environment
 from coexec.errors import ExecutionError
 
 if TYPE_CHECKING:
     from bed import Testbed
 
-__all__ = ["SETTINGS", "start_ray"]
+__all__ = ["start_node", "start_ray", "token_file"]
 
 _PORT = 6379
 _START_S = 90.0
-SETTINGS = {
-    "RAY_health_check_initial_delay_ms": "500",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "500",
-    "RAY_health_check_failure_threshold": "3",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-"""For all of Ray's processes: a lost machine is noticed within 3 s."""
 _ALIVE = """
 import sys, time, ray
 ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
@@ -37,15 +31,18 @@ while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]):
 
 
 def start_ray(bed: "Testbed", head: str | None = None,
-              settings: Mapping[str, str] | None = None) -> str:  # fmt: skip
+              settings: Mapping[str, str] | None = None,
+              machines: Sequence[str] | None = None) -> str:  # fmt: skip
     """Start one node in each machine, and wait until all are alive.
 
-    Each node has the resource ``machine:NAME`` and no CPUs. Nodes end with the test bed. What its
-    processes need to find and enter the cluster is in ``bed.environment`` from then on.
+    Each node has the resource ``machine:NAME``, the labels of a machine of `coexec.cluster`, and no
+    CPUs. Nodes end with the test bed. What its processes need to find and enter the cluster is in
+    ``bed.environment`` from then on, and the cluster's token in `token_file`.
 
     Args:
         head: the machine of the head node; by default the driver's.
         settings: more environment variables for all nodes.
+        machines: only these, the head's among them.
 
     Returns:
         The address of the cluster.
@@ -55,25 +52,29 @@ def start_ray(bed: "Testbed", head: str | None = None,
     """
     head = head or bed.driver
     address = f"{bed.address(head)}:{_PORT}"
+    token_file(bed).write_text(secrets.token_hex(24))
     bed.environment |= {
-        **SETTINGS,
-        **(settings or {}),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(24),
-        "RAY_ADDRESS": address,
-    }
+        **environment(token_file(bed)), **(settings or {}), "RAY_ADDRESS": address,
+    }  # fmt: skip
     bed.note()
     end_s = time.monotonic() + _START_S
-    nodes = {head: _start(bed, head, head)}
+    nodes = {head: start_node(bed, head, head)}
     _wait(bandwidth.end(bed, head, "await", str(_PORT), str(_START_S)), nodes, bed, end_s)
-    nodes |= {name: _start(bed, name, head) for name in bed.machines if name != head}
+    nodes |= {
+        name: start_node(bed, name, head) for name in machines or bed.machines if name != head
+    }
     counting = bed.run(head, [sys.executable, "-c", _ALIVE, address, str(len(nodes))],
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     _wait(counting, nodes, bed, end_s)
     return address
 
 
-def _start(bed: "Testbed", machine: str, head: str) -> "subprocess.Popen[bytes]":
+def token_file(bed: "Testbed") -> Path:
+    """Where the token of the cluster in a test bed lies."""
+    return bed.folder / "token"
+
+
+def start_node(bed: "Testbed", machine: str, head: str) -> "subprocess.Popen[bytes]":
     """One node. This function is all that knows how a node is started."""
     index = bed.machines.index(machine)
     role = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
@@ -83,6 +84,7 @@ def _start(bed: "Testbed", machine: str, head: str) -> "subprocess.Popen[bytes]"
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role,
         f"--node-ip-address={bed.address(machine)}",
         "--num-cpus=0",
+        "--labels", f"{MACHINE}={machine},{BUILD}={build()}",
         "--resources", json.dumps({f"machine:{machine}": 1}),
         "--object-store-memory=200000000",
         # Short, because sockets are in it, whose paths may have 107 characters.

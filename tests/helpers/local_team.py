@@ -64,6 +64,11 @@ class LocalTeam:
         self.handles |= found
         return found
 
+    @property
+    def door(self) -> None:
+        """See `Team.door`."""
+        return None
+
     async def dismiss(self, name: str) -> None:
         """See `Team.dismiss`."""
         handle = self.handles.pop(name)

@@ -215,3 +215,25 @@ def test_what_is_no_plan_is_refused() -> None:
     for text in ("", "{}", '{"format": 7}', '{"format": 1, "stages": [1]}'):
         with pytest.raises(PlanError, match="plan again"):
             PipelinePlan.from_json(text)
+
+
+@given(networks(), st.data())
+@examples
+def test_frames_come_from_the_door_and_answers_go_there(
+    model: Model, data: st.DataObject
+) -> None:
+    """One more machine: all inputs leave it, and all outputs arrive, each once."""
+    graph = model.graph
+    plan = data.draw(pipeline_plans(graph, MACHINES))
+    whats = [action.what for action in actions(plan, graph, door="door")]
+    sent = [w for w in whats if isinstance(w, Message) and w.source == "door"]
+    arrived = [w for w in whats if isinstance(w, Message) and w.target == "door"]
+    read = {n for n in graph.inputs if graph.readers[n]}
+    assert {name for w in sent for name, _ in w.parts} == read
+    outputs = boundary(graph, plan.stages, len(plan.stages))
+    assert Counter(part for w in arrived for part in w.parts) == Counter(
+        (name, graph.tensors[name].whole) for name in outputs
+    )
+    inside = plan.stages[0].leader
+    if inside == plan.stages[-1].leader and plan.stages[0].exchange == "leader":
+        assert actions(plan, graph, door=inside) == actions(plan, graph)

@@ -106,6 +106,8 @@ class Conductor:
         self._epochs = 0
         self._changed_s = self._looked_s = 0.0
         """`time.monotonic` of the last change of plan, and of the last look for a better one."""
+        self._hasty = False
+        """Whether the plan was made in a hurry."""
         self._deploying = False
         self._changing = asyncio.Lock()
         self._demand = DemandWatch(door, limits.rest_s)
@@ -202,6 +204,7 @@ class Conductor:
     async def _hire(self) -> list[str]:
         """Take in machines that are new; their names."""
         handles = await self._team.hire()
+        self._planning.door = self._team.door
         if not handles:
             return []
         measured = measured_members(
@@ -282,6 +285,7 @@ class Conductor:
                 return
             try:
                 await self._change(why, await self._planned(quick=True))
+                self._hasty = True
                 return
             except (MachineLostError, TimeoutError):
                 await asyncio.sleep(self._limits.look_s)  # listeners say who was lost
@@ -439,8 +443,11 @@ class Conductor:
         return found
 
     async def _look_at_speeds(self) -> None:
-        if self._drifted():
+        drifted, hasty, self._hasty = self._drifted(), self._hasty, False
+        if drifted:
             await self._improve("machines are faster or slower than thought")
+        elif hasty:
+            await self._improve("there was time to plan")
         for source in list(self.members.values()):
             for name in source.slow_targets():
                 target = self.members.get(name)

@@ -23,6 +23,7 @@ _REPEATS = 5
 _MESSAGES = (((20_000, 100_000), 1), ((200_000, 1_000_000), _REPEATS))
 """Bytes of two messages, the difference of whose times is that of the bytes between, and how often
 they are sent; the second two where the first two are too quick to tell."""
+_EMPTY_BYTES = 64
 _PLAIN_S = 0.05
 """A difference that no disturbance makes."""
 _FASTEST = 1e10
@@ -150,8 +151,8 @@ async def measure_link(source: Member, target: Member, others: Iterable[Member])
 
 
 async def _port(source: MachineHandle, target: MachineHandle) -> _Port:
-    """From messages of two sizes: bandwidth is the difference quotient, as in PICO, and latency
-    what the smaller one takes beside its bytes."""
+    """Bandwidth from messages of two sizes, by the difference quotient, as in PICO; latency from
+    messages of hardly any bytes."""
     small_s, large_s, small, large = 0.0, 0.0, 0, 0
     for (small, large), repeats in _MESSAGES:
         small_s = median(await source.call("measure_link", target, small, repeats))
@@ -159,4 +160,5 @@ async def _port(source: MachineHandle, target: MachineHandle) -> _Port:
         if large_s - small_s > _PLAIN_S:
             break
     speed = (large - small) / max(large_s - small_s, 1e-9)
-    return _Port(min(_FASTEST, speed), max(0.0, small_s - small / speed))
+    latency_s = median(await source.call("measure_link", target, _EMPTY_BYTES, _REPEATS))
+    return _Port(min(_FASTEST, speed), latency_s)

@@ -45,6 +45,7 @@ __all__ = [
     "check_answers",
     "check_installed",
     "check_name",
+    "environment",
     "join",
     "known_nodes",
     "own_name",
@@ -137,7 +138,7 @@ def own_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", platform.node())[:63].strip("-_.") or "machine"
 
 
-def _environment(token: Path | None = None) -> dict[str, str]:
+def environment(token: Path | None = None) -> dict[str, str]:
     """What processes of Ray need to be told: the token, quick health checks, no reports of use.
 
     Raises:
@@ -160,7 +161,7 @@ def prepare(token: Path | None = None) -> None:
         UsageError: there is no token, Ray is not installed, or was imported without the token.
     """
     check_installed()
-    wanted = _environment(token)
+    wanted = environment(token)
     if "ray" in sys.modules and os.environ.get("RAY_AUTH_TOKEN") != wanted["RAY_AUTH_TOKEN"]:
         raise UsageError("ray was imported before the cluster's token was known to it; make the "
                          "Cluster before you import ray, one cluster a process")  # fmt: skip
@@ -188,7 +189,7 @@ def start_head(
     host = host or _own_address()
     words = ["--head", "--port", str(port), "--node-ip-address", host]
     words += ["--include-dashboard=false", *(["--temp-dir", str(folder)] if folder else [])]
-    return _start(StartedNode(name, f"{host}:{port}", 0, head=True), words, _environment())
+    return _start(StartedNode(name, f"{host}:{port}", 0, head=True), words, environment())
 
 
 def join(
@@ -208,7 +209,7 @@ def join(
     """
     check_installed()
     _check_own(host)
-    surroundings = _environment(token)
+    surroundings = environment(token)
     check_answers(address)
     words = ["--address", address, *(["--node-ip-address", host] if host else [])]
     path = "" if token is None else str(token.absolute())

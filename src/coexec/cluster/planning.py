@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coexec.costs.capacity import Capacity, CapacityCosts
@@ -15,7 +15,7 @@ from coexec.system.hardware import System
 from coexec.system.network import Network, connected, machine
 from coexec.timing.pipeline import PipelineRun, simulate_pipeline
 
-__all__ = ["KnownMachine", "Planned", "Planning", "response_s"]
+__all__ = ["KnownMachine", "Planned", "Planning", "exchanged", "response_s"]
 
 _FRAMES_PER_STAGE = 4
 """Of a simulation, and a few more: enough for a steady period."""
@@ -85,6 +85,9 @@ class Planning:
                 known = ", ".join(PIPELINES[planner].options) or "none"
                 raise UsageError(f"planner {planner} has no option {option!r}; it has {known}")
         self.graph, self.network, self.latency_s = graph, network, latency_s
+        self.door: str | None = None
+        """The machine from which frames come, if it is one of them, or another name; None: from the
+        first leader."""
         self.planner, self._options = PIPELINES[planner], dict(options)
         self._problem: PipelineProblem | None = None
 
@@ -108,6 +111,9 @@ class Planning:
                 refusal = error
                 continue
             found.append(self.judged(plan, machines))
+            if self.door in plan.machines:
+                changed = exchanged(plan, plan.stages[0].leader, str(self.door))
+                found.append(self.judged(changed, machines))
         if not found:
             assert refusal is not None
             raise refusal
@@ -128,12 +134,18 @@ class Planning:
         return found
 
     def judged(self, plan: PipelinePlan, machines: Sequence[KnownMachine]) -> Planned:
-        """What the simulator says of a plan on these machines."""
+        """What the simulator says of a plan on these machines, if frames come from the door's."""
         costs, system = self._described(machines)
+        if self.door is not None and self.door not in system.names:
+            # Frames come from no machine of the plan, by a port like the best one.
+            best = max(machines, key=lambda known: known.bandwidth_bytes_per_s)
+            outside = replace(best, name=self.door)
+            costs, system = self._described([*machines, outside])
         frames = _FRAMES_PER_STAGE * len(plan.stages) + 8
         run: PipelineRun = simulate_pipeline(
-            plan, self.graph, costs, system, frames, credits=Planned(plan, 0, 0).credits
-        )
+            plan, self.graph, costs, system, frames, credits=Planned(plan, 0, 0).credits,
+            door=self.door,
+        )  # fmt: skip
         shares = {name: run.utilisation(name) for name in plan.machines}
         return Planned(plan, run.period_s, run.latency_s, shares)
 
@@ -157,6 +169,21 @@ class Planning:
         if self.latency_s is not None:
             latency_s = self.latency_s
         return costs, connected(devices, ports, self.network, latency_s)
+
+
+def exchanged(plan: PipelinePlan, a: str, b: str) -> PipelinePlan:
+    """The plan with two machines in each other's places."""
+    names = {a: b, b: a}
+
+    def of(name: str) -> str:
+        return names.get(name, name)
+
+    stages = tuple(
+        replace(stage, leader=of(stage.leader),
+                shares=tuple(replace(share, machine=of(share.machine)) for share in stage.shares))
+        for stage in plan.stages
+    )  # fmt: skip
+    return replace(plan, stages=stages)
 
 
 def response_s(planned: Planned, rate_per_s: float) -> float:

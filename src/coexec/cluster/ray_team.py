@@ -29,6 +29,8 @@ _HEAD = "node:__internal_head__"
 _MOST_CALLS = 1000
 """Under way on one machine together."""
 _MOST_REST_S = 60.0
+_OUTSIDE = "the door"
+"""Where frames come from, if that is no machine of the cluster."""
 _GOODBYE_S = 2.0
 """For a machine to remove its files, before it is ended."""
 
@@ -72,6 +74,12 @@ class Connection:
     def nodes(self) -> tuple[RayNode, ...]:
         """All nodes, also those that are gone."""
         return tuple(map(_node, ray.nodes()))  # type: ignore[no-untyped-call]
+
+    @property
+    def address(self) -> str:
+        """Of the node by which this process has entered."""
+        own = ray.get_runtime_context().get_node_id()
+        return next((node.address for node in self.nodes() if node.id == own), "")
 
     def machines(self) -> Mapping[str, RayNode]:
         """Those that are alive, by name."""
@@ -128,6 +136,7 @@ class RayTeam:
         self._resting: dict[str, tuple[float, float]] = {}
         """By name of a machine that was dismissed, until when, and for how long, it is not hired
         again: one that fails each time is asked ever more rarely."""
+        self._door: str | None = None
         self._refused: set[str] = set()
         """Nodes that cannot be hired, of which it was said why."""
 
@@ -153,7 +162,17 @@ class RayTeam:
             ).remote(name, self._options.get(name, MachineOptions()))  # fmt: skip
             found[name] = handle = _RayHandle(actor)
             self._hired[name] = handle
+        if found:
+            own = await asyncio.to_thread(lambda: self._connection.address)
+            self._door = next(
+                (n for n in self._hired if n in there and there[n].address == own), _OUTSIDE
+            )
         return found
+
+    @property
+    def door(self) -> str | None:
+        """See `Team.door`."""
+        return self._door
 
     async def dismiss(self, name: str) -> None:
         """See `Team.dismiss`."""

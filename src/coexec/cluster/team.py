@@ -26,6 +26,12 @@ class Team(Protocol):
         """All machines that are there and were not hired yet, by name."""
         ...
 
+    @property
+    def door(self) -> str | None:
+        """The machine from which frames come, or a name of no machine if they come from elsewhere;
+        None: they need no link to come by."""
+        ...
+
     def dismiss(self, name: str) -> Awaitable[None]:
         """End a machine's part, whether it answers or not. It may be hired again."""
         ...

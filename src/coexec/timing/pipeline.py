@@ -92,6 +92,7 @@ def simulate_pipeline(
     arrivals_s: Sequence[float] | None = None,
     credits: int | None = None,
     queue: int | None = None,
+    door: str | None = None,
 ) -> PipelineRun:
     """Send ``frames`` through a verified plan.
 
@@ -99,6 +100,8 @@ def simulate_pipeline(
         arrivals_s: by frame, when it arrives at the first leader; all at 0 by default.
         credits: the most frames inside at a time; the plan's own limit counts, too.
         queue: the most frames in a stage at a time.
+        door: the device from which frames come, and to which answers go; None: they lie in the
+            first leader, and stay in the last one.
 
     Raises:
         UsageError: a number of frames, credits or places in a queue below 1, or arrivals that are
@@ -110,7 +113,7 @@ def simulate_pipeline(
         raise UsageError("frames, credits and places in a queue are at least 1")
     if len(arrivals) != frames or arrivals != sorted(arrivals):
         raise UsageError(f"{len(arrivals)} arrivals for {frames} frames; one each, in order")
-    flow = actions(plan, graph)
+    flow = actions(plan, graph, door)
     gates = _Gates(flow, frames, queue)
     clock = _PipelineClock(flow, cost, system, gates, arrivals, min(limits, default=frames))
     return clock.run()

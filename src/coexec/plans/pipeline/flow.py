@@ -6,7 +6,8 @@ leader that has it; parts that still lie in shares are *gathered* by the leader 
 made them. Then each share gets its part (*scatter*). A stage that exchanges between neighbours has
 no leader in between: each share gets its parts from where they lie (*exchange*), from its own
 machine first, and what is not moved stays. Behind the last stage its leader collects the outputs
-of the model. The frame itself is in the first leader from the beginning.
+of the model. The frame itself is in the first leader from the beginning, and answers stay in the
+last one; or both are in the machine of the *door*, from where frames come.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,9 +59,14 @@ class Action:
     after: tuple[int, ...]
 
 
-def actions(plan: PipelinePlan, graph: Graph) -> tuple[Action, ...]:
-    """All that happens with one frame, in an order in which it could happen one by one."""
-    flow = _FrameFlow(plan, graph)
+def actions(plan: PipelinePlan, graph: Graph, door: str | None = None) -> tuple[Action, ...]:
+    """All that happens with one frame, in an order in which it could happen one by one.
+
+    Args:
+        door: the machine that has the frame, and gets the answer; None: the first leader and the
+            last one.
+    """
+    flow = _FrameFlow(plan, graph, door)
     for index, stage in enumerate(plan.stages):
         handed_on = boundary(graph, plan.stages, index)
         if stage.exchange == "leader":
@@ -70,6 +76,8 @@ def actions(plan: PipelinePlan, graph: Graph) -> tuple[Action, ...]:
     if plan.stages:
         outputs = boundary(graph, plan.stages, count)
         flow.collect(count, plan.stages[-1].leader, outputs)
+        if door is not None:
+            flow.collect(count, door, outputs)
     return tuple(flow.found)
 
 
@@ -83,10 +91,10 @@ class _Copy:
 
 
 class _FrameFlow:
-    def __init__(self, plan: PipelinePlan, graph: Graph) -> None:
+    def __init__(self, plan: PipelinePlan, graph: Graph, door: str | None) -> None:
         self._plan, self._graph = plan, graph
         self.found: list[Action] = []
-        first = plan.stages[0].leader if plan.stages else ""
+        first = door or (plan.stages[0].leader if plan.stages else "")
         self._stitched: dict[str, _Copy] = {
             name: _Copy(first, graph.tensors[name].whole, ()) for name in graph.inputs
         }
