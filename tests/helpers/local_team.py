@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from coexec.cluster.conductor import Limits
 from coexec.cluster.handles import MachineLostError
+from coexec.cluster.limits import Limits
 from coexec.cluster.machine import Machine, MachineOptions
 from coexec.cluster.session import ClusterSession, PipelineOptions
 from coexec.engines.detect import usable_cores

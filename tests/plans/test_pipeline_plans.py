@@ -219,9 +219,7 @@ def test_what_is_no_plan_is_refused() -> None:
 
 @given(networks(), st.data())
 @examples
-def test_frames_come_from_the_door_and_answers_go_there(
-    model: Model, data: st.DataObject
-) -> None:
+def test_frames_come_from_the_door_and_answers_go_there(model: Model, data: st.DataObject) -> None:
     """One more machine: all inputs leave it, and all outputs arrive, each once."""
     graph = model.graph
     plan = data.draw(pipeline_plans(graph, MACHINES))

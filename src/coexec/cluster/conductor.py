@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from coexec.cluster.demand import DemandWatch
@@ -31,8 +30,10 @@ from coexec.cluster.handles import (
     News,
     Spent,
     Unreached,
+    within,
 )
 from coexec.cluster.jobs import FRAME
+from coexec.cluster.limits import Limits
 from coexec.cluster.measuring import measure_link, measured_members
 from coexec.cluster.planning import Planned, Planning, response_s
 from coexec.cluster.shares import ShareModels
@@ -47,33 +48,13 @@ from coexec.errors import (
 )
 from coexec.units import format_bytes
 
-__all__ = ["Conductor", "Limits"]
+__all__ = ["Conductor"]
 
+_BUSY = 4
+"""Times as long as otherwise that a machine may be silent while machines receive weights."""
 _PATIENCE = 5
 """Times the latency of a frame that may pass without any answer."""
 _log = logging.getLogger("coexec.cluster")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to act. Seconds."""
-
-    silence_s: float = 2.5
-    """A machine that was not heard of for so long is lost."""
-    message_s: float = 2.0
-    """A message that was not taken after so long, beside what its bytes take, is reported."""
-    look_s: float = 0.25
-    """From one look at the machines to the next."""
-    join_s: float = 1.0
-    """From one look for new machines to the next."""
-    rest_s: float = 5.0
-    """From one change of plan that only gains speed to the next."""
-    gain: float = 0.1
-    """Share of the period that such a change has to gain."""
-    drift: float = 0.25
-    """A machine that is off what was thought of it by more than this share leads to a new plan."""
-    deploy_s: float = 300.0
-    """For machines to receive weights and open sessions."""
 
 
 class Conductor:
@@ -108,7 +89,7 @@ class Conductor:
         """`time.monotonic` of the last change of plan, and of the last look for a better one."""
         self._hasty = False
         """Whether the plan was made in a hurry."""
-        self._deploying = False
+        self._deploying: asyncio.Task[Deployment] | None = None
         self._changing = asyncio.Lock()
         self._demand = DemandWatch(door, limits.rest_s)
         self._lost: dict[str, str] = {}
@@ -237,16 +218,20 @@ class Conductor:
         """
         start = time.monotonic()
         async with self._changing:
-            self._deploying = True
+            self._epochs += 1
+            work = deploy(planned, self._epochs, self.members, self._models,
+                          self._planning.graph, self._limits.message_s)  # fmt: skip
+            self._deploying = self._loop.create_task(work)
             try:
-                self._epochs += 1
-                work = deploy(planned, self._epochs, self.members, self._models,
-                              self._planning.graph, self._limits.message_s)  # fmt: skip
-                deployment = await asyncio.wait_for(work, self._limits.deploy_s)
+                deployment = await asyncio.wait_for(self._deploying, self._limits.deploy_s)
             except KeyError as error:
                 raise MachineLostError(f"{error.args[0]} was left out") from None
+            except asyncio.CancelledError:
+                if not self._lost:
+                    raise
+                raise MachineLostError("another machine was lost meanwhile") from None
             finally:
-                self._deploying = False
+                self._deploying = None
         before, self.deployed = self.deployed, deployment
         self._changed_s = time.monotonic()
         self._demand.clear()
@@ -344,12 +329,10 @@ class Conductor:
             await self.recording.begin(member)
         while self.members.get(member.name) is member:
             try:
-                patience = limits.deploy_s if self._deploying else limits.silence_s
-                news = await asyncio.wait_for(_awaited(member.handle.call("news")), patience)
+                patience = limits.silence_s * (_BUSY if self._deploying else 1)
+                news = await within(member.handle.call("news"), patience)
             except TimeoutError:
-                if self._deploying:
-                    continue
-                self._lose(member, f"was not heard of for {limits.silence_s:.1f} s")
+                self._lose(member, f"was not heard of for {patience:.1f} s")
                 return
             except MachineLostError as error:
                 self._lose(member, f"is gone ({first_line(error)})")
@@ -360,6 +343,8 @@ class Conductor:
     def _lose(self, member: Member, reason: str) -> None:
         if self.members.get(member.name) is member:
             self._lost[member.name] = reason
+            if self._deploying is not None:
+                self._deploying.cancel()  # it may wait for this machine
             _log.warning("%s %s", member.name, reason)
 
     def _hear(self, member: Member, news: News) -> None:
@@ -507,7 +492,3 @@ class Conductor:
             _log.error("the cluster's session is closed: %r", error, exc_info=error)
             self._door.close(ExecutionError(f"the cluster's session has failed: {error!r}; make "
                                             f"another one"))  # fmt: skip
-
-
-async def _awaited(what: Any) -> Any:
-    return await what

@@ -1,8 +1,9 @@
 """How machines are called: the same way, be they Ray's actors or objects of this process."""
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,12 @@ __all__ = [
     "News",
     "Spent",
     "Unreached",
+    "nothing",
+    "within",
 ]  # fmt: skip
+
+
+T = TypeVar("T")
 
 
 class MachineLostError(Exception):
@@ -125,6 +131,19 @@ class News:
     spans: list[tuple[str, int, int, float, float]] = field(default_factory=list)
     """What it did, if it was asked to note that: "compute", or "to NAME" for a message; stage,
     frame, begin and end in seconds on the machine's own clock."""
+
+
+async def within(what: Awaitable[T], limit_s: float) -> T:
+    """What is awaited.
+
+    Raises:
+        TimeoutError: it takes longer than ``limit_s``; it is not waited for any more.
+    """
+
+    async def awaited() -> T:
+        return await what
+
+    return await asyncio.wait_for(awaited(), limit_s)
 
 
 def nothing(size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

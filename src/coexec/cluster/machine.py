@@ -26,6 +26,7 @@ from coexec.cluster.handles import (
     Spent,
     Unreached,
     nothing,
+    within,
 )
 from coexec.cluster.jobs import Compute, MachineJob, Send, ShareKey
 from coexec.cluster.parts import FrameParts
@@ -285,7 +286,7 @@ class Machine:
             sent = epoch.peers[step.target].call(
                 "receive", epoch.number, state.number, step.step, arrays
             )
-            await asyncio.wait_for(_awaited(sent), self._message_limit_s)
+            await within(sent, self._message_limit_s)
         except (TimeoutError, MachineLostError) as error:
             limit = f"took longer than {self._message_limit_s:.1f} s"
             reason = limit if isinstance(error, TimeoutError) else first_line(error)
@@ -321,7 +322,3 @@ class Machine:
 
     async def _in(self, thread: ThreadPoolExecutor, function: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(thread, function, *args)
-
-
-async def _awaited(what: Any) -> Any:
-    return await what

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from coexec.arguments import check_feeds
-from coexec.cluster.conductor import Conductor, Limits
+from coexec.cluster.conductor import Conductor
 from coexec.cluster.door import Door, Frame
 from coexec.cluster.handles import MachineFacts
+from coexec.cluster.limits import Limits
 from coexec.cluster.planning import KnownMachine, Planned, Planning
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Team

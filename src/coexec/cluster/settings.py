@@ -9,7 +9,7 @@ bandwidth_mbit_s = 50.0     # measured if absent
 latency_ms = 0.5
 
 [faults]
-silence_s = 2.5
+silence_s = 3.2
 
 [machines.pi1]              # only machines that are named are used, if any are
 devices = ["cpu:0-3"]
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from coexec.cluster.conductor import Limits
+from coexec.cluster.limits import Limits
 from coexec.cluster.machine import MachineOptions
 from coexec.cluster.nodes import check_name, split_address
 from coexec.engines.names import parse
