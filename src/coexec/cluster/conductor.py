@@ -332,6 +332,7 @@ class Conductor:
             return
         with suppress(MachineLostError):  # whoever listens to it says so
             await member.handle.call("receive", epoch, number, FRAME, arrays)
+            member.received.add(0.0, sum(array.nbytes for array in arrays))
 
     async def _listen(self, member: Member) -> None:
         """Hear what a machine has to say, as long as it does."""
@@ -367,6 +368,9 @@ class Conductor:
         member.waiting, member.inside = news.waiting, news.inside
         if self.recording is not None:
             self.recording.hear(member.name, news)
+        for name, spent in news.sent.items():
+            if name in self.members:
+                self.members[name].received.merge(spent)
         member.computing_s = news.computing_s
         for event in news.events:
             if isinstance(event, FrameAnswer):

@@ -21,7 +21,13 @@ from coexec.ir.graph import Graph, Tensor
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.system.network import Network
 
-__all__ = ["ClusterSession", "MachineStatus", "PipelineOptions", "Status"]
+__all__ = [
+    "ClusterSession",
+    "MachineStatus",
+    "PipelineOptions",
+    "Status",
+    "check_pipeline_options",
+]
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,11 @@ class MachineStatus:
     """Shares, since the session began."""
     busy_s: float
     sent_bytes: int
+    """To other machines; answers come on top."""
+    received_bytes: int
+    """From other machines, and of frames that begin with it."""
+    latency_s: float
+    """Of a message to or from it, besides its bytes, as it was measured."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +110,7 @@ class ClusterSession:
         Raises:
             CoexecError: there is no machine, or they cannot run the model.
         """
-        if not model.graph.tasks:
-            raise UsageError(f"{model.graph.name} has nothing to compute; a cluster runs models "
-                             f"with at least one operator")  # fmt: skip
-        if options.credits is not None and options.credits < 1:
-            raise UsageError(f"credits are at least 1, not {options.credits}")
-        if not options.deadline_s > 0:
-            raise UsageError(f"deadline_s is above 0, not {options.deadline_s:g}")
+        check_pipeline_options(model.graph, options.credits, options.deadline_s)
         self._graph, self._options = model.graph, options
         self._wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
         self._door = Door(options.credits or 1)
@@ -218,6 +223,7 @@ class ClusterSession:
                 tuple(i for i, s in enumerate(stages) if member.name in (s.leader, *s.machines)),
                 member.flops_per_s / member.alpha, member.bandwidth_bytes_per_s, member.waiting,
                 member.inside, member.computed.count, member.computed.seconds, member.sent.amount,
+                member.received.amount, member.latency_s,
             )
             for member in list(self._conductor.members.values())
         )  # fmt: skip
@@ -258,6 +264,20 @@ class ClusterSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_pipeline_options(graph: Graph, credits: int | None, deadline_s: float) -> None:
+    """
+    Raises:
+        UsageError: there is nothing to compute, no credit, or no time.
+    """
+    if not graph.tasks:
+        raise UsageError(f"{graph.name} has nothing to compute; a cluster runs models with at "
+                         f"least one operator")  # fmt: skip
+    if credits is not None and credits < 1:
+        raise UsageError(f"credits are at least 1, not {credits}")
+    if not deadline_s > 0:
+        raise UsageError(f"deadline_s is above 0, not {deadline_s:g}")
 
 
 def _record(frame: Frame, recording: Recording) -> None:
