@@ -62,6 +62,9 @@ class Connection:
         """
         # By another thread: there Ray sets no handlers of signals, and Ctrl-C does not leave Ray
         # half begun, which ends in a segmentation fault.
+        log = logging.getLogger("ray")  # warns that it cannot set them
+        level = log.level
+        log.setLevel(logging.ERROR)
         with ThreadPoolExecutor(1) as thread:
             begun = thread.submit(
                 ray.init, address=address, namespace="coexec", logging_level=logging.ERROR,
@@ -77,6 +80,8 @@ class Connection:
                 wait([begun])
                 ray.shutdown()
                 raise
+            finally:
+                log.setLevel(level)
 
     def nodes(self) -> tuple[RayNode, ...]:
         """All nodes, also those that are gone."""

@@ -13,9 +13,9 @@ from coexec.cluster.door import Door, Frame
 from coexec.cluster.handles import MachineFacts
 from coexec.cluster.planning import KnownMachine, Planned, Planning
 from coexec.cluster.shares import ShareModels
-from coexec.cluster.team import Team
+from coexec.cluster.team import Member, Team
 from coexec.cluster.tracing import ClusterTrace, Recording
-from coexec.errors import UsageError
+from coexec.errors import ClosedError, UsageError
 from coexec.frontend.model import Model
 from coexec.ir.graph import Graph, Tensor
 from coexec.plans.pipeline.plan import PipelinePlan
@@ -135,6 +135,11 @@ class ClusterSession:
         return tuple(self._graph.tensors[name] for name in self._graph.outputs)
 
     @property
+    def ready(self) -> bool:
+        """Whether frames are let in: it is not closed, and machines are left."""
+        return self._door.is_open
+
+    @property
     def plan(self) -> PipelinePlan:
         """The plan in service."""
         return self.planned.plan
@@ -149,12 +154,17 @@ class ClusterSession:
     @property
     def known_machines(self) -> tuple[KnownMachine, ...]:
         """What is stated or measured of the machines, also of those without a share."""
-        return tuple(member.known for member in list(self._conductor.members.values()))
+        return tuple(member.known for member in self._members)
 
     @property
     def graph(self) -> Graph:
         """Of the model."""
         return self._graph
+
+    @property
+    def _members(self) -> list[Member]:
+        """Machines that have not been lost."""
+        return list(self._conductor.members.values())
 
     def submit(
         self, feeds: Mapping[str, Any], *, deadline_s: float | None = None, wait: bool = False
@@ -225,7 +235,7 @@ class ClusterSession:
                 member.inside, member.computed.count, member.computed.seconds, member.sent.amount,
                 member.received.amount, member.latency_s,
             )
-            for member in list(self._conductor.members.values())
+            for member in self._members
         )  # fmt: skip
         door = self._door
         return Status(
@@ -242,18 +252,23 @@ class ClusterSession:
         """
         if self._conductor.recording is not None:
             raise UsageError("the session is traced already; stop_trace() ends that")
-        self._conductor.start_trace()
+        if not self.ready:
+            raise ClosedError("the cluster's session is closed; make a new one")
+        recording = self._conductor.recording = Recording()
+        self._conductor.call(recording.begin_all(self._members)).result()
 
     def stop_trace(self) -> ClusterTrace:
         """What was recorded, on one clock; may take a second.
 
         Raises:
             UsageError: nothing is recorded; start_trace() comes first.
-            ClosedError: the session is closed.
         """
         if self._conductor.recording is None:
             raise UsageError("the session is not traced; start_trace() begins that")
-        return self._conductor.stop_trace()
+        ending = self._conductor.recording.end(self._members)
+        trace: ClusterTrace = self._conductor.call(ending).result()
+        self._conductor.recording = None
+        return trace
 
     def close(self) -> None:
         """Give up all frames, and dismiss the machines. May be called again."""

@@ -135,7 +135,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        err.print("coexec: interrupted; what was started for it has been ended")
+        err.print("coexec: interrupted; what was started for it has been ended", soft_wrap=True)
         raise
     finally:
         for each, handler in before.items():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from coexec.cli.cluster.answers import Answers
 from coexec.cli.cluster.common import (
     AddressOpt,
     ClusterOpt,
@@ -28,22 +29,17 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     ValueOpt,
-    judged_by,
     print_json,
     settings,
-    tolerance_of,
     write_file,
 )
 from coexec.cli.console import out
 from coexec.errors import UsageError
-from coexec.frontend.check import worst_difference
-from coexec.frontend.module import Array
 from coexec.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from coexec.cli.cluster.frames import Answered, Frames
     from coexec.cluster.session import ClusterSession
-    from coexec.workbench.given import GivenModel
 
 _FRAMES = 50
 
@@ -91,7 +87,7 @@ def command(
     known = ClusterSettings() if cluster is None else read_settings(cluster)
     given = checked_model(model, asked, planner, credits, deadline)
     coming = given_frames(given.model.graph, inputs, frames, _FRAMES)
-    answers = _Answers(given, coming, check, output is not None)
+    answers = Answers(given, coming, check, output is not None)
     with (
         entered(known, address, nodes, token_file, cache) as joined,
         joined.session(
@@ -119,50 +115,8 @@ def command(
         out.print(f"check      {said}")
 
 
-class _Answers:
-    """What is kept of answers: how much they differ from ONNX Runtime's, and all if wanted."""
-
-    def __init__(self, given: "GivenModel", frames: "Frames", check: bool, keep: bool) -> None:
-        self._given, self._kinds, self._keep = given, frames.kinds, keep
-        self._expected = [given.reference(feeds) for feeds in frames.kinds] if check else []
-        self._kept: dict[str, list[Array]] = {}
-        self.differences: dict[str, float] = {}
-        """By output, the largest."""
-        self._worst_kind = 0
-
-    def take(self, kind: int, outputs: Mapping[str, Any]) -> None:
-        """An answer to a frame of a kind."""
-        if self._expected:
-            for name, found in outputs.items():
-                differs = worst_difference(found, self._expected[kind][name])
-                if not differs <= max(self.differences.values(), default=0.0):  # or not a number
-                    self._worst_kind = kind
-                self.differences[name] = max(differs, self.differences.get(name, 0.0))
-        if self._keep:
-            for name, found in outputs.items():
-                self._kept.setdefault(name, []).append(found)
-
-    def packed(self) -> bytes:
-        """As an .npz file, frames along the first axis."""
-        import numpy as np
-
-        from coexec.cli.arrays import packed
-
-        return packed({name: np.stack(arrays) for name, arrays in self._kept.items()})
-
-    def judged(self) -> str:
-        """In words.
-
-        Raises:
-            ExecutionError: they are not what they should be.
-        """
-        worst = max(self.differences.values(), default=0.0)
-        allowed = tolerance_of(self._given.model.graph)
-        return judged_by(worst, allowed, self._given, self._kinds[self._worst_kind])
-
-
 def _facts(
-    session: "ClusterSession", frames: "Frames", answered: "Answered", answers: _Answers
+    session: "ClusterSession", frames: "Frames", answered: "Answered", answers: Answers
 ) -> dict[str, Any]:
     status, plan = session.status(), session.plan
     machines = {

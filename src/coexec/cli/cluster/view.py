@@ -18,7 +18,7 @@ from coexec.cli.console import err, visible
 from coexec.cluster.session import ClusterSession, MachineStatus, Status
 from coexec.units import format_bytes, format_seconds
 
-__all__ = ["watched"]
+__all__ = ["logged", "watched"]
 
 _WINDOW_S = 3.0
 """Of time that rates are told from."""
@@ -37,7 +37,7 @@ class _Look(NamedTuple):
 def watched(session: ClusterSession, total: int, quiet: bool) -> Iterator[None]:
     """Show on standard error how a session does, as long as this lasts; and why plans change."""
     view = _View(session, total)
-    with _logged(quiet):
+    with logged(quiet):
         if quiet:
             yield
         elif err.is_terminal:
@@ -106,7 +106,7 @@ def _lines(view: _View) -> Iterator[None]:
 
     def tell() -> None:
         while not ended.wait(_LINE_S):
-            err.print(view.line())
+            err.print(view.line(), soft_wrap=True)
 
     view.look()
     thread = threading.Thread(target=tell, name="coexec-lines", daemon=True)
@@ -120,11 +120,11 @@ def _lines(view: _View) -> Iterator[None]:
 
 class _Console(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        err.print(f"coexec: {record.getMessage()}")
+        err.print(f"coexec: {record.getMessage()}", soft_wrap=True)
 
 
 @contextmanager
-def _logged(quiet: bool) -> Iterator[None]:
+def logged(quiet: bool) -> Iterator[None]:
     """What the cluster logs, on standard error."""
     log, handler = logging.getLogger("coexec.cluster"), _Console()
     before, passes_on = log.level, log.propagate
