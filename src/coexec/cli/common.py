@@ -19,10 +19,12 @@ from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, is_half, worst_difference
 from coexec.frontend.module import Array
+from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
 from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
 from coexec.workbench import Candidate, Requests, Settings, Workbench
+from coexec.workbench.given import GivenModel
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
@@ -258,11 +260,21 @@ _AMPLIFIED = 2.0
 def tolerance(work: Workbench) -> float:
     """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
     half = any(e.precision != "fp32" for d in work.devices for e in d.spec.engines)
-    half = half or any(is_half(tensor) for tensor in work.graph.tensors.values())
+    return HALF_TOLERANCE if half else tolerance_of(work.graph)
+
+
+def tolerance_of(graph: Graph) -> float:
+    """The same, for devices that compute in float32 what is given in it."""
+    half = any(is_half(tensor) for tensor in graph.tensors.values())
     return HALF_TOLERANCE if half else TOLERANCE
 
 
 def judged(worst: float, work: Workbench, feeds: Mapping[str, Array]) -> str:
+    """What is to be said of outputs that differ by so much; see `judged_by`."""
+    return judged_by(worst, tolerance(work), work.given, feeds)
+
+
+def judged_by(worst: float, allowed: float, given: GivenModel, feeds: Mapping[str, Array]) -> str:
     """What is to be said of outputs that differ by so much.
 
     Some models amplify rounding: then ONNX Runtime's own answers with and without its
@@ -272,10 +284,9 @@ def judged(worst: float, work: Workbench, feeds: Mapping[str, Array]) -> str:
     Raises:
         ExecutionError: they are not what they should be.
     """
-    allowed = tolerance(work)
     if worst <= allowed:
         return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
-    optimised, plain = (work.given.reference(feeds, optimised=each) for each in (True, False))
+    optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
     own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
     if own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own:
         return (f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "

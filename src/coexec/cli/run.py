@@ -1,16 +1,14 @@
 """`coexec run`: one inference, checked if wanted."""
 
-import io
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from coexec.arguments import check_feeds
 from coexec.choosing.prepare import prepare
+from coexec.cli.arrays import packed, read_inputs
 from coexec.cli.common import (
     DEFAULTS,
     CacheOpt,
@@ -40,9 +38,7 @@ from coexec.cli.console import out
 from coexec.cli.energy import measured_energy
 from coexec.cli.gantt import draw
 from coexec.cli.recorded import write_trace
-from coexec.errors import InputError, UsageError
 from coexec.frontend.load import random_inputs
-from coexec.frontend.module import Array
 from coexec.ir.graph import Graph
 from coexec.runtime.recorder import RealRecorder
 from coexec.units import format_joules, format_seconds
@@ -75,7 +71,7 @@ def command(
     when in a run of its own, in which engines also tell of the tasks inside of segments.
     """
     given, devices = given_plan(plan, devices)
-    read = None if inputs is None else _read_inputs(inputs)
+    read = None if inputs is None else read_inputs(inputs)
 
     def check_read(graph: Graph) -> None:
         if read is not None:
@@ -101,7 +97,7 @@ def command(
     if trace is not None:
         write_trace(trace, found, feeds, ran.makespan_s)
     if output is not None:
-        write_file(output, _packed(outputs))
+        write_file(output, packed(outputs))
     unlike = differences(work, feeds, outputs) if check else {}
     if json:
         print_json({"latency_s": ran.makespan_s, "differences": unlike,
@@ -121,29 +117,3 @@ def command(
     said = judged(max(unlike.values(), default=0.0), work, feeds)
     if check and not json:
         out.print(f"check: {said}")
-
-
-def _packed(outputs: Mapping[str, Any]) -> bytes:
-    """The outputs as an .npz file; of a sequence, each array as NAME[0], NAME[1] and so on."""
-    arrays: dict[str, Array] = {}
-    for name, value in outputs.items():
-        values = {f"{name}[{i}]": v for i, v in enumerate(value)} if isinstance(value, list) else {
-            name: value}  # fmt: skip
-        unlike = [v for v in values.values() if not isinstance(v, np.ndarray | np.generic)]
-        if unlike:
-            raise UsageError(f"output {name!r} holds a {type(unlike[0]).__name__}, and .npz files "
-                             f"hold arrays only; run without --output")  # fmt: skip
-        arrays |= {n: np.asarray(v) for n, v in values.items()}
-    buffer = io.BytesIO()
-    texts = {n: a.astype(str) if a.dtype == object else a for n, a in arrays.items()}
-    np.savez(buffer, allow_pickle=False, **texts)
-    return buffer.getvalue()
-
-
-def _read_inputs(path: Path) -> Mapping[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:
-        raise InputError(f"cannot read the inputs {str(path)!r}: {error}; write them with "
-                         f"numpy.savez(path, INPUT=array)") from None  # fmt: skip

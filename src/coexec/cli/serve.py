@@ -68,7 +68,7 @@ def command(
     More requests at a time than there are credits get the status 429. With planner auto requests
     are answered at once, and faster when a plan has been found in the background.
     """
-    _check_installed()
+    check_serving()
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
     from coexec.serve.session import SessionServed
@@ -89,7 +89,9 @@ def command(
             shapes=asked.shapes, values=asked.values, cache=cache, mode=mode, waiting=waiting,
             engine_options=asked.engine_options, pins=asked.pins,
         )  # fmt: skip
-        served = SessionServed(session, _name(model) if name is None else name, credits=credits)
+        served = SessionServed(
+            session, served_name(model) if name is None else name, credits=credits
+        )
         with contextlib.closing(served):
             if not is_loopback(listener):
                 err.print(f"coexec: warning: other machines are answered at {host}, without "
@@ -111,7 +113,8 @@ def _tell(facts: Mapping[str, Any], json: bool) -> None:
     sys.stdout.flush()
 
 
-def _name(model: str) -> str:
+def served_name(model: str) -> str:
+    """What a model is called in URLs unless the user says."""
     return model.removeprefix(ZOO) if model.startswith(ZOO) else Path(model).stem
 
 
@@ -123,7 +126,7 @@ def _check_planner(planner: str) -> None:
         raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
 
 
-def _check_installed() -> None:
+def check_serving() -> None:
     """Refuse to go on without the packages of the extra.
 
     Raises:

@@ -38,7 +38,7 @@ from coexec.cluster.measuring import measure_link, measured_members
 from coexec.cluster.planning import Planned, Planning, response_s
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Member, Team
-from coexec.cluster.tracing import ClusterTrace, Recording
+from coexec.cluster.tracing import Recording
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -119,29 +119,6 @@ class Conductor:
         """Send a frame that the door let in."""
         self._loop.call_soon_threadsafe(self._send_in, frame)
 
-    def start_trace(self) -> None:
-        """Let machines note what they do.
-
-        Raises:
-            ClosedError: the session is closed.
-        """
-        if not self._thread.is_alive():
-            raise ClosedError("the cluster's session is closed; make a new one")
-
-        async def begin() -> None:
-            self.recording = Recording()
-            await asyncio.gather(*map(self.recording.begin, self.members.values()))
-
-        self.call(begin()).result()
-
-    def stop_trace(self) -> ClusterTrace:
-        """What they have noted."""
-        recording = self.recording
-        assert recording is not None
-        found: ClusterTrace = self.call(recording.end(list(self.members.values()))).result()
-        self.recording = None
-        return found
-
     def call(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         """Run something in the conductor's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -159,6 +136,10 @@ class Conductor:
     # Begin and end
 
     async def _begin(self) -> None:
+        begun = asyncio.current_task()
+        assert begun is not None
+        self._tasks.add(begun)  # it may be given up
+        begun.add_done_callback(self._tasks.discard)
         try:
             await self._hire()
         except (MachineLostError, TimeoutError) as error:
@@ -321,6 +302,7 @@ class Conductor:
             return
         with suppress(MachineLostError):  # whoever listens to it says so
             await member.handle.call("receive", epoch, number, FRAME, arrays)
+            member.received.add(0.0, sum(array.nbytes for array in arrays))
 
     async def _listen(self, member: Member) -> None:
         """Hear what a machine has to say, as long as it does."""
@@ -356,6 +338,9 @@ class Conductor:
         member.waiting, member.inside = news.waiting, news.inside
         if self.recording is not None:
             self.recording.hear(member.name, news)
+        for name, spent in news.sent.items():
+            if name in self.members:
+                self.members[name].received.merge(spent)
         member.computing_s = news.computing_s
         for event in news.events:
             if isinstance(event, FrameAnswer):

@@ -89,6 +89,11 @@ class Door:
             self._changed.notify_all()
 
     @property
+    def is_open(self) -> bool:
+        """Whether frames are let in."""
+        return self._refusal is None
+
+    @property
     def credits(self) -> int:
         """The most frames that may be inside."""
         return self._limit

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -61,15 +62,28 @@ class Connection:
         Raises:
             DeviceError: the cluster cannot be reached from here.
         """
-        try:
-            ray.init(
-                address=address, namespace="coexec", logging_level=logging.ERROR,
+        # By another thread: there Ray sets no handlers of signals, and Ctrl-C does not leave Ray
+        # half begun, which ends in a segmentation fault.
+        log = logging.getLogger("ray")  # warns that it cannot set them
+        level = log.level
+        log.setLevel(logging.ERROR)
+        with ThreadPoolExecutor(1) as thread:
+            begun = thread.submit(
+                ray.init, address=address, namespace="coexec", logging_level=logging.ERROR,
                 log_to_driver=False, configure_logging=False,
             )  # fmt: skip
-        except (RayError, ConnectionError, RuntimeError, ValueError) as error:
-            raise DeviceError(f"cannot enter the cluster at {address}: {first_line(error)}; this "
-                              f"machine has to be one of its nodes (`coexec cluster "
-                              f"join`)") from None  # fmt: skip
+            try:
+                begun.result()
+            except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+                raise DeviceError(f"cannot enter the cluster at {address}: {first_line(error)}; "
+                                  f"this machine has to be one of its nodes (`coexec cluster "
+                                  f"join`)") from None  # fmt: skip
+            except BaseException:
+                wait([begun])
+                ray.shutdown()
+                raise
+            finally:
+                log.setLevel(level)
 
     def nodes(self) -> tuple[RayNode, ...]:
         """All nodes, also those that are gone."""

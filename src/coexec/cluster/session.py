@@ -14,15 +14,21 @@ from coexec.cluster.handles import MachineFacts
 from coexec.cluster.limits import Limits
 from coexec.cluster.planning import KnownMachine, Planned, Planning
 from coexec.cluster.shares import ShareModels
-from coexec.cluster.team import Team
+from coexec.cluster.team import Member, Team
 from coexec.cluster.tracing import ClusterTrace, Recording
-from coexec.errors import UsageError
+from coexec.errors import ClosedError, UsageError
 from coexec.frontend.model import Model
 from coexec.ir.graph import Graph, Tensor
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.system.network import Network
 
-__all__ = ["ClusterSession", "MachineStatus", "PipelineOptions", "Status"]
+__all__ = [
+    "ClusterSession",
+    "MachineStatus",
+    "PipelineOptions",
+    "Status",
+    "check_pipeline_options",
+]
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ class MachineStatus:
     """Shares, since the session began."""
     busy_s: float
     sent_bytes: int
+    """To other machines; answers come on top."""
+    received_bytes: int
+    """From other machines, and of frames that begin with it."""
+    latency_s: float
+    """Of a message to or from it, besides its bytes, as it was measured."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +111,7 @@ class ClusterSession:
         Raises:
             CoexecError: there is no machine, or they cannot run the model.
         """
-        if not model.graph.tasks:
-            raise UsageError(f"{model.graph.name} has nothing to compute; a cluster runs models "
-                             f"with at least one operator")  # fmt: skip
-        if options.credits is not None and options.credits < 1:
-            raise UsageError(f"credits are at least 1, not {options.credits}")
-        if not options.deadline_s > 0:
-            raise UsageError(f"deadline_s is above 0, not {options.deadline_s:g}")
+        check_pipeline_options(model.graph, options.credits, options.deadline_s)
         self._graph, self._options = model.graph, options
         self._wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
         self._door = Door(options.credits or 1)
@@ -131,6 +136,11 @@ class ClusterSession:
         return tuple(self._graph.tensors[name] for name in self._graph.outputs)
 
     @property
+    def ready(self) -> bool:
+        """Whether frames are let in: it is not closed, and machines are left."""
+        return self._door.is_open
+
+    @property
     def plan(self) -> PipelinePlan:
         """The plan in service."""
         return self.planned.plan
@@ -145,12 +155,17 @@ class ClusterSession:
     @property
     def known_machines(self) -> tuple[KnownMachine, ...]:
         """What is stated or measured of the machines, also of those without a share."""
-        return tuple(member.known for member in list(self._conductor.members.values()))
+        return tuple(member.known for member in self._members)
 
     @property
     def graph(self) -> Graph:
         """Of the model."""
         return self._graph
+
+    @property
+    def _members(self) -> list[Member]:
+        """Machines that have not been lost."""
+        return list(self._conductor.members.values())
 
     def submit(
         self, feeds: Mapping[str, Any], *, deadline_s: float | None = None, wait: bool = False
@@ -219,8 +234,9 @@ class ClusterSession:
                 tuple(i for i, s in enumerate(stages) if member.name in (s.leader, *s.machines)),
                 member.flops_per_s / member.alpha, member.bandwidth_bytes_per_s, member.waiting,
                 member.inside, member.computed.count, member.computed.seconds, member.sent.amount,
+                member.received.amount, member.latency_s,
             )
-            for member in list(self._conductor.members.values())
+            for member in self._members
         )  # fmt: skip
         door = self._door
         return Status(
@@ -237,18 +253,23 @@ class ClusterSession:
         """
         if self._conductor.recording is not None:
             raise UsageError("the session is traced already; stop_trace() ends that")
-        self._conductor.start_trace()
+        if not self.ready:
+            raise ClosedError("the cluster's session is closed; make a new one")
+        recording = self._conductor.recording = Recording()
+        self._conductor.call(recording.begin_all(self._members)).result()
 
     def stop_trace(self) -> ClusterTrace:
         """What was recorded, on one clock; may take a second.
 
         Raises:
             UsageError: nothing is recorded; start_trace() comes first.
-            ClosedError: the session is closed.
         """
         if self._conductor.recording is None:
             raise UsageError("the session is not traced; start_trace() begins that")
-        return self._conductor.stop_trace()
+        ending = self._conductor.recording.end(self._members)
+        trace: ClusterTrace = self._conductor.call(ending).result()
+        self._conductor.recording = None
+        return trace
 
     def close(self) -> None:
         """Give up all frames, and dismiss the machines. May be called again."""
@@ -259,6 +280,20 @@ class ClusterSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_pipeline_options(graph: Graph, credits: int | None, deadline_s: float) -> None:
+    """
+    Raises:
+        UsageError: there is nothing to compute, no credit, or no time.
+    """
+    if not graph.tasks:
+        raise UsageError(f"{graph.name} has nothing to compute; a cluster runs models with at "
+                         f"least one operator")  # fmt: skip
+    if credits is not None and credits < 1:
+        raise UsageError(f"credits are at least 1, not {credits}")
+    if not deadline_s > 0:
+        raise UsageError(f"deadline_s is above 0, not {deadline_s:g}")
 
 
 def _record(frame: Frame, recording: Recording) -> None:

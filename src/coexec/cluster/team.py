@@ -57,6 +57,8 @@ class Member:
     computed: Spent = field(default_factory=Spent)
     """All of them."""
     sent: Spent = field(default_factory=Spent)
+    received: Spent = field(default_factory=Spent)
+    """Messages and frames that it has taken."""
     messages: dict[str, Spent] = field(default_factory=dict)
     """By target, those that it has sent since links were last looked at."""
     computing_s: float = 0.0

@@ -104,6 +104,10 @@ class Recording:
         self._noted.setdefault(member.name, [])
         await self._look(member, True)
 
+    async def begin_all(self, members: Iterable[_Member]) -> None:
+        """Let machines note what they do."""
+        await asyncio.gather(*map(self.begin, members))
+
     def hear(self, name: str, news: News) -> None:
         """Keep what a machine has told."""
         self._noted.setdefault(name, []).extend(news.spans)

@@ -2,7 +2,7 @@
 
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -13,20 +13,27 @@ import typer
 from coexec.cli.console import err
 from coexec.cluster.nodes import NodeProcess, check_name, own_name
 from coexec.errors import DeviceError, UsageError
+from coexec.pipelines import PIPELINES
+from coexec.solvers.options import check_options
 
 if TYPE_CHECKING:
     from coexec.cluster.cluster import Cluster
     from coexec.cluster.settings import ClusterSettings
+    from coexec.workbench.given import GivenModel
+    from coexec.workbench.settings import Settings
 
 __all__ = [
     "AddressOpt",
     "BlockOpt",
     "ClusterOpt",
+    "CreditsOpt",
+    "DeadlineOpt",
     "HostOpt",
     "NameOpt",
     "NodesOpt",
     "PipelineOpt",
     "TokenOpt",
+    "checked_model",
     "ended_by_signals",
     "entered",
     "hold",
@@ -56,6 +63,12 @@ NodesOpt = Annotated[
     int | None, typer.Option(help="Start so many on this machine for the time being.")
 ]
 PipelineOpt = Annotated[str, typer.Option("--planner", help="Of pipelines: what makes the plan.")]
+CreditsOpt = Annotated[
+    int | None, typer.Option(help="The most frames inside; by default what keeps machines busy.")
+]
+DeadlineOpt = Annotated[
+    float, typer.Option(help="Seconds from a frame's admission; then it has failed.")
+]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -84,12 +97,31 @@ def numbers(option: str, text: str) -> list[float]:
     return found
 
 
+def checked_model(
+    model: str, asked: "Settings", planner: str, credits: int | None, deadline_s: float
+) -> "GivenModel":
+    """The model, read, and whatever else can be refused before machines are asked for anything.
+
+    Raises:
+        CoexecError: the model cannot be read, or an option has no meaning.
+    """
+    from coexec.cache import Cache
+    from coexec.cluster.planning import Planning
+    from coexec.cluster.session import check_pipeline_options
+    from coexec.workbench.given import GivenModel
+
+    cache = asked.cache if isinstance(asked.cache, Cache) else Cache(asked.cache)
+    given = GivenModel(model, asked.shapes, cache, asked.values)
+    check_pipeline_options(given.model.graph, credits, deadline_s)
+    Planning(given.model.graph, planner, asked.planner_options)
+    check_options(planner, PIPELINES[planner].options, asked.planner_options)
+    return given
+
+
 @contextmanager
-def ended_by_signals() -> Iterator[Callable[[], None]]:
+def ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end what is within as Ctrl-C does. From then on further signals are
     ignored, as nodes and machines are being ended.
-
-    What is given out sets the handlers again, after a library has set its own.
     """
     ending = False
 
@@ -99,14 +131,12 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
             ending = True
             raise KeyboardInterrupt
 
-    def install() -> None:
-        for each in _ENDING:
-            signal.signal(each, end)
-
-    before = {each: signal.getsignal(each) for each in _ENDING}
-    install()
+    before = {each: signal.signal(each, end) for each in _ENDING}
     try:
-        yield install
+        yield
+    except KeyboardInterrupt:
+        err.print("coexec: interrupted; what was started for it has been ended", soft_wrap=True)
+        raise
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -125,10 +155,9 @@ def entered(
     from coexec.cluster.cluster import Cluster
 
     with (
-        ended_by_signals() as install,
+        ended_by_signals(),
         Cluster(known, address=address, nodes=nodes, token=token, cache=cache) as cluster,
     ):
-        install()  # Ray has set a handler of its own
         yield cluster
 
 
@@ -142,7 +171,6 @@ def hold(node: NodeProcess) -> None:
         try:
             node.process.wait()
         except KeyboardInterrupt:
-            err.print(f"ending machine {node.node.name}")
             return
         finally:
             node.stop()

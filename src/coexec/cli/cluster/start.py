@@ -41,6 +41,6 @@ def command(
         out.print(f"join       coexec cluster join {address} --token-file TOKEN")
         out.print(f"firewall   {firewall_lines(network)[0]}")
         out.print(f"end        coexec cluster stop{'' if not block else ', or Ctrl-C'}")
-    err.print(f"coexec: {TRUST}")
+    err.print(f"coexec: {TRUST}", soft_wrap=True)
     if block:
         hold(node)

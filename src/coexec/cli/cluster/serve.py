@@ -1,0 +1,100 @@
+"""`coexec cluster serve`: a pipeline for clients of the Open Inference Protocol v2."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from coexec.cli.cluster.common import (
+    AddressOpt,
+    ClusterOpt,
+    CreditsOpt,
+    DeadlineOpt,
+    NodesOpt,
+    PipelineOpt,
+    TokenOpt,
+    checked_model,
+    entered,
+)
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    ShapeOpt,
+    ValueOpt,
+    print_json,
+    settings,
+)
+from coexec.cli.console import err, out
+from coexec.cli.serve import check_serving, served_name
+from coexec.units import parse_bytes
+
+
+def command(
+    model: ModelArg,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model in URLs; by default the file's.")
+    ] = None,
+    max_request: Annotated[
+        str, typer.Option(help="Size that a request may have, decompressed.")
+    ] = "256MiB",
+    cluster: ClusterOpt = None,
+    address: AddressOpt = None,
+    nodes: NodesOpt = None,
+    token_file: TokenOpt = None,
+    planner: PipelineOpt = "pico",
+    option: OptionOpt = None,
+    credits: CreditsOpt = None,
+    deadline: DeadlineOpt = 60.0,
+    shape: ShapeOpt = None,
+    value: ValueOpt = None,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Answer requests of the Open Inference Protocol v2 over HTTP by a pipeline, until Ctrl-C or
+    SIGTERM.
+
+    There is no authentication and no encryption: any client that reaches the port is answered.
+    More requests at a time than there are credits get the status 429.
+    """
+    check_serving()
+    from coexec.cli.cluster.view import logged
+    from coexec.cluster.served import ClusterServed
+    from coexec.cluster.settings import ClusterSettings, read_settings
+    from coexec.serve.intake import ServeLimits
+    from coexec.serve.server import is_loopback, listen, serve, url_of
+
+    asked = settings(option=option, shape=shape, value=value, cache=cache)
+    known = ClusterSettings() if cluster is None else read_settings(cluster)
+    body_bytes = parse_bytes(max_request)
+    limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
+    checked_model(model, asked, planner, credits, deadline)
+    with (
+        listen(host, port) as listener,
+        entered(known, address, nodes, token_file, cache) as joined,
+        joined.session(
+            model, planner=planner, planner_options=asked.planner_options, shapes=asked.shapes,
+            values=asked.values, credits=credits, deadline_s=deadline,
+        ) as session,
+        logged(json),
+    ):  # fmt: skip
+        served = ClusterServed(session, served_name(model) if name is None else name)
+        if not is_loopback(listener):
+            err.print(f"coexec: warning: other machines are answered at {host}, without "
+                      f"authentication or encryption; a proxy can add both")  # fmt: skip
+        url, machines = url_of(listener, served), session.plan.machines
+
+        def tell() -> None:
+            if json:
+                print_json({"name": served.name, "url": url, "machines": machines})
+            else:
+                out.print(f"{served.name} is served at {url} by {', '.join(machines)}; Ctrl-C "
+                          f"ends it")  # fmt: skip
+            sys.stdout.flush()
+
+        serve(served, listener, limits, tell)

@@ -1,0 +1,56 @@
+"""A cluster's session as something to serve."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+
+import ml_dtypes  # noqa: F401  gives NumPy the names of bfloat16 and 8-bit floats
+import numpy as np
+
+from coexec.cluster.session import ClusterSession
+from coexec.errors import ModelError, UsageError
+from coexec.frontend.module import Array
+from coexec.ir.graph import Tensor
+from coexec.serve.served import ServedTensor
+
+__all__ = ["ClusterServed"]
+
+
+class ClusterServed:
+    """Answers requests with a pipeline, as many at a time as it has credits. See `serve.Served`.
+
+    The session is somebody else's, who closes it.
+    """
+
+    def __init__(self, session: ClusterSession, name: str, version: str = "1") -> None:
+        """
+        Raises:
+            UsageError: a name that cannot be a part of a URL.
+            ModelError: the protocol has no type for an input or output.
+        """
+        if not name or "/" in name or not name.isprintable():
+            raise UsageError(f"the name {name!r} cannot be a part of a URL; give one or more "
+                             f"printable characters without '/'")  # fmt: skip
+        self.name, self.version = name, version
+        self.inputs, self.outputs = _served(session.inputs), _served(session.outputs)
+        self._session = session
+
+    @property
+    def ready(self) -> bool:
+        """Whether the session is open and has machines."""
+        return self._session.ready
+
+    def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
+        """Begin a request, see `Served.submit`."""
+        answer: Future[Mapping[str, Array]] = self._session.submit(feeds)  # type: ignore[assignment]
+        return answer
+
+
+def _served(tensors: Iterable[Tensor]) -> tuple[ServedTensor, ...]:
+    found = []
+    for tensor in tensors:
+        if tensor.opaque:
+            raise ModelError(f"{tensor.name!r} is a {tensor.dtype or 'value of unknown type'} "
+                             f"without a fixed shape, which a pipeline does not serve; coexec "
+                             f"serve may")  # fmt: skip
+        found.append(ServedTensor(tensor.name, np.dtype(tensor.dtype), tensor.shape))
+    return tuple(found)
