@@ -160,9 +160,10 @@ def consumer(options: argparse.Namespace) -> int:
     with cluster(options) as ask:
         done = ask(asked)
         sizes = [size / 2**20 for size in done["rss_bytes"]]
+        quarter, end = sizes[len(sizes) // 4], sizes[-1]
         print(f"{done['answered']} answers, at most {done['most_inside']} frames inside of "
-              f"{done['credits']}; the driver's memory {sizes[len(sizes) // 4]:.0f} MiB after a "
-              f"quarter, {sizes[-1]:.0f} MiB at the end; differ by {done['worst']:.1e}")  # fmt: skip
+              f"{done['credits']}; the driver's memory {quarter:.0f} MiB after a quarter, "
+              f"{end:.0f} MiB at the end; differ by {done['worst']:.1e}")  # fmt: skip
     return 0
 
 

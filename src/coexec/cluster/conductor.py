@@ -38,7 +38,7 @@ from coexec.cluster.measuring import measure_link, measured_members
 from coexec.cluster.planning import Planned, Planning, response_s
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Member, Team
-from coexec.cluster.tracing import Recording
+from coexec.cluster.tracing import ClusterRecording
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -82,7 +82,7 @@ class Conductor:
         self.deployed: Deployment | None = None
         self.changes: list[str] = []
         """Why plans were made, in order, one line each."""
-        self.recording: Recording | None = None
+        self.recording: ClusterRecording | None = None
         """Keeps what machines note, while there is one."""
         self._epochs = 0
         self._changed_s = self._looked_s = 0.0

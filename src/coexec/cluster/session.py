@@ -15,7 +15,7 @@ from coexec.cluster.limits import Limits
 from coexec.cluster.planning import KnownMachine, Planned, Planning
 from coexec.cluster.shares import ShareModels
 from coexec.cluster.team import Member, Team
-from coexec.cluster.tracing import ClusterTrace, Recording
+from coexec.cluster.tracing import ClusterRecording, ClusterTrace
 from coexec.errors import ClosedError, UsageError
 from coexec.frontend.model import Model
 from coexec.ir.graph import Graph, Tensor
@@ -255,7 +255,7 @@ class ClusterSession:
             raise UsageError("the session is traced already; stop_trace() ends that")
         if not self.ready:
             raise ClosedError("the cluster's session is closed; make a new one")
-        recording = self._conductor.recording = Recording()
+        recording = self._conductor.recording = ClusterRecording()
         self._conductor.call(recording.begin_all(self._members)).result()
 
     def stop_trace(self) -> ClusterTrace:
@@ -296,7 +296,7 @@ def check_pipeline_options(graph: Graph, credits: int | None, deadline_s: float)
         raise UsageError(f"deadline_s is above 0, not {deadline_s:g}")
 
 
-def _record(frame: Frame, recording: Recording) -> None:
+def _record(frame: Frame, recording: ClusterRecording) -> None:
     """Note when a frame comes and when it is answered, or given up."""
     start_s = time.perf_counter()
 

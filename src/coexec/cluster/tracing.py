@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from coexec.cluster.handles import MachineHandle, MachineLostError, News
 
-__all__ = ["ClusterTrace", "FrameSpan", "MachineSpan", "Recording"]
+__all__ = ["ClusterRecording", "ClusterTrace", "FrameSpan", "MachineSpan"]
 
 _PINGS = 8
 """Calls of which the quickest tells a clock."""
@@ -88,7 +88,7 @@ class _Tick(NamedTuple):
     error_s: float
 
 
-class Recording:
+class ClusterRecording:
     """Collects what machines note. Its coroutines run in the loop that also hears the news."""
 
     def __init__(self) -> None:
