@@ -75,7 +75,7 @@ class ClusterTrace:
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-class _Member(Protocol):
+class _Traced(Protocol):
     name: str
     handle: MachineHandle
 
@@ -99,12 +99,12 @@ class ClusterRecording:
         """By machine, its own clock at its last news."""
         self._frames: list[FrameSpan] = []
 
-    async def begin(self, member: _Member) -> None:
+    async def begin(self, member: _Traced) -> None:
         """Let a machine note what it does."""
         self._noted.setdefault(member.name, [])
         await self._look(member, True)
 
-    async def begin_all(self, members: Iterable[_Member]) -> None:
+    async def begin_all(self, members: Iterable[_Traced]) -> None:
         """Let machines note what they do."""
         await asyncio.gather(*map(self.begin, members))
 
@@ -118,7 +118,7 @@ class ClusterRecording:
         begin_s = self._begin_s
         self._frames.append(FrameSpan(number, start_s - begin_s, end_s - begin_s, failed))
 
-    async def end(self, members: Iterable[_Member]) -> ClusterTrace:
+    async def end(self, members: Iterable[_Traced]) -> ClusterTrace:
         """What was recorded up to now, once machines have told all of it."""
         now = perf_counter()
         there = [member for member in members if self._ticks.get(member.name)]
@@ -136,7 +136,7 @@ class ClusterRecording:
         errors = {n: max(tick.error_s for tick in ticks) for n, ticks in self._ticks.items()}
         return ClusterTrace(tuple(spans), tuple(self._frames), errors)
 
-    async def _look(self, member: _Member, on: bool) -> None:
+    async def _look(self, member: _Traced, on: bool) -> None:
         """Note how far a machine's clock is ahead."""
         found = []
         with suppress(MachineLostError, TimeoutError):  # its spans so far are good

@@ -91,7 +91,7 @@ def command(
         ) as session,
     ):  # fmt: skip
         feed(session, warm_up, None, answers.take)
-        ours = _Row(planner)
+        ours = _BenchRow(planner)
         rows = [ours]
         for name, rival, chosen in _rivals(joined, session, planner):
             if not json:
@@ -101,7 +101,7 @@ def command(
             except PlanError as error:
                 left_out[name] = str(error)
                 continue
-            row = _Row(name)
+            row = _BenchRow(name)
             with beside:
                 feed(beside, warm_up, None, answers.take)
                 for _ in range(turns):
@@ -158,7 +158,7 @@ def _lasting(settings: "ClusterSettings") -> "ClusterSettings":
 
 
 @dataclass
-class _Row:
+class _BenchRow:
     """A scheme's turns."""
 
     name: str
@@ -169,7 +169,7 @@ class _Row:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What is predicted."""
 
-    def note(self, answered: "Answered", beside: "_Row | None" = None) -> None:
+    def note(self, answered: "Answered", beside: "_BenchRow | None" = None) -> None:
         """A turn is over."""
         self.periods_s.append(answered.period_s)
         self.latencies_s.append(answered.latency_s)
@@ -196,7 +196,7 @@ class _Row:
         }  # fmt: skip
 
 
-def _show(name: str, rows: list[_Row], frames: "Frames") -> None:
+def _show(name: str, rows: list[_BenchRow], frames: "Frames") -> None:
     table = Table("", "stages", "machines", "period", "predicted", "ratio", "latency", "redundant",
                   box=None)  # fmt: skip
     for row in rows:
