@@ -380,7 +380,10 @@ class Conductor:
         """Lose who keeps frames from going on, though it can be heard: a machine that others cannot
         reach, or that does not end what it computes."""
         deployed, now = self.deployed, time.monotonic()
-        if deployed is None or self._deploying or not self._door.inside():
+        if deployed is None or self._deploying:
+            return
+        if not self._door.inside():
+            deployed.progress_s = now  # nothing is awaited
             return
         patience = max(2 * self._limits.silence_s, _PATIENCE * deployed.planned.latency_s)
         if now - max(deployed.progress_s, self._changed_s) < patience:
