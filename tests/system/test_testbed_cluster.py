@@ -10,6 +10,8 @@ from cluster_runs import bed_of
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.slow,
+    pytest.mark.system,
     pytest.mark.skipif(bool(why_not()), reason=f"no test bed here: {why_not()}"),
 ]
 
