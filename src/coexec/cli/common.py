@@ -210,10 +210,20 @@ def _read_plan(path: Path) -> Plan:
         raise PlanError(f"{str(path)!r}: {error}") from None
 
 
+def check_files(*paths: Path | None) -> None:
+    """Refuse, before long work, to write what cannot be a file.
+
+    Raises:
+        UsageError: one is a folder.
+    """
+    for path in paths:
+        if path is not None and path.is_dir():
+            raise UsageError(f"cannot write {str(path)!r}: it is a folder; name a file")
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Write all of a file or nothing: into a draft beside it, which then takes its name."""
-    if path.is_dir():
-        raise UsageError(f"cannot write {str(path)!r}: it is a folder; name a file")
+    check_files(path)
     draft = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from coexec.cli.common import (
     OptionOpt,
     ShapeOpt,
     ValueOpt,
+    check_files,
     print_json,
     settings,
     write_file,
@@ -63,11 +64,13 @@ def command(
     """
     from coexec.cache import Cache
     from coexec.cli.cluster.planned import plan_facts, show_plan
+    from coexec.cluster.nodes import known_nodes
     from coexec.cluster.planning import KnownMachine, Planned, Planning
     from coexec.cluster.settings import ClusterSettings, read_settings
     from coexec.cluster.stated import lacking, made_up, stated_machines
     from coexec.workbench.given import GivenModel
 
+    check_files(output)
     asked = settings(option=option, shape=shape, value=value, cache=cache)
     stated = ClusterSettings() if cluster is None else read_settings(cluster)
     if medium is not None:
@@ -83,8 +86,11 @@ def command(
             raise UsageError("machines that are made up need both --gflops and --mbit, for example "
                              "--machines 4 --gflops 8 --mbit 50")  # fmt: skip
         known = made_up(machines, numbers("--gflops", gflops), numbers("--mbit", mbit))
-    elif nodes is None and address is None and lacking(stated) is None:
+    elif nodes is None and address is None and (lack := lacking(stated)) is None:
         known = stated_machines(stated)
+    elif cluster and (nodes, address, stated.address) == (None, None, None) and not known_nodes():
+        raise UsageError(f"{cluster}: {lack}, and no cluster is known here in which to measure it; "
+                         f"state it, or give --address or --nodes")  # fmt: skip
     else:
         known = ()
     if known:

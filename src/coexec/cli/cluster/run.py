@@ -29,6 +29,7 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     ValueOpt,
+    check_files,
     print_json,
     settings,
     write_file,
@@ -83,6 +84,7 @@ def command(
 
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: frames a second are above 0")
+    check_files(trace, output)
     asked = settings(option=option, shape=shape, value=value, cache=cache)
     known = ClusterSettings() if cluster is None else read_settings(cluster)
     given = checked_model(model, asked, planner, credits, deadline)
