@@ -151,6 +151,7 @@ def environment(token: Path | None = None) -> dict[str, str]:
         "RAY_AUTH_TOKEN": read_token(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # who is lost the conductor says, in one line
         **_HEALTH,
         **_INLINE,
         **_PRIORITY,

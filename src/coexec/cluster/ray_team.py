@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -20,9 +20,10 @@ from coexec.cluster.build import build
 from coexec.cluster.handles import MachineLostError
 from coexec.cluster.machine import Machine, MachineOptions
 from coexec.cluster.nodes import BUILD, CORES, MACHINE, MEMORY
+from coexec.cluster.roster import RayNode
 from coexec.errors import DeviceError, first_line
 
-__all__ = ["Connection", "RayNode", "RayTeam"]
+__all__ = ["Connection", "RayTeam"]
 
 _log = logging.getLogger("coexec.cluster")
 _HEAD = "node:__internal_head__"
@@ -34,22 +35,6 @@ _OUTSIDE = "the door"
 """Where frames come from, if that is no machine of the cluster."""
 _GOODBYE_S = 2.0
 """For a machine to remove its files, before it is ended."""
-
-
-class RayNode(NamedTuple):
-    """A machine as Ray knows it."""
-
-    id: str
-    name: str
-    """"" for a node that only sends frames and takes answers."""
-    build: str
-    """Of its coexec."""
-    address: str
-    host: str
-    alive: bool
-    is_head: bool
-    cores: int | None
-    memory_bytes: int | None
 
 
 class Connection:

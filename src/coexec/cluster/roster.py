@@ -2,19 +2,32 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from coexec.cluster.build import build
 from coexec.cluster.nodes import NodeProcess, check_answers, join, prepare
 from coexec.errors import DeviceError
 
-if TYPE_CHECKING:
-    from coexec.cluster.ray_team import RayNode
-
-__all__ = ["join_checked", "roster"]
+__all__ = ["RayNode", "check_welcome", "join_checked", "roster"]
 
 
-def roster(address: str, token: Path | None = None) -> "tuple[RayNode, ...]":
+class RayNode(NamedTuple):
+    """A machine as Ray knows it."""
+
+    id: str
+    name: str
+    """"" for a node that only sends frames and takes answers."""
+    build: str
+    """Of its coexec."""
+    address: str
+    host: str
+    alive: bool
+    is_head: bool
+    cores: int | None
+    memory_bytes: int | None
+
+
+def roster(address: str, token: Path | None = None) -> tuple[RayNode, ...]:
     """The nodes of a cluster; this process enters it for a moment, by a node of this machine.
 
     Raises:
@@ -43,14 +56,18 @@ def join_checked(
     """
     node = join(address, name, host, token)
     try:
-        _check_welcome(roster(address, token), address, name)
+        check_welcome(roster(address, token), address, name)
     except BaseException:
         node.stop()
         raise
     return node
 
 
-def _check_welcome(nodes: "Sequence[RayNode]", address: str, name: str) -> None:
+def check_welcome(nodes: Sequence[RayNode], address: str, name: str) -> None:
+    """
+    Raises:
+        DeviceError: the head has another coexec than this machine, or another machine the name.
+    """
     head = next((node for node in nodes if node.alive and node.is_head), None)
     theirs = "none" if head is None else head.build or "none"
     if theirs != build():

@@ -44,8 +44,8 @@ def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) 
     """Print the same for people."""
     plan, held = planned.plan, machine_memory(graph, planned.plan)
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
-    out.print(f"period     {format_seconds(planned.period_s)} predicted, "
-              f"{1 / planned.period_s:.1f} frames a second")  # fmt: skip
+    rate = f", {1 / planned.period_s:.1f} frames a second" if planned.period_s else ""
+    out.print(f"period     {format_seconds(planned.period_s)} predicted{rate}")
     out.print(f"latency    {format_seconds(planned.latency_s)} of a frame that is alone")
     out.print(f"redundant  {redundancy(graph, plan):.1%} of what is computed")
     for note in plan.notes:

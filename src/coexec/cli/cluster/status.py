@@ -1,7 +1,7 @@
 """`coexec cluster status`: the machines of a cluster, and where Ray listens on this one."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -11,13 +11,10 @@ from coexec.cli.console import out
 from coexec.cluster.build import build
 from coexec.cluster.listening import Socket, firewall_lines, network_of, sockets_below
 from coexec.cluster.nodes import check_installed, known_nodes
-from coexec.cluster.roster import roster
+from coexec.cluster.roster import RayNode, roster
 from coexec.cluster.tokens import token_file as user_token_file
 from coexec.errors import DeviceError
 from coexec.units import format_bytes
-
-if TYPE_CHECKING:
-    from coexec.cluster.ray_team import RayNode
 
 
 def command(token_file: TokenOpt = None, json: JsonOpt = False, debug: DebugOpt = False) -> None:
@@ -56,13 +53,13 @@ def command(token_file: TokenOpt = None, json: JsonOpt = False, debug: DebugOpt 
     _show_sockets(sockets, address.rpartition(":")[0])
 
 
-def _facts(node: "RayNode") -> dict[str, Any]:
+def _facts(node: RayNode) -> dict[str, Any]:
     facts = node._asdict()
     del facts["id"]
     return facts
 
 
-def _show_machines(nodes: "Sequence[RayNode]") -> None:
+def _show_machines(nodes: Sequence[RayNode]) -> None:
     table = Table("machine", "address", "state", "coexec", "host", "cores", "memory", box=None)
     for node in sorted(nodes, key=lambda node: (not node.is_head, not node.alive, node.name)):
         if node.name:

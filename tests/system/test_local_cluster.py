@@ -1,0 +1,86 @@
+"""Four nodes on this machine by one command: right answers, and nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.alone
+
+psutil = pytest.importorskip("psutil", reason="psutil comes with the extra coexec[cluster]")
+FRAMES = 20
+_ENOUGH_S = 90
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A user of their own; afterwards no process of theirs runs."""
+    mine = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": "/tmp"}
+    yield mine
+    assert not _running(mine["XDG_STATE_HOME"])
+
+
+def _running(state: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("XDG_STATE_HOME") == state:
+                found.append(process.name())
+        except psutil.Error:
+            continue
+    return found
+
+
+def _folder_of(machine: str) -> Path:
+    """Where Ray has its sockets, of a machine that was started for the time being."""
+    return Path("/tmp") / machine.rpartition("-")[0]
+
+
+def _started(surroundings: dict[str, str], *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "coexec", "cluster", "run", "zoo:squeezenet", *words],
+        env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_run_on_four_nodes_answers_as_onnx_runtime_does(
+    surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    words = ["--nodes", "4", "--frames", str(FRAMES), "--check", "--json", "--trace", str(trace)]
+    said, errors = (run := _started(surroundings, *words)).communicate(timeout=_ENOUGH_S)
+    assert run.returncode == 0, errors
+    facts = json.loads(said)
+    assert facts["frames"] == FRAMES and max(facts["differences"].values()) < 1e-4
+    assert len(facts["machines"]) == 4
+    assert not any(_folder_of(name).exists() for name in facts["machines"])
+    assert facts["most_inside"] <= max(facts["credits"], 1 + 2 * facts["stages"])
+    events = json.loads(trace.read_text())["traceEvents"]
+    processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert processes[0] == "frames" and len(processes) == 5
+    answered = {event["id"] for event in events if event["ph"] == "e"}
+    assert answered == set(range(FRAMES))
+
+
+def test_a_signal_ends_all_that_was_started(surroundings: dict[str, str]) -> None:
+    run = _started(surroundings, "--nodes", "2", "--frames", "100000")
+    notes = Path(surroundings["XDG_STATE_HOME"]) / "coexec" / "cluster" / "nodes"
+    until = time.monotonic() + _ENOUGH_S
+    while not list(notes.glob("*.json")) and time.monotonic() < until:
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.1)  # the head runs, and another node is being started
+    folder = _folder_of(next(notes.glob("*.json")).stem)
+    assert folder.exists()
+    run.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    run.send_signal(signal.SIGTERM)  # an impatient user
+    said, errors = run.communicate(timeout=_ENOUGH_S)
+    assert run.returncode == 130 and not said
+    assert errors == "coexec: interrupted; what was started for it has been ended\n"
+    assert not folder.exists()
