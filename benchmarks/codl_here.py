@@ -56,7 +56,7 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
     wide_name = cpu_name(sorted(usable_cores()[:2]))
     wide = Workbench(source_of(model), Settings([wide_name], cache=options.cache))
     with ExitStack() as stack:
-        cost, devices = _slowed(stack, work, share)
+        cost, devices, factor = _slowed(stack, work, share)
         contest = stack.enter_context(Contest(label, model, work, cost=cost, devices=devices))
         for each, device in zip((FIRST, SECOND), names, strict=True):
             contest.planned(each, "single", device=without_engine(device))
@@ -68,19 +68,20 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
         outputs = [output.name for output in session.get_outputs()]
         contest.noted(partial(_difference, dict(zip(outputs, expected, strict=True))))
         contest.noted(_energy)
-        return contest.timed(options.rounds)
+        return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
 
 
 def _slowed(
     stack: ExitStack, work: Workbench, share: float
-) -> tuple[CostModel, Sequence[OpenDevice]]:
-    """Costs and devices with the first device at ``share`` of its speed."""
+) -> tuple[CostModel, Sequence[OpenDevice], float]:
+    """Costs and devices with the first device at ``share`` of its speed, and how many times as long
+    it takes then, as measured."""
     cost, first = work.measured[0], work.devices[0].first
     if share == 1:
-        return cost, work.devices
+        return cost, work.devices, 1.0
     slow = stack.enter_context(slowed(first, share, "stretch"))
     factor = slowdown(work, slow)
-    return slowed_costs(cost, slow.place, factor), (OpenDevice.of(slow), *work.devices[1:])
+    return slowed_costs(cost, slow.place, factor), (OpenDevice.of(slow), *work.devices[1:]), factor
 
 
 def _difference(expected: Mapping[str, Any], run: Run) -> Row:
@@ -117,7 +118,8 @@ def _reached(found: Sequence[Row]) -> list[Row]:
             continue
         ours_s = own[OURS]["rounds_s"]
         best_s = perfect(own[FIRST]["rounds_s"], own[SECOND]["rounds_s"])
-        cells: Row = {"model": model, "perfect, ms": f"{1e3 * statistics.median(best_s):.2f}"}
+        cells: Row = {"model": model, "first, times slower": f"{own[OURS]['slowdown']:.2f}",
+                      "perfect, ms": f"{1e3 * statistics.median(best_s):.2f}"}  # fmt: skip
         for label in (*DIVIDED, MULAYER):
             if label in own:
                 cells[f"{label}, share of it"] = f"{ratio(best_s, own[label]['rounds_s']):.2f}"

@@ -5,7 +5,6 @@ of it is multiplied by how much longer the whole network takes on it alone; plan
 and their plans run on the slow device and the other one.
 """
 
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from hope_phones import PAPER_CLOCKS
 from hope_tables import PLANNED, Row, Tables, all_tried, by_requests, head, saved_by_hope, source_of
 from slow_device import slowed
 
+from coexec.choosing.race import ratio
 from coexec.costs.table import CostTable
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
@@ -63,7 +63,11 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
 
 
 def slowdown(work: Workbench, slow: OpenEngine) -> float:
-    """How many times as long the whole network takes on the slow device as on the real one."""
+    """How many times as long the whole network takes on the slow device as on the real one.
+
+    The median of the rounds, so that a disturbance of one round drops out. A round counts by its
+    mean, as a quota stops only some of the runs.
+    """
     cost, system = work.measured
     feeds = random_inputs(work.model.graph)
     plan = make_plan("single", {"device": slow.place.device}, work.model.graph, cost, system)
@@ -72,8 +76,10 @@ def slowdown(work: Workbench, slow: OpenEngine) -> float:
     with work.start(usual_plan) as usual, slow_executor as slower:
         runs = {"usual": partial(usual.run, feeds), "slow": partial(slower.run, feeds)}
         outcome = in_turns(runs, _CALIBRATION_ROUNDS, ["loop"])
-    slow_s, usual_s = (math.fsum(outcome.samples_s(name, "loop")) for name in ("slow", "usual"))
-    return slow_s / usual_s
+    slow_s, usual_s = (
+        [statistics.fmean(lap.loop) for lap in outcome.laps[name]] for name in ("slow", "usual")
+    )
+    return ratio(slow_s, usual_s)
 
 
 def slowed_costs(cost: CostTable, place: Place, factor: float) -> CostTable:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coexec.frontend.module import Array, GatheredBox, numpy_type
+from coexec.frontend.dialect import as_it_lies, where_it_lies
+from coexec.frontend.module import Array, Gather, GatheredBox, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 from coexec.ir.stitch import in_sequence
@@ -17,10 +18,12 @@ from coexec.plans.schedule import ended_before
 from coexec.runtime.installation import Installation
 from coexec.system.hardware import MAIN
 
-__all__ = ["Allocation", "allocated"]
+__all__ = ["Allocation", "Copies", "allocated"]
 
 Reading = tuple[int, str]
 """A segment and a value that it reads put together."""
+Copies = Sequence[tuple[Array, Array]]
+"""Views to write, each with the view to read there."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,9 @@ class Allocation:
     gathers: Mapping[Reading, Any]
     in_place: frozenset[Reading]
     """Those of the gathers that their makers write: there is nothing to copy."""
+    copies: Mapping[Reading, Copies]
+    """What puts the others together, where all that it takes lies in these tensors in the host's
+    memory. The views are made once, as making them takes longer than to copy a small box."""
 
 
 @dataclass
@@ -78,7 +84,25 @@ def allocated(installed: Installation) -> Allocation:
             for name, region in buffer.values.items()
         }
         gathers |= dict.fromkeys(buffer.gathers, array)
-    return Allocation(static, gathers, frozenset(in_place))
+    copied = {r: installed.compiled.gathers[r[1]] for r in here if r not in in_place}
+    copies = {
+        reading: _copies(gather, gathers[reading], static)
+        for reading, gather in copied.items()
+        if all(box.value in at_home for box in gather.boxes)
+    }
+    return Allocation(static, gathers, frozenset(in_place), copies)
+
+
+def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> Copies:
+    """Views of the boxes of ``target``, each with that of the value that goes there."""
+    lying = as_it_lies(target, gather.layout)
+    return [
+        (
+            lying[where_it_lies(put, gather.layout).slices],
+            as_it_lies(static[value], gather.layout)[where_it_lies(taken, gather.layout).slices],
+        )
+        for value, taken, put in gather.boxes
+    ]
 
 
 def _leaving(installed: Installation) -> set[str]:

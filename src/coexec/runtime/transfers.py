@@ -90,6 +90,11 @@ class Transfers:
         target = self._allocation.gathers[reader, value]
         if (reader, value) in self._allocation.in_place:
             return target
+        copies = self._allocation.copies.get((reader, value))
+        if copies is not None:  # within the host's memory: nothing moves
+            for into, part in copies:
+                into[...] = part
+            return target
         boxes: list[tuple[Array, Region]] = []
         moved: list[tuple[str, Array, OpenEngine | None]] = []
         began_s = self._recorder.begin_transfer()

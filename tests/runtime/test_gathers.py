@@ -1,0 +1,85 @@
+"""What a segment reads put together: which boxes are copied, and from where to where."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from graphs import hand_made
+from onnx_models import random_feeds, run
+from small_models import branches
+from test_executor import Elsewhere, reference
+from test_split_plans import halves
+
+from coexec.cache import Cache
+from coexec.compiling.compiled import CompiledPlan
+from coexec.compiling.compiler import Compiler
+from coexec.engines.opened import OpenDevice
+from coexec.engines.reference import ReferenceEngine
+from coexec.frontend.load import load
+from coexec.frontend.model import Model
+from coexec.ir.graph import Piece
+from coexec.ir.receptive import splittable_axes
+from coexec.plans.derive import derive
+from coexec.runtime.allocation import Allocation, allocated
+from coexec.runtime.executor import Executor
+from coexec.runtime.installation import Installation
+
+
+def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
+    """All feature maps are split by rows between two devices, the rest is the first one's."""
+    graph = model.graph
+    order: dict[str, list[Piece]] = {d.spec.name: [] for d in devices}
+    for task in graph.tasks:
+        shape = graph.output_of(task).shape
+        if 2 in splittable_axes(graph, task) and shape[2] > 4:
+            for name, half in zip(order, halves(graph, task, 2, shape[2] // 2), strict=True):
+                order[name].append(Piece(task.name, half))
+        else:
+            order[devices[0].spec.name].append(graph.whole_piece(task))
+    return Compiler(model, cache).compile(
+        derive(hand_made(graph, order, "reference"), graph), devices
+    )
+
+
+def sources(compiled: CompiledPlan, allocation: Allocation, value: str) -> bool:
+    """Whether all that ``value`` is put together from is allocated once for all runs."""
+    return all(box.value in allocation.static for box in compiled.gathers[value].boxes)
+
+
+def test_boxes_of_the_host_s_memory_have_views(cache: Cache) -> None:
+    devices = [OpenDevice.of(ReferenceEngine(*reference(number))) for number in range(2)]
+    model = load(branches(width=2))
+    compiled = in_rows(model, devices, cache)
+    allocation = allocated(Installation(compiled, devices, True))
+    copied = allocation.gathers.keys() - allocation.in_place
+    assert allocation.copies.keys() == {r for r in copied if sources(compiled, allocation, r[1])}
+    assert allocation.copies.keys() < copied  # the caller's arrays are others in each run
+    for (reader, value), copies in allocation.copies.items():
+        target = allocation.gathers[reader, value]
+        target[...] = np.nan
+        for box, (into, part) in zip(compiled.gathers[value].boxes, copies, strict=True):
+            assert np.shares_memory(part, allocation.static[box.value])
+            part[...] = np.random.default_rng(reader).standard_normal(part.shape)
+            into[...] = part
+            taken = allocation.static[box.value][box.taken.slices]
+            np.testing.assert_array_equal(target[box.put.slices], taken)
+        assert not np.isnan(target).any()
+
+
+def test_each_run_puts_its_own_values_together(cache: Cache) -> None:
+    devices = [OpenDevice.of(ReferenceEngine(*reference(number))) for number in range(2)]
+    model = load(branches(width=2))
+    with Executor(in_rows(model, devices, cache), devices) as executor:
+        for seed in range(3):
+            feeds = {n: a + np.float32(seed) for n, a in random_feeds(model).items()}
+            found = executor.run(feeds)
+            for name, array in zip(model.graph.outputs, run(model.source, feeds), strict=True):
+                np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+
+
+def test_other_memories_have_none(cache: Cache) -> None:
+    devices = [OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(Elsewhere())]
+    compiled = in_rows(load(branches(width=2)), devices, cache)
+    allocation = allocated(Installation(compiled, devices, True))
+    elsewhere = {s.index for s in compiled.segments if s.device == devices[1].spec.name}
+    assert allocation.gathers.keys() > allocation.copies.keys()
+    assert not elsewhere & {reader for reader, _ in allocation.copies}
