@@ -356,8 +356,8 @@ def test_another_coexec_and_a_name_that_is_taken_are_refused() -> None:
 def test_networks_and_firewall_lines() -> None:
     assert network_of("127.0.0.1") == "127.0.0.0/8"
     assert network_of("192.0.2.200") == "192.0.2.200"  # not this machine's
-    ufw, nft = firewall_lines("10.0.0.0/24")
-    assert "10.0.0.0/24" in ufw and "10.0.0.0/24" in nft
+    ufw, nft, nft_ipv6 = firewall_lines("10.0.0.0/24")
+    assert "10.0.0.0/24" in ufw and "10.0.0.0/24" in nft and "ipv6" in nft_ipv6
 
 
 def test_nodes_that_were_started_are_ended_when_one_fails(

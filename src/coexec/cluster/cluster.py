@@ -104,6 +104,10 @@ class Cluster:
             check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
         )
         settings = settings or self._settings
+        there = self.machines
+        if settings.machines and not settings.machines.keys() & set(there):
+            raise UsageError(f"of the machines that the settings name ({', '.join(settings.machines)}"
+                             f") none is there; there are {', '.join(there) or 'none'}")  # fmt: skip
         options = PipelineOptions(
             planner, planner_options, credits, deadline_s, settings.network, settings.latency_s
         )

@@ -48,13 +48,15 @@ def network_of(address: str) -> str:
     return address
 
 
-def firewall_lines(network: str) -> tuple[str, str]:
-    """Let a network reach this machine's ports, and nobody else: with ufw, with nftables.
+def firewall_lines(network: str) -> tuple[str, str, str]:
+    """Let a network reach this machine's ports, and nobody else: with ufw; with nftables, for IPv4
+    and for IPv6, by which Ray can be reached, too.
 
     Ray takes ports as it likes, so that all of them have to be open to the other machines.
     """
+    others = "nft add rule inet filter input iifname != lo"
     return (
         f"ufw allow from {network} && ufw enable",
-        f"nft add rule inet filter input iifname != lo ip saddr != {network} tcp dport 1024-65535 "
-        f"drop",
+        f"{others} ip saddr != {network} tcp dport 1024-65535 drop",
+        f"{others} meta nfproto ipv6 tcp dport 1024-65535 drop",
     )

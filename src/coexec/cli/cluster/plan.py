@@ -45,6 +45,10 @@ def command(
     medium: Annotated[
         Network | None, typer.Option(help="What carries one message at a time.")
     ] = None,
+    door: Annotated[
+        str | None,
+        typer.Option(help="Machine that frames come from; by default the leader of stage 0."),
+    ] = None,
     nodes: NodesOpt = None,
     address: AddressOpt = None,
     token_file: TokenOpt = None,
@@ -95,6 +99,7 @@ def command(
         known = ()
     if known:
         planning = Planning(graph, planner, asked.planner_options, stated.network, stated.latency_s)
+        planning.door = door
         planned = planning.plan(known)
     else:
         with (
