@@ -1,7 +1,8 @@
 """A cluster in the test bed: predicted against measured periods, faults, and a slow consumer.
 
     python benchmarks/testbed/cluster_runs.py periods     # models x planners
-    python benchmarks/testbed/cluster_runs.py faults      # a machine killed, a link cut, a join
+    python benchmarks/testbed/cluster_runs.py faults      # a machine killed, a link cut
+    python benchmarks/testbed/cluster_runs.py joins       # a machine more
     python benchmarks/testbed/cluster_runs.py consumer    # 2,000 frames, taken slowly now and then
 
 Machines compute at a pace, see docs/testbed.md. Everything else is real: Ray, messages on a network
@@ -35,7 +36,7 @@ Told = Callable[[Event], None]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["periods", "faults", "consumer"])
+    parser.add_argument("what", choices=["periods", "faults", "joins", "consumer"])
     parser.add_argument("--models", nargs="+", default=["squeezenet", "mobilenet_v2", "resnet34"])
     parser.add_argument("--planners", nargs="+", default=["pico", "pico_blocks", "coedge"])
     parser.add_argument("--gflops", nargs="+", type=float, default=[4.0, 2.0, 1.0, 1.0])
@@ -48,7 +49,7 @@ def main() -> int:
     if reason:
         print(f"not run: {reason}", file=sys.stderr)
         return 2
-    return int({"periods": periods, "faults": faults, "consumer": consumer}[options.what](options))
+    return PARTS[options.what](options)
 
 
 def periods(options: argparse.Namespace) -> int:
@@ -84,11 +85,10 @@ def _rows(shares: Sequence[Sequence[int]]) -> str:
 
 
 def faults(options: argparse.Namespace) -> int:
-    """200 frames at 80 % load; a machine's processes are killed, then a link is cut; a machine
-    joins."""
+    """200 frames at 80 % load; a machine's processes are killed, then a link is cut."""
     for what in ("kill", "cut"):
         fault(options, what)
-    return joins(options)
+    return 0
 
 
 def fault(options: argparse.Namespace, what: str) -> None:
@@ -220,6 +220,8 @@ def _settings(machines: Sequence[str], gflops: Sequence[float], medium: str) -> 
                     f'planner = "single"\npace_gflops = {speed}\ngflops = {speed}\n')  # fmt: skip
     return "\n".join(text)
 
+
+PARTS = {"periods": periods, "faults": faults, "joins": joins, "consumer": consumer}
 
 if __name__ == "__main__":
     sys.exit(main())
