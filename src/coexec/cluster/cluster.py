@@ -105,9 +105,10 @@ class Cluster:
         )
         settings = settings or self._settings
         there = self.machines
-        if settings.machines and not settings.machines.keys() & set(there):
-            raise UsageError(f"of the machines that the settings name ({', '.join(settings.machines)}"
-                             f") none is there; there are {', '.join(there) or 'none'}")  # fmt: skip
+        named = settings.machines
+        if named and not named.keys() & set(there):
+            raise UsageError(f"of the machines that the settings name ({', '.join(named)}) none is "
+                             f"there; there are {', '.join(there) or 'none'}")  # fmt: skip
         options = PipelineOptions(
             planner, planner_options, credits, deadline_s, settings.network, settings.latency_s
         )
