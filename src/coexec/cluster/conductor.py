@@ -95,6 +95,7 @@ class Conductor:
         self._lost: dict[str, str] = {}
         """Machines that were lost and not left out yet, each with the reason."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="coexec-cluster", daemon=True
@@ -126,20 +127,17 @@ class Conductor:
     def close(self) -> None:
         """Give up all frames, and dismiss all machines. May be called again."""
         self._door.close()
-        if not self._thread.is_alive() or self._loop.is_closed():
-            return
-        self.call(self._end()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        with self._closing:
+            if not self._thread.is_alive() or self._loop.is_closed():
+                return
+            self.call(self._end()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     # Begin and end
 
     async def _begin(self) -> None:
-        begun = asyncio.current_task()
-        assert begun is not None
-        self._tasks.add(begun)  # it may be given up
-        begun.add_done_callback(self._tasks.discard)
         try:
             await self._hire()
         except (MachineLostError, TimeoutError) as error:
@@ -157,9 +155,10 @@ class Conductor:
             self._start(work)
 
     async def _end(self) -> None:
-        for task in list(self._tasks):
+        others = asyncio.all_tasks() - {asyncio.current_task()}  # those that they have begun, too
+        for task in others:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
         dismissed = [self._team.dismiss(name) for name in self.members]
         await asyncio.gather(*dismissed, return_exceptions=True)
 

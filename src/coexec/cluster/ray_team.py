@@ -6,10 +6,12 @@ again. See https://docs.ray.io/en/latest/ray-core/actors.html.
 
 import asyncio
 import logging
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
@@ -52,7 +54,7 @@ class Connection:
         log = logging.getLogger("ray")  # warns that it cannot set them
         level = log.level
         log.setLevel(logging.ERROR)
-        with ThreadPoolExecutor(1) as thread:
+        with _own_sigterm(), ThreadPoolExecutor(1) as thread:
             begun = thread.submit(
                 ray.init, address=address, namespace="coexec", logging_level=logging.ERROR,
                 log_to_driver=False, configure_logging=False,
@@ -86,7 +88,25 @@ class Connection:
 
     def close(self) -> None:
         """Leave the cluster. Actors of this process end."""
-        ray.shutdown()
+        with _own_sigterm():
+            ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray's C++ takes SIGTERM over when it begins, and gives it up when it ends: both times it then
+    ends the process. Afterwards it is Python's again; one that comes meanwhile waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:  # one that Python knows
+            signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _node(row: Mapping[str, Any]) -> RayNode:
