@@ -6,10 +6,14 @@ Linux looks at quotas when its timer ticks, every 4 ms where CONFIG_HZ is 250. M
 takes 2.01 times as long in the mean and 1.00 times in the median, as the thread runs at full speed
 for some milliseconds and then stands still. Whole networks are slowed as asked, operators are not.
 
-"stretch" lets each program take 1/share of its own time: the thread keeps its core busy for the
-rest. That slows every operator alike, which is what a lower clock does, and needs no rights. The
-thread computes hashes meanwhile, as these leave Python's interpreter lock to the other devices. (A
-loop in Python would hold it for up to 5 ms, and the other device would stand still.)
+"stretch" lets each program take 1/share of the time that the calling thread computed: the thread
+keeps its core busy for the rest. That slows every operator alike, which is what a lower clock does,
+and needs no rights. What the thread waited for is not made longer. The thread computes hashes
+meanwhile, as these leave Python's interpreter lock to the other devices. (A loop in Python would
+hold it for up to 5 ms, and the other device would stand still.)
+
+Both count what the calling thread does, so they are for engines that compute in it: ONNX Runtime on
+one core.
 """
 
 import hashlib
@@ -90,9 +94,10 @@ class _StretchedBound(_Like):
         self._share = share
 
     def run(self) -> None:
-        start_s = time.perf_counter()
+        before_s = time.thread_time()
         self._inner.run()
-        _stay_busy(start_s + (time.perf_counter() - start_s) / self._share)
+        computed_s = time.thread_time() - before_s
+        _stay_busy(time.perf_counter() + computed_s * (1 / self._share - 1))
 
 
 def _stay_busy(end_s: float) -> None:
