@@ -25,6 +25,9 @@ __all__ = [
 _STOLEN = 0.02
 """Share of processors' time from which on a benchmark says that others took it."""
 
+_REPEATS = 2
+"""Times as many rounds as asked for that may be run again because others took that time."""
+
 
 def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.Namespace:
     """The options that every benchmark has."""
@@ -92,7 +95,8 @@ def in_turns(
         for _ in range(3):
             run()
     left_out = {figure: 0 for figure in REQUESTS if figure not in figures}
-    outcome = race(rivals, (rounds, rounds), pacing=replace(PACING, **left_out)).complete()
+    pacing = replace(PACING, **left_out)
+    outcome = race(rivals, (rounds, rounds), repeats=_REPEATS * rounds, pacing=pacing).complete()
     tell_disturbances(outcome)
     return outcome
 
@@ -101,6 +105,9 @@ def tell_disturbances(outcome: Outcome[str]) -> None:
     """Say on standard error what makes the figures of a race doubtful."""
     if outcome.disturbed:
         print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
+    if outcome.repeated:
+        print(f"{outcome.repeated} rounds were run again, as other guests of this machine's host "
+              f"took processors' time in them", file=sys.stderr)  # fmt: skip
     if outcome.stolen > _STOLEN:
         print(f"other guests of this machine's host took {outcome.stolen:.0%} of its processors' "
               f"time: plans on several devices wait for each of them, so figures are worse than on "

@@ -242,14 +242,34 @@ def test_what_the_host_takes_is_told_as_a_share() -> None:
     assert outcome.stolen == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("repeats", "seconds"), [(0, [9.0, 2.0, 3.0]), (1, [2.0, 3.0, 4.0])])
+def test_a_round_of_which_the_host_took_a_part_is_run_again(
+    repeats: int, seconds: list[float]
+) -> None:
+    machine = Machine()
+    due = iter([9.0, 2.0, 3.0, 4.0])
+
+    def run() -> None:
+        took_s = next(due)
+        machine._pass(took_s, busy=1.0)
+        machine.stolen_s += 1.0 if took_s == 9.0 else 0.0
+
+    pacing = Pacing(discard=0, paced=0, loop=1)
+    outcome = race({"one": run}, (3, 3), repeats=repeats, pacing=pacing, watch=machine.watch)
+    assert outcome.rounds_s("one", "loop") == seconds
+    assert outcome.repeated == repeats
+    assert outcome.stolen == pytest.approx(0.0 if repeats else 1 / 15)
+    assert next(due, None) == (None if repeats else 4.0)
+
+
 def test_the_times_of_this_machine() -> None:
     before = processor_time()
     _spin(threading.Event(), threading.Event())
     after = processor_time()
-    assert 0.0 <= after.stolen_since(before) < 1.0
+    assert 0.0 <= after.since(before).stolen < 1.0
     if sys.platform == "linux":
         assert after.busy_s > before.busy_s
-    assert after.stolen_since(after) == 0.0
+    assert after.since(after).stolen == 0.0
 
 
 def test_nothing_to_race() -> None:

@@ -51,11 +51,17 @@ class ProcessorTime(NamedTuple):
     stolen_s: float = 0.0
     """Of a virtual machine: there was work to do, and the host ran something else."""
 
-    def stolen_since(self, before: "ProcessorTime") -> float:
+    def since(self, before: "ProcessorTime") -> "ProcessorTime":
+        return ProcessorTime(self.busy_s - before.busy_s, self.stolen_s - before.stolen_s)
+
+    def plus(self, other: "ProcessorTime") -> "ProcessorTime":
+        return ProcessorTime(self.busy_s + other.busy_s, self.stolen_s + other.stolen_s)
+
+    @property
+    def stolen(self) -> float:
         """The share that the host took of the time in which there was work to do."""
-        stolen_s = self.stolen_s - before.stolen_s
-        wanted_s = self.busy_s - before.busy_s + stolen_s
-        return stolen_s / wanted_s if wanted_s > 0 else 0.0
+        wanted_s = self.busy_s + self.stolen_s
+        return self.stolen_s / wanted_s if wanted_s > 0 else 0.0
 
 
 def processor_time() -> ProcessorTime:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from coexec.choosing.idle import REAL, Rest, Stopwatch
+from coexec.choosing.idle import REAL, ProcessorTime, Rest, Stopwatch
 from coexec.errors import CoexecError
 from coexec.workbench.prepared import Requests
 
@@ -34,6 +34,8 @@ REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "l
 """The two figures that every race measures, in words."""
 
 _PERIOD_S = 1 / 30
+_STOLEN = 0.02
+"""A round in which the host took more than this share of the processors' time may be run again."""
 _CLEARLY = 1.02
 """A rival that takes this factor longer than the first in three of four rounds leaves the race."""
 
@@ -74,6 +76,8 @@ class Outcome(Generic[Key]):
     """Turns that began after the limit of a rest, while something was still computing."""
     stolen: float = 0.0
     """The share of this machine's processors' time that its host gave to others meanwhile."""
+    repeated: int = 0
+    """Rounds that were run again because of that, and do not count."""
 
     def rounds_s(self, key: Key, requests: Requests) -> list[float]:
         """The median of each round."""
@@ -111,6 +115,7 @@ def race(
     *,
     drop_by: Requests | None = None,
     budget_s: float = math.inf,
+    repeats: int = 0,
     pacing: Pacing = PACING,
     watch: Stopwatch = REAL,
 ) -> Outcome[Key]:
@@ -122,9 +127,11 @@ def race(
         drop_by: the figure by which a rival that is clearly slower leaves the race after the least
             number of rounds, and the race ends when one is left; by default none leaves.
         budget_s: seconds for the whole race.
+        repeats: rounds that may be run again because the host of a virtual machine took processors'
+            time in them; what was measured in them is not looked at.
     """
     turns = {key: partial(turn, run, pacing, watch) for key, run in rivals.items()}
-    return compete(turns, rounds, drop_by=drop_by, budget_s=budget_s, watch=watch)
+    return compete(turns, rounds, drop_by=drop_by, budget_s=budget_s, repeats=repeats, watch=watch)
 
 
 def compete(
@@ -133,6 +140,7 @@ def compete(
     *,
     drop_by: Requests | None = None,
     budget_s: float = math.inf,
+    repeats: int = 0,
     watch: Stopwatch = REAL,
 ) -> Outcome[Key]:
     """As `race`, for rivals in processes of their own: each calls `turn` there and returns the lap.
@@ -142,24 +150,33 @@ def compete(
     laps: dict[Key, list[Lap]] = {key: [] for key in turns}
     failed: dict[Key, CoexecError] = {}
     runners, disturbed, rest = list(turns), 0, Rest(watch)
-    before = watch.processor_time()
+    repeated, spent = 0, ProcessorTime()
     end_s = watch.now_s() + budget_s
-    for number in range(rounds[1]):
-        enough = number >= rounds[0]
+    for number in range(rounds[1] + repeats):
+        counted = number - repeated
+        enough = counted >= rounds[0]
         decided = drop_by is not None and len(runners) < 2
-        if not runners or (enough and (decided or watch.now_s() > end_s)):
+        if not runners or counted == rounds[1] or (enough and (decided or watch.now_s() > end_s)):
             break
-        for key in _rotated(runners, number):
+        before = watch.processor_time()
+        for key in _rotated(runners, counted):
             disturbed += not rest.until_idle()
             try:
                 laps[key].append(turns[key]())
             except CoexecError as error:
                 failed[key], laps[key] = error, []
         runners = [key for key in runners if key not in failed]
+        taken = watch.processor_time().since(before)
+        if repeated < repeats and taken.stolen > _STOLEN:
+            repeated += 1
+            for key in runners:
+                laps[key].pop()
+            continue
+        spent = spent.plus(taken)
         if drop_by is not None and enough:
             sofar = Outcome(laps)
             runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners})
-    return Outcome(laps, failed, disturbed, watch.processor_time().stolen_since(before))
+    return Outcome(laps, failed, disturbed, spent.stolen, repeated)
 
 
 def turn(run: Run, pacing: Pacing = PACING, watch: Stopwatch = REAL) -> Lap:
