@@ -85,6 +85,17 @@ def test_a_machine_that_dies_costs_no_answer(model: Model, frames: Frames) -> No
         assert f"{lost} is gone" in session.status().changes[-1]
 
 
+def test_a_cluster_that_has_ended_ends_the_session(model: Model, frames: Frames) -> None:
+    team = LocalTeam(paces(2))
+    with local_session(model, team) as session:
+        session.run(None, frames[0])
+        team.ended = True
+        with pytest.raises(ClosedError, match="the head is gone"):
+            for _ in session.map(frames * 100):
+                pass
+        assert not session.ready
+
+
 def test_a_machine_that_falls_silent_is_left_out(model: Model, frames: Frames) -> None:
     team = LocalTeam(paces(3))
     with local_session(model, team) as session:

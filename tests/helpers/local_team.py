@@ -9,6 +9,7 @@ from coexec.cluster.limits import Limits
 from coexec.cluster.machine import Machine, MachineOptions
 from coexec.cluster.session import ClusterSession, PipelineOptions
 from coexec.engines.detect import usable_cores
+from coexec.errors import ClosedError
 from coexec.frontend.model import Model
 
 QUICK = Limits(silence_s=1.5, message_s=0.5, look_s=0.05, join_s=0.2, rest_s=0.5)
@@ -52,9 +53,13 @@ class LocalTeam:
         self.paces = dict(paces_flops_per_s)
         self.handles: dict[str, LocalHandle] = {}
         self.dismissed: list[str] = []
+        self.ended = False
+        """Whether the cluster has ended."""
 
     async def hire(self) -> Mapping[str, LocalHandle]:
         """See `Team.hire`."""
+        if self.ended:
+            raise ClosedError("the head is gone")
         core = f"cpu:{min(usable_cores())}"
         found = {
             name: LocalHandle(Machine(name, MachineOptions([core], "single", pace)))
@@ -78,11 +83,12 @@ class LocalTeam:
 
 
 def local_session(
-    model: Model, team: LocalTeam, limits: Limits = QUICK, **options: Any
+    model: Model, team: LocalTeam, limits: Limits = QUICK, latency_s: float = 0.0, **options: Any
 ) -> ClusterSession:
     """A session on a team, of which all is known that would be measured."""
 
     def stated(facts: Any) -> Mapping[str, float]:
-        return {"flops_per_s": team.paces[facts.name], "bandwidth_bytes_per_s": 1e8}
+        pace = team.paces[facts.name]
+        return {"flops_per_s": pace, "bandwidth_bytes_per_s": 1e8, "latency_s": latency_s}
 
     return ClusterSession(model, team, stated, PipelineOptions(**options), limits)

@@ -109,9 +109,7 @@ class Cluster:
         if named and not named.keys() & set(there):
             raise UsageError(f"of the machines that the settings name ({', '.join(named)}) none is "
                              f"there; there are {', '.join(there) or 'none'}")  # fmt: skip
-        options = PipelineOptions(
-            planner, planner_options, credits, deadline_s, settings.network, settings.latency_s
-        )
+        options = PipelineOptions(planner, planner_options, credits, deadline_s, settings.network)
         from coexec.cluster.ray_team import RayTeam
 
         team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))

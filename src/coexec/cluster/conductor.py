@@ -72,8 +72,8 @@ class Conductor:
     ) -> None:
         """
         Args:
-            stated: what a user said of a machine: "flops_per_s" and "bandwidth_bytes_per_s"; what
-                is absent is measured.
+            stated: what a user said of a machine: "flops_per_s", "bandwidth_bytes_per_s" and
+                "latency_s"; what is absent is measured.
             credits: None for as many as the plan asks for.
         """
         self._team, self._models, self._planning, self._door = team, models, planning, door
@@ -463,6 +463,9 @@ class Conductor:
                 if joined:
                     self._changed_s = self._looked_s = 0.0
                     await self._improve(f"{', '.join(joined)} joined")
+            except ClosedError as error:
+                self._door.close(error)
+                return
             except (CoexecError, MachineLostError, TimeoutError) as error:
                 _log.warning("a machine that joined is left out: %s", first_line(error))
 

@@ -30,6 +30,8 @@ _FASTEST = 1e10
 """Bytes a second: what is taken where two messages differ by less than can be measured."""
 _ALONE = 12.5e6
 """Bytes a second of a single machine's port, which nothing crosses: a network of 100 Mbit/s."""
+_SPEED, _LATENCY = "bandwidth_bytes_per_s", "latency_s"
+"""What is stated of a port, by name."""
 
 
 class _Port(NamedTuple):
@@ -114,20 +116,23 @@ async def _ports(
 ) -> dict[str, _Port]:
     """By new machine, its port: the most that a link to a neighbour carries, all machines in a
     ring, and the least latency."""
-    given = {f.name: stated(f).get("bandwidth_bytes_per_s") for f in facts}
-    unknown = {name for name, speed in given.items() if speed is None}
+    known = {f.name: stated(f) for f in facts}
+    unknown = {name for name, port in known.items() if not port.keys() >= {_SPEED, _LATENCY}}
+    slow = {name for name in unknown if _SPEED not in known[name]}
     everyone = {name: member.handle for name, member in others.items()} | dict(handles)
     names = list(everyone)
-    links: dict[str, list[_Port]] = {name: [] for name in given}
+    links: dict[str, list[_Port]] = {name: [] for name in known}
     for a, b in zip(names, (*names[1:], names[0]), strict=True):
-        if a != b and unknown & {a, b}:
-            port = await _port(everyone[a], everyone[b])
-            for name in unknown & {a, b}:
-                links[name].append(port)
+        if a == b or not unknown & {a, b}:
+            continue
+        latency_s = await _latency_s(everyone[a], everyone[b])
+        speed = await _bytes_per_s(everyone[a], everyone[b]) if slow & {a, b} else _FASTEST
+        for name in unknown & {a, b}:
+            links[name].append(_Port(speed, latency_s))
     return {
         name: _Port(
-            given[name] or max((port.bytes_per_s for port in found), default=_ALONE),
-            min((port.latency_s for port in found), default=0.0),
+            known[name].get(_SPEED, max((port.bytes_per_s for port in found), default=_ALONE)),
+            known[name].get(_LATENCY, min((port.latency_s for port in found), default=0.0)),
         )
         for name, found in links.items()
     }
@@ -151,14 +156,21 @@ async def measure_link(source: Member, target: Member, others: Iterable[Member])
 
 
 async def _port(source: MachineHandle, target: MachineHandle) -> _Port:
-    """Bandwidth from messages of two sizes, by the difference quotient, as in PICO; latency from
-    messages of hardly any bytes."""
+    return _Port(await _bytes_per_s(source, target), await _latency_s(source, target))
+
+
+async def _latency_s(source: MachineHandle, target: MachineHandle) -> float:
+    """From messages of hardly any bytes."""
+    seconds: list[float] = await source.call("measure_link", target, _EMPTY_BYTES, _REPEATS)
+    return median(seconds)
+
+
+async def _bytes_per_s(source: MachineHandle, target: MachineHandle) -> float:
+    """From messages of two sizes, by the difference quotient, as in PICO."""
     small_s, large_s, small, large = 0.0, 0.0, 0, 0
     for (small, large), repeats in _MESSAGES:
         small_s = median(await source.call("measure_link", target, small, repeats))
         large_s = median(await source.call("measure_link", target, large, repeats))
         if large_s - small_s > _PLAIN_S:
             break
-    speed = (large - small) / max(large_s - small_s, 1e-9)
-    latency_s = median(await source.call("measure_link", target, _EMPTY_BYTES, _REPEATS))
-    return _Port(min(_FASTEST, speed), latency_s)
+    return min(_FASTEST, (large - small) / max(large_s - small_s, 1e-9))

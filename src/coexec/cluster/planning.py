@@ -68,12 +68,8 @@ class Planning:
         planner: str,
         options: Mapping[str, Any],
         network: Network = "ports",
-        latency_s: float | None = None,
     ) -> None:
         """
-        Args:
-            latency_s: of every message, besides its bytes; None: that of the slowest machine.
-
         Raises:
             UsageError: there is no such planner, or it has no such option.
         """
@@ -84,7 +80,7 @@ class Planning:
             if option not in PIPELINES[planner].options:
                 known = ", ".join(PIPELINES[planner].options) or "none"
                 raise UsageError(f"planner {planner} has no option {option!r}; it has {known}")
-        self.graph, self.network, self.latency_s = graph, network, latency_s
+        self.graph, self.network = graph, network
         self.door: str | None = None
         """The machine from which frames come, if it is one of them, or another name; None: from the
         first leader."""
@@ -166,8 +162,6 @@ class Planning:
         ports = {known.name: known.bandwidth_bytes_per_s for known in machines}
         devices = [machine(known.name, known.memory_bytes) for known in machines]
         latency_s = max(known.latency_s for known in machines)
-        if self.latency_s is not None:
-            latency_s = self.latency_s
         return costs, connected(devices, ports, self.network, latency_s)
 
 

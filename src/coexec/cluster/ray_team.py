@@ -9,27 +9,31 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coexec.cluster.build import build
-from coexec.cluster.handles import MachineLostError
+from coexec.cluster.handles import MachineLostError, within
 from coexec.cluster.machine import Machine, MachineOptions
 from coexec.cluster.nodes import BUILD, CORES, MACHINE, MEMORY
 from coexec.cluster.roster import RayNode
-from coexec.errors import DeviceError, first_line
+from coexec.errors import ClosedError, DeviceError, first_line
 
 __all__ = ["Connection", "RayTeam"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("coexec.cluster")
 _HEAD = "node:__internal_head__"
 """Ray's resource of the head's node."""
+_HEAD_S = 30.0
+"""That a head may be silent. Twice as long, and Ray ends every process that has entered."""
 _MOST_CALLS = 1000
 """Under way on one machine together."""
 _MOST_REST_S = 60.0
@@ -156,12 +160,14 @@ class RayTeam:
         """By name of a machine that was dismissed, until when, and for how long, it is not hired
         again: one that fails each time is asked ever more rarely."""
         self._door: str | None = None
+        self._heard_s = time.monotonic()
+        """When the head last said who is there."""
         self._refused: set[str] = set()
         """Nodes that cannot be hired, of which it was said why."""
 
     async def hire(self) -> Mapping[str, _RayHandle]:
         """See `Team.hire`."""
-        there = await asyncio.to_thread(self._connection.machines)
+        there = await self._machines()
         found: dict[str, _RayHandle] = {}
         for name, node in there.items():
             if name in self._hired or node.id in self._refused:
@@ -188,6 +194,20 @@ class RayTeam:
             )
         return found
 
+    async def _machines(self) -> Mapping[str, RayNode]:
+        """Those that are alive, by name; none while the head does not answer."""
+        end_s = self._heard_s + _HEAD_S
+        try:
+            there = await within(_aside(self._connection.machines), end_s - time.monotonic())
+        except (TimeoutError, RayError, RuntimeError, OSError):
+            if time.monotonic() < end_s:
+                return {}
+            raise ClosedError(f"the head of the cluster has not answered for {_HEAD_S:.0f} s, and "
+                              f"a cluster ends with its head; end what is left by `coexec cluster "
+                              f"stop` on each machine, and start it again") from None  # fmt: skip
+        self._heard_s = time.monotonic()
+        return there
+
     @property
     def door(self) -> str | None:
         """See `Team.door`."""
@@ -203,3 +223,32 @@ class RayTeam:
         with suppress(TimeoutError, MachineLostError):
             await asyncio.wait_for(handle.call("close"), _GOODBYE_S)
         handle.end()
+
+
+def _aside(work: Callable[[], T]) -> Awaitable[T]:
+    """The result of ``work``, done by a thread of its own. A call to a head that is gone does not
+    return before Ray ends the process, and whoever leaves must not wait for that."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[T] = loop.create_future()
+
+    def tell(done: "Future[T]") -> None:
+        if found.done():
+            return
+        error = done.exception()
+        if error is None:
+            found.set_result(done.result())
+        else:
+            found.set_exception(error)
+            found.exception()  # seen: that nobody waits any more is no reason to log it
+
+    def run() -> None:
+        done: Future[T] = Future()
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, done)
+
+    threading.Thread(target=run, name="coexec-head", daemon=True).start()
+    return found

@@ -43,8 +43,6 @@ class PipelineOptions:
     deadline_s: float = 60.0
     """From a frame's admission to its answer; after it, the frame has failed."""
     network: Network = "ports"
-    latency_s: float | None = None
-    """Of a message, besides its bytes; None: measured."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,8 @@ class ClusterSession:
         """Hire machines, measure them, plan, and bring every machine its share.
 
         Args:
-            stated: "flops_per_s" and "bandwidth_bytes_per_s" of a machine, as far as they are known
-                and need not be measured.
+            stated: "flops_per_s", "bandwidth_bytes_per_s" and "latency_s" of a machine, as far as
+                they are known and need not be measured.
 
         Raises:
             CoexecError: there is no machine, or they cannot run the model.
@@ -116,9 +114,8 @@ class ClusterSession:
         self._wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
         self._door = Door(options.credits or 1)
         planning = Planning(
-            model.graph, options.planner, options.planner_options or {}, options.network,
-            options.latency_s,
-        )  # fmt: skip
+            model.graph, options.planner, options.planner_options or {}, options.network
+        )
         self._conductor = Conductor(
             team, ShareModels(model), planning, self._door, stated, limits or Limits(),
             options.credits,

@@ -59,6 +59,8 @@ class ClusterSettings:
         found = dict(self.stated.get(name, {}))
         if self.bandwidth_bytes_per_s is not None:
             found.setdefault("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
+        if self.latency_s is not None:
+            found["latency_s"] = self.latency_s
         return found
 
 

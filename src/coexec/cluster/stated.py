@@ -30,10 +30,12 @@ def lacking(settings: ClusterSettings) -> str | None:
 
 def stated_machines(settings: ClusterSettings) -> tuple[KnownMachine, ...]:
     """The machines of settings that lack nothing."""
-    latency_s = settings.latency_s or 0.0
     return tuple(
         KnownMachine(
-            name, Capacity(known["flops_per_s"]), known["bandwidth_bytes_per_s"], latency_s
+            name,
+            Capacity(known["flops_per_s"]),
+            known["bandwidth_bytes_per_s"],
+            known.get("latency_s", 0.0),
         )
         for name in settings.machines
         for known in (settings.known_of(name),)

@@ -23,7 +23,11 @@ class Team(Protocol):
     """Hires machines: starts their part of a session."""
 
     def hire(self) -> Awaitable[Mapping[str, MachineHandle]]:
-        """All machines that are there and were not hired yet, by name."""
+        """All machines that are there and were not hired yet, by name.
+
+        Raises:
+            ClosedError: while it is awaited, if the cluster has ended.
+        """
         ...
 
     @property

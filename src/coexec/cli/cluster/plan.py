@@ -98,7 +98,7 @@ def command(
     else:
         known = ()
     if known:
-        planning = Planning(graph, planner, asked.planner_options, stated.network, stated.latency_s)
+        planning = Planning(graph, planner, asked.planner_options, stated.network)
         planning.door = door
         planned = planning.plan(known)
     else:
