@@ -14,6 +14,7 @@ from rich.table import Table
 
 from coexec.choosing.race import PACING, REQUESTS, Outcome, Requests, race
 from coexec.engines.detect import usable_cores
+from coexec.profiling.processors import STOLEN
 from coexec.zoo import MODELS as ZOO
 
 __all__ = [
@@ -21,9 +22,6 @@ __all__ = [
     "source", "tell_disturbances", "two_cores",
 ]  # fmt: skip
 
-
-_STOLEN = 0.02
-"""Share of processors' time from which on a benchmark says that others took it."""
 
 _REPEATS = 2
 """Times as many rounds as asked for that may be run again because others took that time."""
@@ -108,7 +106,7 @@ def tell_disturbances(outcome: Outcome[str]) -> None:
     if outcome.repeated:
         print(f"{outcome.repeated} rounds were run again, as other guests of this machine's host "
               f"took processors' time in them", file=sys.stderr)  # fmt: skip
-    if outcome.stolen > _STOLEN:
+    if outcome.stolen > STOLEN:
         print(f"other guests of this machine's host took {outcome.stolen:.0%} of its processors' "
               f"time: plans on several devices wait for each of them, so figures are worse than on "
               f"a machine of one's own", file=sys.stderr)  # fmt: skip

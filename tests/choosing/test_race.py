@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from coexec.choosing.idle import REAL, ProcessorTime, Rest, Stopwatch, cpu_clock, processor_time
+from coexec.choosing.idle import REAL, Rest, Stopwatch, cpu_clock
 from coexec.choosing.race import Outcome, Pacing, compete, race, ratio, turn
 from coexec.errors import ExecutionError
+from coexec.profiling.processors import ProcessorTime, processor_time
 
 pytestmark = pytest.mark.alone
 

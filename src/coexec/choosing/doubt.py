@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from coexec.choosing.race import ratio
+from coexec.profiling.processors import STOLEN
 from coexec.workbench import Candidate
 
 __all__ = ["MOST_RACES", "doubt", "spread"]
@@ -16,8 +17,6 @@ MOST_RACES = 3
 _LEAD = 1.03
 """The second's time over the winner's: below, the next race may have it the other way round."""
 _SPREAD = 0.2
-_STOLEN = 0.02
-"""Of the processors' time: below, hardly any request has waited for the host."""
 _DISAGREEMENT = 1.35
 """Between the measured time and the predicted one."""
 
@@ -48,7 +47,7 @@ def doubt(
     if before is not None:
         same = (winner.devices, winner.planner) == (before.devices, before.planner)
         return None if same else f"two races disagree: {', '.join(before.devices)} won before"
-    if stolen > _STOLEN:
+    if stolen > STOLEN:
         return f"the host took {100 * stolen:.0f} % of the processors' time for others"
     varies = spread(won_s)
     if varies is not None and varies > _SPREAD:

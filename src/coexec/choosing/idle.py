@@ -8,10 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["REAL", "ProcessorTime", "Rest", "Stopwatch", "cpu_clock", "processor_time"]
+from coexec.profiling.processors import ProcessorTime, processor_time
+
+__all__ = ["REAL", "Rest", "Stopwatch", "cpu_clock"]
 
 _WINDOW_S = 0.012
 """Linux adds up what a thread uses when the timer of its processor ticks, at most 10 ms apart:
@@ -21,8 +22,6 @@ _IDLE_SHARE = 0.1
 """Of one processor. Looking at the clocks takes about 0.01, a spinning thread 1."""
 _LIMIT_S = 0.25
 """Five times as long as any known engine spins."""
-_TICK_S = 0.01
-"""Linux counts in /proc/stat in hundredths of a second, whatever the timer."""
 
 
 def cpu_clock(processes: Collection[int] = ()) -> Callable[[], float]:
@@ -42,36 +41,6 @@ def _used_s(process: int) -> float:
         return time.clock_gettime((~process << 3) | 2)  # clock_getcpuclockid(3)
     except OSError:  # it has ended
         return 0.0
-
-
-class ProcessorTime(NamedTuple):
-    """What this machine's processors did so far, added up over all of them, in seconds."""
-
-    busy_s: float = 0.0
-    stolen_s: float = 0.0
-    """Of a virtual machine: there was work to do, and the host ran something else."""
-
-    def since(self, before: "ProcessorTime") -> "ProcessorTime":
-        return ProcessorTime(self.busy_s - before.busy_s, self.stolen_s - before.stolen_s)
-
-    def plus(self, other: "ProcessorTime") -> "ProcessorTime":
-        return ProcessorTime(self.busy_s + other.busy_s, self.stolen_s + other.stolen_s)
-
-    @property
-    def stolen(self) -> float:
-        """The share that the host took of the time in which there was work to do."""
-        wanted_s = self.busy_s + self.stolen_s
-        return self.stolen_s / wanted_s if wanted_s > 0 else 0.0
-
-
-def processor_time() -> ProcessorTime:
-    """On Linux, from /proc/stat; see proc_stat(5). Elsewhere nothing is known to be stolen."""
-    stat = Path("/proc/stat")
-    if not stat.is_file():
-        return ProcessorTime()
-    ticks = stat.read_text().split(maxsplit=9)[1:9]
-    user, nice, system, _, _, irq, soft, stolen = (int(t) * _TICK_S for t in ticks)
-    return ProcessorTime(user + nice + system + irq + soft, stolen)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from coexec.choosing.idle import REAL, ProcessorTime, Rest, Stopwatch
+from coexec.choosing.idle import REAL, Rest, Stopwatch
 from coexec.errors import CoexecError
+from coexec.profiling.processors import ProcessorTime
 from coexec.workbench.prepared import Requests
 
 __all__ = [
@@ -34,8 +35,6 @@ REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "l
 """The two figures that every race measures, in words."""
 
 _PERIOD_S = 1 / 30
-_STOLEN = 0.02
-"""A round in which the host took more than this share of the processors' time may be run again."""
 _CLEARLY = 1.02
 """A rival that takes this factor longer than the first in three of four rounds leaves the race."""
 
@@ -167,7 +166,7 @@ def compete(
                 failed[key], laps[key] = error, []
         runners = [key for key in runners if key not in failed]
         taken = watch.processor_time().since(before)
-        if repeated < repeats and taken.stolen > _STOLEN:
+        if repeated < repeats and taken.doubtful:
             repeated += 1
             for key in runners:
                 laps[key].pop()

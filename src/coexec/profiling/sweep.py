@@ -22,6 +22,7 @@ from coexec.frontend.inputs import candidates, random_inputs, random_values
 from coexec.frontend.module import is_float, numpy_type
 from coexec.ir.graph import Graph, Task, Tensor
 from coexec.plans.schedule import Schedule
+from coexec.profiling.processors import ProcessorTime, processor_time
 from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
@@ -29,6 +30,8 @@ from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = ["Effort", "Part", "Progress", "feeds_of", "measure_in_place", "part_of", "sweep"]
 
+_ENOUGH = 3
+"""Runs that a median can be taken of."""
 Progress = Callable[[str, int, int], None]
 """Told what is measured, how much of it is done, and how much there is."""
 
@@ -105,27 +108,33 @@ def feeds_of(part: Part, graph: Graph) -> Iterator[dict[str, Any]]:
 def sweep(
     part: Part, devices: Sequence[OpenDevice], feeds: Mapping[str, Any], effort: Effort,
     progress: Callable[[int, int], None], quiet: Quiet | None = None,
+    processors: Callable[[], ProcessorTime] = processor_time,
 ) -> list[list[float]]:  # fmt: skip
     """Seconds of each task, in each of as many runs as it takes until their sum is stable.
+
+    Runs of which the host of a virtual machine took a part count only if others are too few.
 
     Raises:
         ExecutionError: a task does not run with these inputs.
     """
     rows: list[list[float]] = []
+    doubtful: list[list[float]] = []
     with Executor(part.compiled, devices) as executor:
         for _ in range(effort.warm_up):
             executor.run(feeds)
         started_s = time.perf_counter()
-        while len(rows) < effort.most and not (
-            len(rows) >= effort.least
-            and (_stable(rows, effort) or time.perf_counter() - started_s > effort.budget_s)
-        ):
+        for count in range(effort.most):
+            late = count >= effort.least and time.perf_counter() - started_s > effort.budget_s
+            if late or (len(rows) >= effort.least and _stable(rows, effort)):
+                break
             recorder = RealRecorder(part.compiled, [d.spec.name for d in devices])
+            before = processors()
             undisturbed(partial(executor.run, feeds, recorder), quiet)
-            rows.append(_segment_seconds(recorder.trace(), part))
-            progress(len(rows), effort.most)
+            kept = doubtful if processors().since(before).doubtful else rows
+            kept.append(_segment_seconds(recorder.trace(), part))
+            progress(count + 1, effort.most)
     progress(effort.most, effort.most)
-    return rows
+    return rows if len(rows) >= min(_ENOUGH, effort.least) else rows + doubtful
 
 
 def measure_in_place(
