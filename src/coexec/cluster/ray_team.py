@@ -39,6 +39,7 @@ _MOST_CALLS = 1000
 _MOST_REST_S = 60.0
 _OUTSIDE = "the door"
 """Where frames come from, if that is no machine of the cluster."""
+_LEAVE_S = 10.0
 _GOODBYE_S = 2.0
 """For a machine to remove its files, before it is ended."""
 
@@ -93,7 +94,9 @@ class Connection:
     def close(self) -> None:
         """Leave the cluster. Actors of this process end."""
         with _own_sigterm():
-            ray.shutdown()
+            leaving = threading.Thread(target=ray.shutdown, name="coexec-leave", daemon=True)
+            leaving.start()
+            leaving.join(_LEAVE_S)  # it waits for a head that is gone
 
 
 @contextmanager
@@ -222,7 +225,8 @@ class RayTeam:
         self._resting[name] = time.monotonic() + rest_s, rest_s
         with suppress(TimeoutError, MachineLostError):
             await asyncio.wait_for(handle.call("close"), _GOODBYE_S)
-        handle.end()
+        with suppress(TimeoutError):  # without a head nobody can be ended
+            await within(_aside(handle.end), _GOODBYE_S)
 
 
 def _aside(work: Callable[[], T]) -> Awaitable[T]:
