@@ -40,6 +40,7 @@ _MOST_REST_S = 60.0
 _OUTSIDE = "the door"
 """Where frames come from, if that is no machine of the cluster."""
 _LEAVE_S = 10.0
+"""To leave a cluster, which takes a fraction of a second where there is a head."""
 _GOODBYE_S = 2.0
 """For a machine to remove its files, before it is ended."""
 
