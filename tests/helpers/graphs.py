@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from coexec.costs.table import CostTable
 from coexec.ir.graph import Graph, Operator, Piece, Task, Tensor
+from coexec.ir.receptive import splittable_axes
+from coexec.ir.region import Region
 from coexec.planners import PLANNERS
 from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Schedule, Segment, Transfer
@@ -102,6 +104,25 @@ def make_plan(graph: Graph, **order: str) -> Plan:
     """The plan that runs tasks of one letter each in this order, by device."""
     pieces = {d: tuple(graph.whole_piece(graph.task[t]) for t in ts) for d, ts in order.items()}
     return hand_made(graph, pieces)
+
+
+def halves(graph: Graph, task: Task, axis: int, at: int) -> list[Region]:
+    whole = graph.output_of(task).whole
+    return [whole.with_axis(axis, 0, at), whole.with_axis(axis, at, whole.stop[axis])]
+
+
+def halves_by_rows(graph: Graph, names: Sequence[str]) -> dict[str, list[Piece]]:
+    """All feature maps of more than four rows in halves, one for each of two devices; the rest is
+    the first one's."""
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        shape = graph.output_of(task).shape
+        if 2 in splittable_axes(graph, task) and shape[2] > 4:
+            for name, half in zip(names, halves(graph, task, 2, shape[2] // 2), strict=True):
+                order[name].append(Piece(task.name, half))
+        else:
+            order[names[0]].append(graph.whole_piece(task))
+    return order
 
 
 def hand_made(

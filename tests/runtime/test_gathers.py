@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from graphs import hand_made
+from graphs import halves_by_rows, hand_made
 from onnx_models import random_feeds, run
 from small_models import branches
 from test_executor import Elsewhere, reference
-from test_split_plans import halves
 
 from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
@@ -16,8 +15,6 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.frontend.load import load
 from coexec.frontend.model import Model
-from coexec.ir.graph import Piece
-from coexec.ir.receptive import splittable_axes
 from coexec.plans.derive import derive
 from coexec.runtime.allocation import Allocation, allocated
 from coexec.runtime.executor import Executor
@@ -27,14 +24,7 @@ from coexec.runtime.installation import Installation
 def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
     """All feature maps are split by rows between two devices, the rest is the first one's."""
     graph = model.graph
-    order: dict[str, list[Piece]] = {d.spec.name: [] for d in devices}
-    for task in graph.tasks:
-        shape = graph.output_of(task).shape
-        if 2 in splittable_axes(graph, task) and shape[2] > 4:
-            for name, half in zip(order, halves(graph, task, 2, shape[2] // 2), strict=True):
-                order[name].append(Piece(task.name, half))
-        else:
-            order[devices[0].spec.name].append(graph.whole_piece(task))
+    order = halves_by_rows(graph, [device.spec.name for device in devices])
     return Compiler(model, cache).compile(
         derive(hand_made(graph, order, "reference"), graph), devices
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import hand_made
+from graphs import halves, halves_by_rows, hand_made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from needs_opencl import opencl_name, opencl_options
@@ -41,11 +41,6 @@ from coexec.zoo.vgg16 import STAGES, stage
 
 Draw = Any
 CORES = usable_cores()[:2]
-
-
-def halves(graph: Graph, task: Task, axis: int, at: int) -> list[Region]:
-    whole = graph.output_of(task).whole
-    return [whole.with_axis(axis, 0, at), whole.with_axis(axis, at, whole.stop[axis])]
 
 
 @st.composite
@@ -233,14 +228,7 @@ def test_only_what_is_read_moves(cache: Cache) -> None:
     devices = [near, far]
     model = load(branches(width=2))
     graph = model.graph
-    order: dict[str, list[Piece]] = {d.spec.name: [] for d in devices}
-    for task in graph.tasks:
-        shape = graph.output_of(task).shape
-        if 2 in splittable_axes(graph, task) and shape[2] > 4:
-            for name, half in zip(order, halves(graph, task, 2, shape[2] // 2), strict=True):
-                order[name].append(Piece(task.name, half))
-        else:
-            order[near.spec.name].append(graph.whole_piece(task))
+    order = halves_by_rows(graph, [device.spec.name for device in devices])
     schedule = derive(hand_made(graph, order, "reference"), graph)
     compiled = Compiler(model, cache).compile(schedule, devices)
     recorder = RealRecorder(compiled, list(order))

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from user_processes import processes_of
 
 import coexec
 from coexec.cluster.build import build
 
 pytestmark = pytest.mark.alone
 
-psutil = pytest.importorskip("psutil", reason="psutil comes with the extra coexec[cluster]")
 Surroundings = dict[str, str]
 _ENOUGH_S = 120
 
@@ -27,7 +27,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundi
     mine = {**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
     yield mine
     call(mine, "stop")
-    assert not _running(mine["XDG_STATE_HOME"])
+    assert not processes_of(mine["XDG_STATE_HOME"])
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +50,6 @@ def call(surroundings: Surroundings, *words: str) -> tuple[int, str, str]:
         capture_output=True, text=True, timeout=_ENOUGH_S,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
-
-
-def _running(state: str) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("XDG_STATE_HOME") == state:
-                found.append(process.name())
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_a_wrong_token_is_refused_in_a_line(

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from user_processes import processes_of
 
 pytestmark = pytest.mark.alone
 
-psutil = pytest.importorskip("psutil", reason="psutil comes with the extra coexec[cluster]")
 FRAMES = 20
 _ENOUGH_S = 90
 
@@ -23,18 +23,7 @@ def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A user of their own; afterwards no process of theirs runs."""
     mine = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": "/tmp"}
     yield mine
-    assert not _running(mine["XDG_STATE_HOME"])
-
-
-def _running(state: str) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("XDG_STATE_HOME") == state:
-                found.append(process.name())
-        except psutil.Error:
-            continue
-    return found
+    assert not processes_of(mine["XDG_STATE_HOME"])
 
 
 def _folder_of(machine: str) -> Path:
@@ -76,9 +65,9 @@ def test_signals_end_all_that_was_started(surroundings: dict[str, str]) -> None:
     notes = Path(surroundings["XDG_STATE_HOME"]) / "coexec" / "cluster" / "nodes"
     folder = _folder_of(next(notes.glob("*.json")).stem)
     assert folder.exists()
-    for _ in range(3):  # an impatient user
+    for _ in range(400):  # also while Ray is being left, whose own handler would end the process
         run.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        time.sleep(0.002)
     said, errors = run.communicate(timeout=_ENOUGH_S)
     assert run.returncode == 130 and not said
     assert errors.endswith("coexec: interrupted; what was started for it has been ended\n")

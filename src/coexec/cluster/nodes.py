@@ -62,6 +62,9 @@ MACHINE, BUILD, CORES, MEMORY = "coexec-machine", "coexec-build", "coexec-cores"
 """Labels of nodes: the machine's name, its coexec, its usable cores, its memory in bytes."""
 _DRIVER = "coexec-driver"
 """Label of nodes that only send frames and take answers."""
+_OWN_SIGNALS = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
+"""For a process that enters a cluster: Ray's C++ leaves SIGTERM alone. It would end the process, in
+any of its threads and before the nodes that were started for it."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 """What Ray takes as a label."""
 _HEALTH = {
@@ -169,7 +172,7 @@ def prepare(token: Path | None = None) -> None:
     if "ray" in sys.modules and os.environ.get("RAY_AUTH_TOKEN") != wanted["RAY_AUTH_TOKEN"]:
         raise UsageError("ray was imported before the cluster's token was known to it; make the "
                          "Cluster before you import ray, one cluster a process")  # fmt: skip
-    os.environ.update(wanted)
+    os.environ.update(wanted | _OWN_SIGNALS)
 
 
 def start_head(

@@ -6,12 +6,11 @@ again. See https://docs.ray.io/en/latest/ray-core/actors.html.
 
 import asyncio
 import logging
-import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
@@ -60,7 +59,7 @@ class Connection:
         log = logging.getLogger("ray")  # warns that it cannot set them
         level = log.level
         log.setLevel(logging.ERROR)
-        with _own_sigterm(), ThreadPoolExecutor(1) as thread:
+        with ThreadPoolExecutor(1) as thread:
             begun = thread.submit(
                 ray.init, address=address, namespace="coexec", logging_level=logging.ERROR,
                 log_to_driver=False, configure_logging=False,
@@ -94,27 +93,9 @@ class Connection:
 
     def close(self) -> None:
         """Leave the cluster. Actors of this process end."""
-        with _own_sigterm():
-            leaving = threading.Thread(target=ray.shutdown, name="coexec-leave", daemon=True)
-            leaving.start()
-            leaving.join(_LEAVE_S)  # it waits for a head that is gone
-
-
-@contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Ray's C++ takes SIGTERM over when it begins, and gives it up when it ends: both times it then
-    ends the process. Afterwards it is Python's again; one that comes meanwhile waits."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        handler = signal.getsignal(signal.SIGTERM)
-        if handler is not None:  # one that Python knows
-            signal.signal(signal.SIGTERM, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        leaving = threading.Thread(target=ray.shutdown, name="coexec-leave", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_S)  # it waits for a head that is gone
 
 
 def _node(row: Mapping[str, Any]) -> RayNode:
