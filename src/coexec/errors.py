@@ -11,7 +11,8 @@
     └── ExecutionError  a device failed while it ran a segment
         ├── BusyError       as many requests are under way as are allowed: try again
         ├── ClosedError     the session was closed, or cannot go on
-        └── TerminatedError the caller has ended the run before it was ready
+        ├── TerminatedError the caller has ended the run before it was ready
+        └── UnfinishedError a run has no result, though no device failed: run again
 
 A message says what is wrong, where, with the numbers, and what to do about it. The command
 line prints it on one line and exits with 2. The classes also derive from the closest built-in
@@ -37,6 +38,7 @@ __all__ = [
     "PlanError",
     "StoreError",
     "TerminatedError",
+    "UnfinishedError",
     "UsageError",
     "first_line",
 ]
@@ -88,6 +90,11 @@ class ClosedError(ExecutionError):
 
 class TerminatedError(ExecutionError):
     """The caller has ended the run, by its ``RunOptions``, before it was ready."""
+
+
+class UnfinishedError(ExecutionError):
+    """A run has no result, though no device failed: its thread was killed, or the caller is inside
+    of a run already. The next one may have a result."""
 
 
 class DegradedWarning(RuntimeWarning):

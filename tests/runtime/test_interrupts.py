@@ -19,12 +19,14 @@ import pytest
 from small_models import branches
 
 from coexec.engines.detect import usable_cores
-from coexec.errors import ClosedError, ExecutionError
+from coexec.errors import ClosedError, UnfinishedError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.planners import PLANNERS
 from coexec.session import InferenceSession
 
 CORES = usable_cores()[:2]
+BY_TURNS = {f"b{branch}.*": f"cpu:{CORES[branch % len(CORES)]}" for branch in range(4)}
+"""Without pins, where handing over costs more, two devices might be left with one thread."""
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
@@ -36,9 +38,10 @@ pytestmark = [
 SESSIONS: dict[str, dict[str, Any]] = {
     "one": {"devices": [f"cpu:{CORES[0]}"], "planner": "single"},
     "wide": {"devices": ["cpu:" + ",".join(map(str, CORES))], "planner": "single"},
-    "two": {"devices": [f"cpu:{c}" for c in CORES], "planner": "hope_greedy"},
+    "two": {"devices": [f"cpu:{c}" for c in CORES], "planner": "hope_greedy", "pins": BY_TURNS},
     "active": {
-        "devices": [f"cpu:{c}" for c in CORES], "planner": "hope_greedy", "waiting": "active",
+        "devices": [f"cpu:{c}" for c in CORES], "planner": "hope_greedy", "pins": BY_TURNS,
+        "waiting": "active",
     },
 }  # fmt: skip
 FEEDS = [
@@ -215,17 +218,16 @@ for name in sys.argv[1:]:
 
 
 def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:
+    running = watched.session._running
     for _ in range(5):
         for thread in threading.enumerate():
             if thread.name.startswith("coexec cpu") and thread.ident is not None:
                 kill = ctypes.pythonapi.PyThreadState_SetAsyncExc
                 kill(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
         for _ in range(3):
-            try:
-                assert watched.is_right(watched.run())
-            except ExecutionError as error:
-                assert "thread of cpu" in str(error)
+            assert watched.is_right(watched.run())  # ONNX Runtime answers where a run was lost
         watched.check()
+    assert watched.session._running is running
 
 
 def test_a_handler_that_closes_the_session_stops_the_run(watched: Watched) -> None:
@@ -242,23 +244,28 @@ def test_a_handler_that_closes_the_session_stops_the_run(watched: Watched) -> No
     assert os.sched_getaffinity(0) == watched.affinity
 
 
-def test_a_handler_cannot_run_the_plan_that_it_interrupts(watched: Watched) -> None:
-    """It may run the own session of an engine, which answers several requests at once."""
-    several = watched.session._running.prepared.plan.as_given
-    said: list[str] = []
+def test_a_handler_is_answered_during_a_run(watched: Watched) -> None:
+    """By ONNX Runtime's session, if the plan is the one that it has interrupted."""
+    running = watched.session._running
+    several = running.prepared.plan.as_given  # the own session of an engine
+    refused: list[str] = []
+    right: list[bool] = []
 
     def handler(*_: object) -> None:
         try:
-            watched.session.run(None, FEEDS[0])
-            said.extend(["answered"] if several else [])
-        except ExecutionError as error:
-            said.append(str(error))
+            running.runner.run(FEEDS[0])
+        except UnfinishedError as error:
+            refused.append(str(error))
+        found = watched.session.run(None, FEEDS[0])
+        right.append(max(map(worst_difference, found, watched.expected[0])) < 1e-5)
 
     for _ in handled(signal.SIGALRM, handler):
-        while not said:
+        while not (refused or (several and len(right) > 5)):
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-3))
             assert watched.is_right(watched.run())
-    assert said[0] == "answered" if several else "called by a signal handler" in said[0]
+    assert right and all(right)
+    assert several or "called by a signal handler" in refused[0]
+    assert watched.session._running is running
     watched.check()
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.base import OpenEngine, Timed
 from coexec.engines.opened import OpenDevice
-from coexec.errors import ClosedError, CoexecError, DeviceError, ExecutionError
+from coexec.errors import ClosedError, CoexecError, DeviceError, UnfinishedError
 from coexec.plans.schedule import Progress
 from coexec.runtime import forks
 from coexec.runtime.awake import Awake
@@ -120,6 +120,7 @@ class Executor:
             ClosedError: the executor was closed.
             DeviceError: a device of the plan does not work in a forked child.
             TerminatedError: ``cancelled`` said so.
+            UnfinishedError: a thread was killed, or the caller is a signal handler during a run.
         """
         self._refuse()
         turn = self._turn
@@ -272,9 +273,9 @@ class Executor:
 
 
 def _refuse_dead(run: Run) -> None:
-    """Raise ExecutionError if a thread that the run waits for has ended."""
+    """Raise UnfinishedError if a thread that the run waits for has ended."""
     for name, worker in run.workers.items():
         if not worker.alive and not run.stopped:
-            raise ExecutionError(
+            raise UnfinishedError(
                 f"the thread of {name} has ended, the run cannot finish; run again"
             )

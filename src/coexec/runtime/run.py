@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Any
 
-from coexec.errors import CoexecError, ExecutionError, TerminatedError
+from coexec.errors import CoexecError, ExecutionError, TerminatedError, UnfinishedError
 from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.forks import COMPUTING
@@ -161,7 +161,7 @@ class Run:
             if self.stopped:
                 return []
             if time.monotonic() > end_s:
-                raise ExecutionError("a thread was killed while it handed on a result; run again")
+                raise UnfinishedError("a thread was killed while it handed on a result; run again")
         try:
             if self.stopped:
                 return []

@@ -35,6 +35,7 @@ class Runner(Protocol):
             ExecutionError: a device failed.
             ClosedError: it was closed.
             TerminatedError: ``cancelled`` said so.
+            UnfinishedError: no device failed, but this run was interrupted.
         """
         ...
 

@@ -3,7 +3,7 @@
 import threading
 from contextlib import suppress
 
-from coexec.errors import ExecutionError
+from coexec.errors import UnfinishedError
 
 __all__ = ["Turn"]
 
@@ -36,9 +36,9 @@ class Turn:
         return self._holder == threading.get_ident()
 
     def refuse_nested(self) -> None:
-        """Raise ExecutionError if the calling thread holds the turn: it would wait for ever."""
+        """Raise UnfinishedError if the calling thread holds the turn: it would wait for ever."""
         if self.is_mine:
-            raise ExecutionError(
+            raise UnfinishedError(
                 "run was called by a signal handler while the same thread is inside of run; "
                 "note the signal in the handler, and call run after the other one has returned"
             )

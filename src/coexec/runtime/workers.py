@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from coexec.errors import ExecutionError
+from coexec.errors import UnfinishedError
 
 if TYPE_CHECKING:
     from coexec.runtime.run import Job, Run
@@ -121,8 +121,8 @@ def _serve(name: str, cores: Collection[int], queue: _Queue) -> None:
     except BaseException as error:
         # Another thread raised it here. Errors of segments are caught in the run.
         if run is not None:
-            run.fail(ExecutionError(f"the thread of {name} was ended by "
-                                    f"{type(error).__name__}; run again"))  # fmt: skip
+            run.fail(UnfinishedError(f"the thread of {name} was ended by "
+                                     f"{type(error).__name__}; run again"))  # fmt: skip
 
 
 def bind_thread(cores: Collection[int]) -> None:

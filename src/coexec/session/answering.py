@@ -1,5 +1,6 @@
 """Who answers a request: the plan in use, or ONNX Runtime's own session."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from coexec.errors import (
     ExecutionError,
     InputError,
     TerminatedError,
+    UnfinishedError,
 )
 from coexec.frontend.module import Array
 from coexec.ort import as_ours, both
@@ -34,6 +36,7 @@ from coexec.workbench import AUTO, Settings
 __all__ = ["AnsweringSession", "Unanswered", "of_direct_run"]
 
 _T = TypeVar("_T")
+_log = logging.getLogger("coexec")
 _ACCOUNTED_S = 0.05
 """Of requests that went to ONNX Runtime's session, before it is looked which shapes they have."""
 
@@ -128,6 +131,9 @@ class AnsweringSession(DescribedSession):
             if self._closed or running is self._plan_for(feeds)[1]:
                 raise
             return self._by_plan(output_names, feeds, run_options)  # it was replaced meanwhile
+        except UnfinishedError as error:
+            _log.info("%s (ONNX Runtime's own session answers in its place)", error)
+            return Unanswered(shapes)
         except (DeviceError, ExecutionError) as error:
             return Unanswered(shapes, failed=(running, error))
         finally:
