@@ -38,7 +38,10 @@ def names(events: Any) -> Mapping[int, str]:
     return {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
 
 
-@pytest.mark.parametrize("how", [["--planner", "single"], ["--planner", "heft"]])
+BY_BRANCHES = [f"--pin=b{branch}.*={TWO[branch % len(TWO)]}" for branch in range(3)]
+
+
+@pytest.mark.parametrize("how", [["--planner", "single"], ["--planner", "heft", *BY_BRANCHES]])
 @pytest.mark.parametrize("start", ["first", "from the cache"])
 def test_every_task_has_a_slice(
     how: list[str], start: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
