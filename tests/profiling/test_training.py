@@ -2,9 +2,11 @@
 
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from clocked import BYTE_S, Clocked
 
@@ -18,7 +20,7 @@ from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.trained import trained_predictor, untrained
-from coexec.profiling.training import ROUNDS, collect, train_on
+from coexec.profiling.training import MOST_ROUNDS, collect, train_on
 from coexec.timing.trace import Detail
 
 pytestmark = pytest.mark.alone
@@ -66,19 +68,25 @@ def known(training: tuple[Path, list[int]], tmp_path: Path) -> Iterator[ProfileS
         yield opened
 
 
+def networks_of(count: int) -> int:
+    """How many of them have ``count`` tasks to learn from."""
+    with tempfile.TemporaryDirectory() as folder, ProfileStore(Path(folder)) as store:
+        return trained(Written(VERSION), store, count).index(count) + 1
+
+
 def test_unit_times_are_learnt_from_measured_tasks(
     training: tuple[Path, list[int]], known: ProfileStore
 ) -> None:
     engine, told = Written(VERSION), training[1]
-    rounds = len(told) // ROUNDS
-    assert told[:rounds] * ROUNDS == told  # all networks are measured again
-    assert told[:rounds] == sorted(told[:rounds]) and told[-1] == COUNT
+    networks = told.index(COUNT) + 1
+    assert told[:networks] == sorted(told[:networks])
+    assert told[networks:] == list(range(1, networks + 1))  # all again, and the times agree
     predictor = trained_predictor(engine, known)
     assert predictor is not None
     assert predictor.kinds["writing"].units_s["bytes"] == pytest.approx(BYTE_S, rel=0.01)
 
 
-class Drifting(Written):
+class Disturbed(Written):
     """Takes ``slowness`` as long."""
 
     slowness = 1.0
@@ -88,19 +96,33 @@ class Drifting(Written):
         self._ran.append(Detail("kernel", "null:0", "kernel", 0.0, 0.0, 0.0, end_s, tensor.name))
 
 
-def test_what_was_measured_at_another_speed_is_brought_to_the_usual_one(
-    store: ProfileStore,
-) -> None:
-    engine = Drifting()
+def collected(factors: Sequence[float], store: ProfileStore) -> tuple[list[float], list[str]]:
+    """How much longer than undisturbed each task takes, and the names of the rounds, if the engine
+    is as slow as ``factors`` say, one after the other from network to network."""
+    engine, turns = Disturbed(), iter(factors)
+    engine.slowness = next(turns)
+    rounds: list[str] = []
 
-    def slower(*_: object) -> None:
-        """After each network."""
-        engine.slowness *= 1.1
+    def next_network(what: str, done: int, total: int) -> None:
+        rounds.append(what.rpartition(" ")[2])
+        engine.slowness = next(turns)
 
-    samples = collect(OpenDevice.of(engine), store, COUNT, slower)
-    assert engine.slowness > 1.3
+    samples = collect(OpenDevice.of(engine), store, COUNT, next_network)
     found = [s.seconds / (s.workload.terms["bytes"] * BYTE_S) for s in samples]
-    assert max(found) / min(found) == pytest.approx(1.0)
+    return found, rounds
+
+
+def test_networks_are_measured_until_two_rounds_agree(store: ProfileStore) -> None:
+    factors = np.repeat((2.0, 1.5, 1.0, 1.2, 1.0), networks_of(COUNT))
+    found, rounds = collected([*factors, 1.0], store)
+    assert found == pytest.approx([1.0] * len(found))
+    assert rounds[-1] == "5"
+
+
+def test_networks_about_which_no_rounds_agree_are_left_after_a_while(store: ProfileStore) -> None:
+    slower = [1.1**number for number in range((MOST_ROUNDS + 1) * networks_of(COUNT))]
+    _, rounds = collected(slower[::-1], store)
+    assert rounds[-1] == str(MOST_ROUNDS)
 
 
 def test_a_trained_place_predicts_what_was_never_measured(

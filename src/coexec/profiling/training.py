@@ -6,10 +6,9 @@ where it was stopped. Which networks are measured follows from their numbers alo
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
@@ -18,23 +17,23 @@ from coexec.costs.predictor import TrainedUnits, to_json, train
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import load
-from coexec.frontend.model import Model
 from coexec.ir.graph import Graph, Task
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.steps import measured_as
-from coexec.profiling.store import Measurement, ProfileStore
+from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Effort, Progress
-from coexec.profiling.yardstick import Yardstick
 
-__all__ = ["ROUNDS", "TrainingSample", "collect", "train_on"]
+__all__ = ["MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
 
-ROUNDS = 2
-"""Other programs only add to the time of a task, some seconds long: so all is measured again, and
-the least time counts."""
+MOST_ROUNDS = 10
+"""Other programs, and other guests of a virtual machine's host, only add to the time of a task, for
+seconds or for minutes: so all is measured again, and the least time counts."""
+_AGREED = 1.03
+"""So far apart two rounds of a network may be that are both taken for undisturbed."""
 _LAYERS = 48
 """Of a network: its weights and tensors fill the caches a few times."""
-_EFFORT = Effort(warm_up=1, least=7, most=15, stable=0.02, budget_s=5.0)
+_EFFORT = Effort(warm_up=1, least=5, most=7, stable=0.02, budget_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,84 +63,76 @@ def train_on(
 
 
 def collect(
-    device: OpenDevice, store: ProfileStore, count: int, progress: Progress | None = None,
-    rounds: Sequence[int] = range(ROUNDS),
-) -> list[TrainingSample]:  # fmt: skip
+    device: OpenDevice, store: ProfileStore, count: int, progress: Progress | None = None
+) -> list[TrainingSample]:
     """At least ``count`` different tasks, measured on a device with its first engine.
 
-    Args:
-        rounds: in each, all networks are measured once, and the least time of a task counts, at
-            the usual speed of the device.
+    All networks are measured in rounds, and the least time of a task counts. A network leaves when
+    two rounds agree about it. What is in the store is not measured again.
     """
-    found: dict[str, list[_Sampled]] = {}
-    networks: list[Model] = []
-    measured_in: dict[str, int] = {}
-    """By signature of a task, the first network that has it."""
-    yardstick = Yardstick(device)
-    for turn in rounds:
-        what = f"{device.first.place}: samples, round {turn + 1}"
-        seed = 0
-        seen: set[str] = set()
-        while len(seen) < count:
-            if seed == len(networks):
-                networks.append(load(sample_network(seed, _LAYERS)))
-                for task in networks[seed].graph.tasks:
-                    measured_in.setdefault(task.signature, seed)
-            for sampled in _measured(networks[seed], seed, device, store, turn, yardstick):
-                if measured_in[sampled.sample.task.signature] == seed and sampled.name not in seen:
-                    seen.add(sampled.name)
-                    found.setdefault(sampled.name, []).append(sampled)
-            seed += 1
-            if progress is not None:
-                progress(what, min(len(seen), count), count)
-    return _compared(found)
+    tell = progress or (lambda what, done, total: None)
+    networks: list[_Network] = []
+    owned: set[str] = set()
+    named: set[str] = set()
+    while len(named) < count:
+        network = _Network(len(networks), owned)
+        networks.append(network)
+        network.take_part(device, store, 0)
+        named |= network.seconds.keys()
+        owned |= network.signatures
+        tell(f"{device.first.place}: samples, round 1", min(len(named), count), count)
+    for turn in range(1, MOST_ROUNDS):
+        left = [network for network in networks if not network.is_settled]
+        for done, network in enumerate(left, start=1):
+            network.take_part(device, store, turn)
+            tell(f"{device.first.place}: samples, round {turn + 1}", done, len(left))
+    return [sample for network in networks for sample in network.samples()]
 
 
-class _Sampled(NamedTuple):
-    """A task with what it took, and what the yardstick took then, in seconds."""
+class _Network:
+    """A made-up network, with what its tasks took in the rounds in which it took part."""
 
-    name: str
-    sample: TrainingSample
-    yardstick_s: float
+    def __init__(self, seed: int, others: Set[str]) -> None:
+        """``others``: signatures of tasks that count in networks before this one."""
+        self._seed = seed
+        self._model = load(sample_network(seed, _LAYERS))
+        graph = self._model.graph
+        first = {task.signature: task for task in reversed(list(_typical(graph)))}
+        self._own = [task for signature, task in first.items() if signature not in others]
+        self.signatures = {task.signature for task in graph.tasks}
+        self.seconds: dict[str, list[float]] = {}
+        """Of each task, by its signature and what it was compiled to."""
+        self._samples: dict[str, TrainingSample] = {}
 
+    def take_part(self, device: OpenDevice, store: ProfileStore, turn: int) -> None:
+        """Measure it once more, unless the store holds that round."""
+        engine, graph = device.first, self._model.graph
+        purpose = f", samples of round {turn + 1}"
+        key = f"{_key(engine)}{purpose}"
+        known = measured_as(store.read(key))
+        if any(task.signature not in known for task in graph.tasks):
+            with tempfile.TemporaryDirectory(prefix="coexec-samples-") as folder:
+                profiler = Profiler([device], store, effort=_EFFORT, predictor=lambda task: None,
+                                    purpose=purpose)  # fmt: skip
+                profiler.cost(Compiler(self._model, Cache(Path(folder))))
+            known = measured_as(store.read(key))
+        for task in self._own:
+            for compiled, seconds in known.get(task.signature, {}).items():
+                name = f"{task.signature} {compiled}"
+                self.seconds.setdefault(name, []).append(seconds)
+                workload = engine.workload(task.operators, graph.tensors, compiled)
+                self._samples[name] = TrainingSample(task, graph, compiled, workload, seconds)
 
-def _compared(found: Mapping[str, Sequence[_Sampled]]) -> list[TrainingSample]:
-    """What each task takes at the usual speed of the device, at least."""
-    usual_s = statistics.median(sampled.yardstick_s for own in found.values() for sampled in own)
-    samples = []
-    for own in found.values():
-        least_s = min(sampled.sample.seconds * usual_s / sampled.yardstick_s for sampled in own)
-        samples.append(replace(own[0].sample, seconds=least_s))
-    return samples
+    @property
+    def is_settled(self) -> bool:
+        """Whether the two least times of most tasks agree."""
+        two = [sorted(own)[:2] for own in self.seconds.values() if len(own) > 1]
+        return bool(two) and statistics.median(b / a for a, b in two) <= _AGREED
 
-
-def _measured(
-    model: Model, seed: int, device: OpenDevice, store: ProfileStore, turn: int,
-    yardstick: Yardstick,
-) -> Iterator[_Sampled]:  # fmt: skip
-    """The tasks of a network that are alike in all but what they are."""
-    engine, graph = device.first, model.graph
-    purpose = f", samples of round {turn + 1}"
-    key = f"{_key(engine)}{purpose}"
-    by_yardstick = f"yardstick of network {seed}"
-    stored = store.read(key)
-    known = measured_as(stored)
-    if by_yardstick not in stored or any(task.signature not in known for task in graph.tasks):
-        before = yardstick.measure()
-        with tempfile.TemporaryDirectory(prefix="coexec-samples-") as folder:
-            profiler = Profiler([device], store, effort=_EFFORT, predictor=lambda task: None,
-                                purpose=purpose)  # fmt: skip
-            profiler.cost(Compiler(model, Cache(Path(folder))))
-        after = yardstick.measure()
-        store.write(key, {by_yardstick: Measurement.of([before.seconds, after.seconds])})
-        stored = store.read(key)
-        known = measured_as(stored)
-    yardstick_s = stored[by_yardstick].seconds
-    for task in _typical(graph):
-        for compiled, seconds in known.get(task.signature, {}).items():
-            workload = engine.workload(task.operators, graph.tensors, compiled)
-            sample = TrainingSample(task, graph, compiled, workload, seconds)
-            yield _Sampled(f"{task.signature} {compiled}", sample, yardstick_s)
+    def samples(self) -> Iterator[TrainingSample]:
+        """Its tasks, each with its least time."""
+        for name, sample in self._samples.items():
+            yield replace(sample, seconds=min(self.seconds[name]))
 
 
 def _typical(graph: Graph) -> Iterator[Task]:
