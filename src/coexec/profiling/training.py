@@ -71,11 +71,11 @@ def collect(
     two rounds agree about it. What is in the store is not measured again.
     """
     tell = progress or (lambda what, done, total: None)
-    networks: list[_Network] = []
+    networks: list[_SampledNetwork] = []
     owned: set[str] = set()
     named: set[str] = set()
     while len(named) < count:
-        network = _Network(len(networks), owned)
+        network = _SampledNetwork(len(networks), owned)
         networks.append(network)
         network.take_part(device, store, 0)
         named |= network.seconds.keys()
@@ -89,7 +89,7 @@ def collect(
     return [sample for network in networks for sample in network.samples()]
 
 
-class _Network:
+class _SampledNetwork:
     """A made-up network, with what its tasks took in the rounds in which it took part."""
 
     def __init__(self, seed: int, others: Set[str]) -> None:
