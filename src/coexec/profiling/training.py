@@ -24,11 +24,12 @@ from coexec.profiling.steps import measured_as
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Effort, Progress
 
-__all__ = ["MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
+__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
 
-MOST_ROUNDS = 10
+LEAST_ROUNDS, MOST_ROUNDS = 4, 10
 """Other programs, and other guests of a virtual machine's host, only add to the time of a task, for
-seconds or for minutes: so all is measured again, and the least time counts."""
+seconds or for minutes: so all is measured again, and the least time counts. Few rounds may all meet
+the same disturbance."""
 _AGREED = 1.03
 """So far apart two rounds of a network may be that are both taken for undisturbed."""
 _LAYERS = 48
@@ -68,7 +69,7 @@ def collect(
     """At least ``count`` different tasks, measured on a device with its first engine.
 
     All networks are measured in rounds, and the least time of a task counts. A network leaves when
-    two rounds agree about it. What is in the store is not measured again.
+    the best two rounds agree about it. What is in the store is not measured again.
     """
     tell = progress or (lambda what, done, total: None)
     networks: list[_SampledNetwork] = []
@@ -125,8 +126,8 @@ class _SampledNetwork:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the two least times of most tasks agree."""
-        two = [sorted(own)[:2] for own in self.seconds.values() if len(own) > 1]
+        """Whether the two least times of most tasks agree, after rounds enough."""
+        two = [sorted(own)[:2] for own in self.seconds.values() if len(own) >= LEAST_ROUNDS]
         return bool(two) and statistics.median(b / a for a, b in two) <= _AGREED
 
     def samples(self) -> Iterator[TrainingSample]:

@@ -70,9 +70,26 @@ def test_columns_that_read_padding_are_tiles_of_their_own() -> None:
     """A row of 14 columns: one at each border, with two of three taps, and twelve in two tiles."""
     terms = described(16, 16, (1, 14), (1, 3), pads=[0, 1, 0, 1]).terms
     assert terms["tiles"] == 4
+    assert terms["taps"] == 4 * 3  # those in the padding are looked at, too
     assert terms["products"] == 16 * (12 * 3 + 2 * 2) / 2
     # Of 48 steps of a tile, the last 448 / 13 overlap with the next tile; those alone all do.
     assert terms["waits"] == pytest.approx(16 * 2 * 3 * (1 - 448 / 13 / 48))
+
+
+@pytest.mark.parametrize(
+    ("channels", "words", "loops"),
+    [
+        ((32, 80), {}, 2 * 2),  # blocks of input channels, sets of filters
+        ((3, 80), {}, 3 * 2),  # each input channel alone
+        ((32, 32), {"group": 32}, 2),  # blocks
+    ],
+)
+def test_taps_count_for_each_tile_of_a_row(
+    channels: tuple[int, int], words: dict[str, Any], loops: int
+) -> None:
+    """Of four rows, each in two tiles of six columns, two read one row of padding."""
+    terms = described(*channels, (4, 14), (3, 3), pads=[1, 0, 1, 0], **words).terms
+    assert terms["taps"] == loops * (4 * 3 - 2) * 2 * 3
 
 
 def test_weights_that_never_meet_the_image_are_not_read() -> None:

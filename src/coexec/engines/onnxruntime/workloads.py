@@ -3,9 +3,10 @@
 Convolutions work on blocks of channels, 16 with AVX-512: up to four blocks of filters at once, a
 row of the output at a time, in tiles of six columns and a rest of three, two or one (with AVX and
 its 16 registers: blocks of 8 channels, tiles of three columns and a rest of two or one). Columns
-whose window reaches into the padding are tiles of their own. A block of input channels after the
-other is added to the output, which is loaded and stored each time; 1x1 filters take 128 channels at
-a time.
+whose window reaches into the padding are tiles of their own. For each tile there is a loop over the
+taps of the filter, which passes over those that lie in the padding. A block of input channels after
+the other is added to the output, which is loaded and stored each time; 1x1 filters take 128
+channels at a time.
 """
 
 import math
@@ -131,16 +132,19 @@ class _TiledRow(NamedTuple):
     """Columns of a tile, and taps of the filter's row over all such tiles. A column that reads
     padding is a tile of its own, with the taps that lie inside of the image."""
     tiles: int
+    steps: int
+    """Of the loops over taps: as many for each tile, also where taps lie in the padding."""
 
     @staticmethod
     def of(conv: _Blocked) -> "_TiledRow":
         taps = conv.kernel[1]
         inside = _inside(conv.columns, taps)
         inner = sum(count == taps for count in inside)
-        tiles = _tiles(inner, conv.block)
+        whole = _tiles(inner, conv.block)
         alone = (1, float(sum(inside) - inner * taps))
-        return _TiledRow([*((columns, float(count * taps)) for columns, count in tiles), alone],
-                    sum(count for _, count in tiles) + len(inside) - inner)  # fmt: skip
+        tiles = sum(count for _, count in whole) + len(inside) - inner
+        return _TiledRow([*((columns, float(count * taps)) for columns, count in whole), alone],
+                         tiles, tiles * taps)  # fmt: skip
 
 
 def _inside(window: Window, taps: int) -> list[int]:
@@ -179,7 +183,8 @@ def _direct(conv: _Blocked) -> dict[str, float]:
         read = conv.rows.size * conv.columns.size * conv.block * 4
         far += passes * (image * blocks * 2 + read) * beyond(image * blocks + read, _FAR_BYTES)
     summed = passes * conv.blocks * image
-    return {"products": products, "waits": waits, "tiles": tiles, "summed": summed,
+    taps = float(steps // conv.block * row.steps * len(conv.sets))
+    return {"products": products, "waits": waits, "tiles": tiles, "taps": taps, "summed": summed,
             "summed far": far, "streamed": streamed, "weights": _weights(conv)}  # fmt: skip
 
 
@@ -220,6 +225,7 @@ def _few(conv: _Blocked) -> dict[str, float]:
             for columns, taps in row.taps
         ),
         "tiles": float(passes * row.tiles * len(conv.sets)),
+        "taps": float(steps * row.steps * len(conv.sets)),
         "summed": float(passes * conv.columns.output * conv.blocks * conv.block * 4),
     }
 
@@ -232,6 +238,7 @@ def _depthwise(conv: _Blocked) -> dict[str, float]:
         "waits": steps * sum(_waiting(1, columns, conv.taps) * taps for columns, taps in row.taps),
         "products": steps * sum(columns * taps for columns, taps in row.taps),
         "tiles": float(passes * row.tiles),
+        "taps": float(steps * row.steps),
         "rows": float(passes),
     }
 
