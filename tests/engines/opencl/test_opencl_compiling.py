@@ -119,6 +119,21 @@ def test_sizes_as_arguments_are_right(
     check(opened(tmp_path, CPU), convolutions(shapes, kernel, kernel // 2))
 
 
+@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_filters_of_one_tap_take_large_images_band_by_band(
+    stride: int, units: int, tmp_path: Path
+) -> None:
+    shapes = [(144, 24, 40, 37), (300, 120, 33, 32), (1100, 40, 11, 13), (16, 16, 1, 9001),
+              (16, 40, 9001, 1)]  # fmt: skip
+    arch = replace(CPU, compute_units=units)
+    proto = convolutions(shapes, stride=stride)
+    launches = build(module_of(load(proto)), arch).launches
+    assert {launch.name for launch in launches} == {"conv_cpu"}  # nothing is copied
+    assert min(launch.grid[1] for launch in launches) > 1
+    check(opened(tmp_path, arch), proto)
+
+
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1)])
 def test_depthwise_rows_of_any_length(kernel: int, stride: int, tmp_path: Path) -> None:
     """Tiles of eight and of four pixels, overlapping, between borders of one or two."""

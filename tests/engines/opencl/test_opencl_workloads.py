@@ -62,6 +62,14 @@ def test_blocks_of_channels_take_equally_long_filled_or_not() -> None:
     assert {n: part[n] for n in steps} == {n: whole[n] for n in steps}
 
 
+def test_a_large_image_is_read_once_by_filters_of_one_tap() -> None:
+    """Its bands read all weights, each of them."""
+    small, large = (told(160, 192, size, 1)[0].terms for size in (20, 80))
+    assert small["again"] > 4 * 160 * 20 * 23  # each group reads it
+    assert large["again"] == 4 * 160 * 80 * 83
+    assert small["streamed"] == 4 * 160 * 192 and large["streamed"] > 10 * small["streamed"]
+
+
 def test_gpus_run_whole_groups_on_their_units() -> None:
     one, _ = told(16, 16, 16, 3, arch=GPU)
     other, _ = told(16, 64, 16, 3, arch=GPU)

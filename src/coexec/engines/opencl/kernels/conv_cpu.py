@@ -13,6 +13,7 @@ This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (G
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,12 @@ _NEAR_BYTES = 24 * 1024
 """Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
 _FEW_PLANES = 4
 """Of a row-major image that are taken in one step."""
-_FAR_BYTES = 2**20
+_FAR_BYTES = 2**19
 """An input that is larger does not stay in the second cache from one group to the next."""
+_BAND_BYTES = 2**17
+"""Of such an input, what stays there beside the weights of all groups."""
+_STREAMS = 8
+"""Rows of an input that are read in turn: of as many, processors fetch in advance what follows."""
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
@@ -44,7 +49,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     x = context.value(node.operator.inputs[0])
     found: list[KernelLaunch] = []
     given = shape
-    if shape.left or shape.right:
+    if shape.left or shape.right > 0:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
         found.append(copy)
     for part in _parts(context.arch, shape):
@@ -55,7 +60,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
 def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
     """What the kernels do, as terms of a workload: the loops of `conv_cpu_text`, counted."""
     copied = 0.0
-    if shape.left or shape.right:
+    if shape.left or shape.right > 0:
         shape = without_columns(shape)
         channels = x.slices * x.block if x.block else shape.in_channels
         copied = 4.0 * shape.batch * channels * shape.in_h * shape.in_w
@@ -63,7 +68,7 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
     taps, pixels = shape.rows_inside * shape.kernel_w, shape.out_h * shape.out_w
     total = {"launches": len(parts) + (copied > 0), "copied": copied, "cycles": 0.0,
              "products": 0.0, "scalars": 0.0, "vectors": 0.0, "loops": 0.0, "tiles": 0.0,
-             "partial": 0.0, "again": 0.0}  # fmt: skip
+             "partial": 0.0, "again": 0.0, "streamed": 0.0}  # fmt: skip
     for _, groups, size in parts:
         chunks, row = _Chunks.of(arch, shape, x, size), _RowTiles.of(arch, shape, size)
         passes = shape.batch * groups
@@ -75,8 +80,11 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
         total["loops"] += passes * taps * chunks.in_blocks * row.tiles
         total["tiles"] += passes * chunks.count * shape.rows * row.tiles
         total["partial"] += 4.0 * passes * (chunks.count - 1) * pixels * size * arch.block
-        reads = chunks.count if x.size_bytes > _FAR_BYTES and chunks.count > 1 else passes
-        total["again"] += reads * 4.0 * shape.in_channels * shape.in_h * shape.in_w
+        split = _Split.of(arch, shape, x, groups, size)
+        image = 4.0 * shape.batch * shape.in_channels * shape.in_h * shape.in_w
+        total["again"] += split.reads * image
+        weights = 4.0 * shape.in_channels * shape.kernel_h * shape.kernel_w * size * arch.block
+        total["streamed"] += split.bands * groups * weights
     return total
 
 
@@ -132,6 +140,8 @@ class _Chunks:
         in_blocks = ceil_div(shape.in_channels, depth)
         steps = in_blocks * shape.kernel_h
         near = max(1, _NEAR_BYTES // (shape.kernel_w * depth * size * arch.block * 4))
+        if x.block:
+            near = min(near, _STREAMS)
         # In an output of 16 bits partial sums would be rounded again and again.
         chunks = 1 if arch.half else ceil_div(steps, near)
         rest = shape.in_channels - (in_blocks - 1) * depth
@@ -171,6 +181,58 @@ class _RowTiles:
         return _RowTiles(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
 
 
+class _Split(NamedTuple):
+    """What a work item does."""
+
+    groups: int
+    rows: int
+    tiles: int
+    """Of each row."""
+    across: int
+    """Work items that share a row."""
+    bands: int
+    """Work items that share a group."""
+    chunks_outside: bool
+    reads: int
+    """How often all of the input is read."""
+
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, x: Value, groups: int, size: int) -> "_Split":
+        """Work items split the groups, then the rows, until every core has some.
+
+        With each pixel of a large input a filter of one tap computes so little that reading it
+        again for each group would take longer. So all groups share a band of it that stays near.
+        """
+        units, row = arch.compute_units, _RowTiles.of(arch, shape, size)
+        far = x.size_bytes > _FAR_BYTES
+        wanted = 1 if units == 1 else 4 * units
+        if far and shape.kernel_h * shape.kernel_w == 1:
+            return _Split._in_bands(shape, row, groups, wanted)
+        chunks = _Chunks.of(arch, shape, x, size)
+        outside = far and chunks.chunk < chunks.steps
+        parts = min(groups, units) if outside else groups
+        bands, rows = _shared_out(shape.rows, ceil_div(wanted, parts * shape.batch))
+        reads = chunks.count if outside else groups
+        return _Split(ceil_div(groups, parts), rows, row.tiles, 1, bands, outside, reads)
+
+    @staticmethod
+    def _in_bands(shape: ConvShape, row: _RowTiles, groups: int, least: int) -> "_Split":
+        near = _BAND_BYTES // (4 * shape.in_channels)  # pixels
+        if shape.rows > 1:
+            wanted = ceil_div(shape.rows, max(1, near // shape.in_w))
+            bands, rows = _shared_out(shape.rows, max(wanted, least))
+            return _Split(groups, rows, row.tiles, 1, bands, False, 1)
+        wanted = ceil_div(row.tiles, max(1, near // row.pixels))
+        bands, tiles = _shared_out(row.tiles, max(wanted, least))
+        return _Split(groups, 1, tiles, bands, bands, False, 1)
+
+
+def _shared_out(count: int, parts: int) -> tuple[int, int]:
+    """At most ``parts`` parts, and how many each of them has; the last one may have fewer."""
+    each = ceil_div(count, min(count, parts))
+    return ceil_div(count, each), each
+
+
 class _DirectConv:
     """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
 
@@ -187,13 +249,8 @@ class _DirectConv:
         self._chunks = _Chunks.of(self._arch, shape, x, size)
 
     def finish(self) -> KernelLaunch:
-        """Work items split the groups, then the rows, until every core has some."""
-        shape, units = self._shape, self._arch.compute_units
-        far = self._x.size_bytes > _FAR_BYTES and self._chunks.chunk < self._chunks.steps
-        parts = min(self._groups, units) if far else self._groups
-        each = ceil_div(self._groups, parts)
-        wanted = 1 if units == 1 else ceil_div(4 * units, parts * shape.batch)
-        rows = ceil_div(shape.rows, min(shape.rows, wanted))
+        shape = self._shape
+        split = _Split.of(self._arch, shape, self._x, self._groups, self._size)
         source = Source("conv_cpu", self._arch, sized=True, alone=True)
         source.read("x", self._x)
         source.constant("w", self._packed())
@@ -203,13 +260,16 @@ class _DirectConv:
         source.write("y", self._context.value(self._node.output))
         form = self._form()
         self._declare_sizes(source, form)
-        source.sizes(groups_each=each, rows_each=rows, chunks_outside=far)
+        source.sizes(
+            groups_each=split.groups, rows_each=split.rows, tiles_each=split.tiles,
+            across=split.across, chunks_outside=split.chunks_outside,
+        )  # fmt: skip
         head = self._node.operator.outputs[0]
         source.lines(
             "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
         )
-        bands = ceil_div(shape.rows, rows)
-        return source.finish((ceil_div(self._groups, each), bands, shape.batch), (1, 1, 1))
+        grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
+        return source.finish(grid, (1, 1, 1))
 
     def _form(self) -> Form:
         """Two channels in a step, or all of a few planes, so that there is no odd one."""
@@ -228,7 +288,7 @@ class _DirectConv:
         tap_vectors = self._chunks.depth * self._size
         source.sizes(
             groups=self._groups, first_block=self._first, rows=shape.rows,
-            row_pixels=shape.row_pixels, larger_end=self._row.larger * self._row.pixels,
+            larger=self._row.larger, tiles=self._row.tiles,
             steps=self._chunks.steps, chunk=self._chunks.chunk, in_blocks=self._chunks.in_blocks,
             steps_full=self._chunks.depth // form.step, steps_last=self._chunks.rest // form.step,
             in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,

@@ -39,14 +39,21 @@ class Form:
 def text(form: Form, finish: Finish) -> list[str]:
     """The lines of the kernel.
 
-    Groups outside keep a small input in the second cache. Chunks outside read a large one once, as
-    all groups use a chunk of it before the next one comes.
+    A work item has some rows of the output, or some tiles of its only row. Groups outside keep a
+    small input in the second cache. Chunks outside read a large one once, as all groups use a chunk
+    of it before the next one comes.
     """
     lines = [
         "const int n = item_2;",
         "const int first_group = item_0 * groups_each;",
         "const int group_count = min(groups_each, groups - first_group);",
-        "const int first_row = item_1 * rows_each, last_row = min(first_row + rows_each, rows);",
+        "const int first_row = item_1 / across * rows_each;",
+        "const int last_row = min(first_row + rows_each, rows);",
+        "const int first_tile = item_1 % across * tiles_each;",
+        "const int last_tile = min(first_tile + tiles_each, tiles);",
+        f"const int first_px = first_tile * {form.pixels[0]} - max(first_tile - larger, 0);",
+        f"const int last_px = last_tile * {form.pixels[0]} - max(last_tile - larger, 0);",
+        f"const int larger_end = min(larger * {form.pixels[0]}, last_px);",
         "const int chunks = (steps + chunk - 1) / chunk;",
         "for (int pass = 0; pass < group_count * chunks; pass++) {",
         "  const int group = first_group + (chunks_outside ? pass % group_count : pass / chunks);",
@@ -57,9 +64,9 @@ def text(form: Form, finish: Finish) -> list[str]:
         "  const int first_i = from / kernel_h, first_ky = from % kernel_h;",
         "  const long first_w = (group * steps + from) * row_vectors;",
         "  for (int row = first_row; row < last_row; row++) {",
-        "    int px = 0;",
+        "    int px = first_px;",
     ]
-    for pixels, end in zip(form.pixels, ("larger_end", "row_pixels"), strict=False):
+    for pixels, end in zip(form.pixels, ("larger_end", "last_px"), strict=False):
         lines.append(f"    for (; px < {end}; px += {pixels}) {{")
         lines += [f"      {line}" for line in _tile(form, pixels, finish)]
         lines.append("    }")
