@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.errors import DeviceError
 from coexec.system.hardware import MAIN, Device, EngineInfo
@@ -72,7 +73,8 @@ class OpenCl(Engine):
         found = find(device, options.runtime)
         on_arrays = found.on_cpu and options.memory == "auto" and options.precision == "fp32"
         memory = MAIN if on_arrays else f"{self.name} on {device.name}"
-        version = f"{super().installed}, {found.driver}"
+        kernels = source_digest(Path(__file__).parent)  # profiles are of these
+        version = f"{super().installed}-{kernels}, {found.driver}"
         return EngineInfo(self.name, version, memory, found.memory_bytes, options.precision)
 
     def open(

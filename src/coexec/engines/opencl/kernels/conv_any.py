@@ -43,16 +43,19 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     per_group = weight[0] // op.int("group", 1)
     lines, (n, c) = output_coordinates(shape[2:], shape[:2])
     start = "GET_bias(AT_bias(channel))" if op.inputs[2:] and op.inputs[2] else "0.0f"
-    lines += [
-        f"const int channel = {c};",
-        f"float acc = {start};",
-        f"for (int c = 0; c < {weight[1]}; c++)",
-    ]
     axes = range(len(slides))
     element = at("x", [n, f"channel / {per_group} * {weight[1]} + c", *(f"i{a}" for a in axes)])
     factor = at("w", ["channel", "c", *(f"k{a}" for a in axes)])
     dilations = op.ints("dilations", (1,) * len(slides))
-    lines += over_taps(slides, dilations, [f"acc += GET_x({element}) * GET_w({factor});"])
+    take = f"acc += GET_x({element}) * GET_w({factor});"
+    bounds, loops = over_taps(slides, dilations, [take])
+    lines += [
+        f"const int channel = {c};",
+        f"float acc = {start};",
+        *bounds,
+        f"for (int c = 0; c < {weight[1]}; c++)",
+        *loops,
+    ]
     lines += output.store("acc", [n, "channel", *(f"o{a}" for a in axes)])
     source.lines("\n".join(f"  {line}" for line in lines))
     return [source.finish(grid(shape[2:], math.prod(shape[:2])))]

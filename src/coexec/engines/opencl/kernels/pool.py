@@ -1,18 +1,33 @@
 """MaxPool, AveragePool and LpPool over any number of axes.
 
-A work item computes a vector of channels of one output pixel, or a scalar in other layouts.
+A work item computes a vector of channels of one output pixel, or a scalar in other layouts. On CPU
+cores it computes such vectors of whole rows.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.opencl.kernels.base import (
+    CTYPES,
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    ceil_div,
+)
 from coexec.engines.opencl.kernels.folds import lowest
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import NUMBERS, wrong_type
-from coexec.engines.opencl.kernels.sliding import Size, grid, output_coordinates, over_taps, taps
+from coexec.engines.opencl.kernels.sliding import (
+    Size,
+    grid,
+    inside,
+    output_coordinates,
+    over_taps,
+    taps,
+)
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import Window, windows
 
@@ -33,13 +48,14 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     indices = op.outputs[1] if len(op.outputs) > 1 and op.outputs[1] in context.tensors else ""
     block = context.value(node.output).block
     scalar = context.value(op.inputs[0]).block != block or bool(indices)
-    sized = context.arch.family == "cpu" and bool(block) and not scalar
-    source = Source("pool", context.arch, sized)
+    in_rows = context.arch.family == "cpu" and bool(block) and not scalar
+    source = Source("pool", context.arch, sized=in_rows, alone=in_rows)
     x = declare(source, context, "x", op.inputs[0])
     output = Output(source, context, node, scalar)
     y = output.value
     outer = (y.shape[0], y.slices if output.vector else y.shape[1])
-    lines, (n, c) = output_coordinates(y.shape[2:], outer)
+    where_it_is = ("column", "row", "item_1") if in_rows else ()
+    lines, (n, c) = output_coordinates(y.shape[2:], outer, *where_it_is)
     spatial = [f"i{axis}" for axis in range(len(slides))]
     if output.vector:
         kind, load = context.arch.vector, f"LOAD_x(VEC_x({', '.join([n, c, *spatial])}))"
@@ -51,20 +67,34 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         step = f"if (best < 0 || v > acc) {{ acc = v; best = {_index(op, x.shape, n, c)}; }}"
         lines.append("long best = -1;")
     lines.append(f"{kind} acc = ({kind})({start});")
-    lines += over_taps(slides, dilations, [f"const {kind} v = {load};", step], source.size)
+    take = [f"const {kind} v = {load};", step]
+    bounds, loops = over_taps(slides, dilations, take, source.size, unrolled=in_rows)
+    lines += [*bounds, *loops]
     where = [n, c, *(f"o{axis}" for axis in range(len(slides)))]
     if indices:
         lines.append(f"PUT_indices({at('indices', where)}, best);")
     lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
-    source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.finish(grid(y.shape[2:], math.prod(outer)))]
+    columns, rows, items = grid(y.shape[2:], math.prod(outer))
+    if not in_rows:
+        source.lines("\n".join(f"  {line}" for line in lines))
+        return [source.finish((columns, rows, items))]
+    units = context.arch.compute_units
+    bands = 1 if units == 1 else min(rows, ceil_div(4 * units, items))
+    source.sizes(columns=columns, rows=rows, rows_each=ceil_div(rows, bands))
+    source.lines("\n".join([
+        "  const int first = item_0 * rows_each, end = first + rows_each;",
+        "  for (int row = first; row < end && row < rows; row++) {",
+        "    for (int column = 0; column < columns; column++) {",
+        *(f"      {line}" for line in lines), "    }", "  }",
+    ]))  # fmt: skip
+    return [source.finish((bands, items), (1, 1, 1))]
 
 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
     """What ``acc`` is at first, what an element ``v`` does to it, and the result."""
     if op.op_type == "MaxPool":
-        larger = "fmax" if dtype.startswith("float") else "max"
-        return lowest(dtype), f"acc = {larger}(acc, v);", "acc"
+        # PoCL calls a function for max and for fmax.
+        return lowest(dtype), "acc = v > acc ? v : acc;", "acc"
     if op.op_type == "AveragePool":
         return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"
     p = op.int("p", 2)
@@ -105,6 +135,8 @@ def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size
     last = (window.output - 1) * window.stride - window.begin + window.extent
     if last <= high and -window.begin >= low:
         return str(count)
+    if dilation == 1 and not padding and not inside(window):
+        return f"(end_tap{axis} - first_tap{axis})"
     first = f"(o{axis} * {window.stride} - {size(f'begin{axis}', window.begin)})"
     from_, to = size(f"low{axis}", low), size(f"high{axis}", high)
     if dilation == 1:

@@ -24,7 +24,7 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
         return text.finish((target.items,))
     n, c, h, w = blocked.shape
     b, slices = blocked.block, text.size("slices", blocked.slices)
-    channels, last = text.size("channels", c), text.size("last", c - 1)
+    channels = text.size("channels", c)
     text.lines(
         f"  const int px = get_global_id(0), py = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {slices}, n = get_global_id(2) / {slices};\n"
@@ -32,7 +32,7 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
         f"    const int c = s * {b} + lane;"
     )
     if target.block:
-        value = f"c < {channels} ? GET_x(AT_x(n, min(c, {last}), py, px)) : 0.0f"
+        value = f"c < {channels} ? GET_x(AT_x(n, c, py, px)) : 0.0f"
         text.lines(f"    PUT_y(VEC_y(n, s, py, px) * {b} + lane, {value});")
     else:
         value = f"GET_x(VEC_x(n, s, py, px) * {b} + lane)"

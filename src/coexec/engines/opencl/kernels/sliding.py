@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from coexec.engines.opencl.kernels.positions import split
 from coexec.ir.rules.windows import Window
 
-__all__ = ["Size", "grid", "literally", "output_coordinates", "over_taps", "taps"]
+__all__ = ["Size", "grid", "inside", "literally", "output_coordinates", "over_taps", "taps"]
 
 Size = Callable[[str, int], str]
 """The text of a size by its name and number: see `Source.size`."""
@@ -22,28 +22,57 @@ def taps(window: Window, dilation: int) -> int:
 
 def over_taps(
     windows: Sequence[Window], dilations: Sequence[int], body: Sequence[str],
-    size: Size = literally,
-) -> list[str]:  # fmt: skip
-    """Lines that run ``body`` for each element that the window of output (o0, o1, ...) covers.
+    size: Size = literally, unrolled: bool = False,
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """Declarations, and loops that run ``body`` for each element that the window of output
+    (o0, o1, ...) covers.
 
     There it is the tap (k0, k1, ...) of the window, at (i0, i1, ...) of the input's spatial axes.
+    Where windows reach beyond an axis without dilation, taps from first_tap0 (or 1, ...) on that
+    come before end_tap0 are declared to lie inside.
+
+    Args:
+        unrolled: rows of whole windows are written out by the compiler. Loops over them take three
+            times as long with PoCL.
     """
+    bounds: list[str] = []
     lines = list(body)
     for axis in reversed(range(len(windows))):
         window, dilation = windows[axis], dilations[axis]
-        k, i = f"k{axis}", f"i{axis}"
-        last = (window.output - 1) * window.stride - window.begin + window.extent
-        inside = window.begin <= 0 and last <= window.size
+        k, i, count = f"k{axis}", f"i{axis}", taps(window, dilation)
         begin = size(f"begin{axis}", window.begin)
-        end = "" if inside else size(f"size{axis}", window.size)
-        lines = [
-            f"for (int {k} = 0; {k} < {taps(window, dilation)}; {k}++) {{",
+        start, end, checks = "0", str(count), []
+        if not inside(window):
+            edge = size(f"size{axis}", window.size)
+            if dilation == 1:
+                start, end, first = f"first_tap{axis}", f"end_tap{axis}", f"window{axis}"
+                bounds += [
+                    f"const int {first} = o{axis} * {window.stride} - {begin};",
+                    f"const int {start} = {first} < 0 ? -{first} : 0;",
+                    f"const int {end} = {first} + {count} > {edge} ? {edge} - {first} : {count};",
+                ]
+            else:
+                checks = [f"  if ({i} < 0 || {i} >= {edge}) continue;"]
+        inner = [
             f"  const int {i} = o{axis} * {window.stride} - {begin} + {k} * {dilation};",
-            *([] if inside else [f"  if ({i} < 0 || {i} >= {end}) continue;"]),
+            *checks,
             *(f"  {line}" for line in lines),
             "}",
         ]
-    return lines
+        lines = [f"for (int {k} = {start}; {k} < {end}; {k}++) {{", *inner]
+        if unrolled and axis == len(windows) - 1 and not checks:
+            whole = ["#pragma unroll", f"for (int {k} = 0; {k} < {count}; {k}++) {{", *inner]
+            some = ["} else {", *lines, "}"]
+            lines = (
+                whole if start == "0" else [f"if ({end} - {start} == {count}) {{", *whole, *some]
+            )
+    return bounds, lines
+
+
+def inside(window: Window) -> bool:
+    """Whether no window reaches beyond the input."""
+    last = (window.output - 1) * window.stride - window.begin + window.extent
+    return window.begin <= 0 and last <= window.size
 
 
 def grid(spatial: Sequence[int], outer: int) -> tuple[int, int, int]:
@@ -54,11 +83,20 @@ def grid(spatial: Sequence[int], outer: int) -> tuple[int, int, int]:
     return spatial[-1], rows, outer
 
 
-def output_coordinates(spatial: Sequence[int], outer: Sequence[int]) -> tuple[list[str], list[str]]:
+def output_coordinates(
+    spatial: Sequence[int], outer: Sequence[int], last: str = "get_global_id(0)",
+    line: str = "get_global_id(1)", item: str = "get_global_id(2)",
+) -> tuple[list[str], list[str]]:  # fmt: skip
     """Lines that declare o0, o1, ..., where a work item of `grid` is in the spatial axes, and
-    its coordinates in the ``outer`` axes."""
+    its coordinates in the ``outer`` axes.
+
+    Args:
+        last: position along the last axis.
+        line: position along all other spatial axes.
+        item: position along the outer axes.
+    """
     rows = split("line", spatial[:-1])
-    lines = ["const int line = get_global_id(1), outer = get_global_id(2);"]
+    lines = [f"const int line = {line}, outer = {item};"]
     lines += [f"const int o{axis} = {text};" for axis, text in enumerate(rows)]
-    lines.append(f"const int o{len(spatial) - 1} = get_global_id(0);")
+    lines.append(f"const int o{len(spatial) - 1} = {last};")
     return lines, split("outer", outer)
