@@ -74,11 +74,17 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     if indices:
         lines.append(f"PUT_indices({at('indices', where)}, best);")
     lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
-    columns, rows, items = grid(y.shape[2:], math.prod(outer))
-    if not in_rows:
-        source.lines("\n".join(f"  {line}" for line in lines))
-        return [source.finish((columns, rows, items))]
-    units = context.arch.compute_units
+    sizes = grid(y.shape[2:], math.prod(outer))
+    if in_rows:
+        return [_of_rows(source, lines, sizes)]
+    source.lines("\n".join(f"  {line}" for line in lines))
+    return [source.finish(sizes)]
+
+
+def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) -> KernelLaunch:
+    """Lines that compute a vector at (column, row) of item_1, for all of them."""
+    columns, rows, items = sizes
+    units = source.arch.compute_units
     bands = 1 if units == 1 else min(rows, ceil_div(4 * units, items))
     source.sizes(columns=columns, rows=rows, rows_each=ceil_div(rows, bands))
     source.lines("\n".join([
@@ -87,7 +93,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         "    for (int column = 0; column < columns; column++) {",
         *(f"      {line}" for line in lines), "    }", "  }",
     ]))  # fmt: skip
-    return [source.finish((bands, items), (1, 1, 1))]
+    return source.finish((bands, items), (1, 1, 1))
 
 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
