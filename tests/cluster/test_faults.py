@@ -1,6 +1,8 @@
 """A session goes on while machines die, fall silent, hang, join and slow down: answers are right,
 once each, and in order."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -256,6 +258,22 @@ def test_a_frame_that_takes_too_long_fails_alone(model: Model, frames: Frames) -
         with pytest.raises(ExecutionError, match="frame 0 was not answered within"):
             late.result(10)
         assert session.run(None, frames[1])[0].shape == (1, 8, 24, 18)
+
+
+def test_a_session_ends_though_something_in_it_is_not_cancelled_at_once(
+    model: Model, frames: Frames
+) -> None:
+    async def stubborn() -> None:
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    session = local_session(model, LocalTeam(paces(2)))
+    work = session._conductor.call(stubborn())
+    ending = threading.Thread(target=session.close, daemon=True)
+    ending.start()
+    ending.join(20)
+    assert not ending.is_alive() and work.done()
 
 
 def test_no_credit_is_said(model: Model, frames: Frames) -> None:

@@ -155,10 +155,11 @@ class Conductor:
             self._start(work)
 
     async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}  # those that they have begun, too
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # also what they have begun
+            for task in others:  # again: a task that was looking after a lost machine goes on
+                task.cancel()
+            ended, _ = await asyncio.wait(others, timeout=self._limits.look_s)
+            await asyncio.gather(*ended, return_exceptions=True)
         dismissed = [self._team.dismiss(name) for name in self.members]
         await asyncio.gather(*dismissed, return_exceptions=True)
 
@@ -172,7 +173,7 @@ class Conductor:
             handles, self._planning.graph, self._models, self._stated, self.members
         )
         try:
-            found = await asyncio.wait_for(measured, self._limits.deploy_s)
+            found = await within(measured, self._limits.deploy_s)
         except BaseException:
             for name in handles:
                 self._start(self._team_dismisses(name))
@@ -203,7 +204,7 @@ class Conductor:
                           self._planning.graph, self._limits.message_s)  # fmt: skip
             self._deploying = self._loop.create_task(work)
             try:
-                deployment = await asyncio.wait_for(self._deploying, self._limits.deploy_s)
+                deployment = await within(self._deploying, self._limits.deploy_s)
             except KeyError as error:
                 raise MachineLostError(f"{error.args[0]} was left out") from None
             except asyncio.CancelledError:

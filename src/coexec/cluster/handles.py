@@ -139,11 +139,9 @@ async def within(what: Awaitable[T], limit_s: float) -> T:
     Raises:
         TimeoutError: it takes longer than ``limit_s``; it is not waited for any more.
     """
-
-    async def awaited() -> T:
+    # `asyncio.wait_for` forgets that it was cancelled when the result comes at that moment (3.11).
+    async with asyncio.timeout(limit_s):
         return await what
-
-    return await asyncio.wait_for(awaited(), limit_s)
 
 
 def nothing(size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
