@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from needs_opencl import RUNTIME, opencl_name
 from quick_choice import quick_choice
 
 from coexec.cache import Cache
+from coexec.engines.opencl.pocl import Pocl
 
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 """PoCL has one thread, whichever test is the first to use OpenCL."""
@@ -35,6 +37,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 def known_links() -> Iterator[None]:
     """`profiling/test_links.py` tests the measurements that are made once here."""
     with links_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def any_number_of_binaries() -> Iterator[None]:
+    """Tests compile more kernels than any user's process, and launch each a few times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pocl, "most_binaries", math.inf)
         yield
 
 

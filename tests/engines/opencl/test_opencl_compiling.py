@@ -20,6 +20,7 @@ from small_models import from_nodes, tensor_info
 from coexec import zoo
 from coexec.engines.opencl import compiling
 from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import Build, build
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.opencl.kernels.base import Source
@@ -167,6 +168,8 @@ def test_shares() -> None:
     assert len(found) == 2 and len(found[0]) > len(found[1]) > 5
     assert sorted(found[0] + found[1]) == sorted(many)
     assert compiling.shares([], 3) == [[]]
+    own, *others = compiling.shares(many, 2, takes_part=False)
+    assert not own and len(others) == 2 and sorted(others[0] + others[1]) == sorted(many)
 
 
 def many_kernels() -> onnx.ModelProto:
@@ -219,6 +222,27 @@ def test_helpers_deliver_what_this_process_does_not_compile(
     assert math.isclose(given[0], kernels / 2, abs_tol=1)
     assert len(own) == kernels - given[0]
     assert device.binaries.compiled == kernels
+
+
+@pytest.mark.parametrize("helped", [True, False])
+def test_a_process_that_asked_for_many_binaries_asks_for_no_more(
+    helped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PoCL keeps the kernels loaded whose binaries were asked for, and has 128 places."""
+    device = opened(tmp_path)
+    monkeypatch.setattr(device.binaries, "_most", Binaries._asked)
+    if not helped:
+        monkeypatch.setattr(compiling, "_helpers", lambda binaries, arch: 0)
+    own: list[str] = []
+    built_here = device.binaries._built
+    monkeypatch.setattr(device.binaries, "_built", lambda s, o: own.append(s) or built_here(s, o))
+    built = build(module_of(load(many_kernels())), device.arch)
+    program(device, built)
+    kernels = {launch.source for launch in built.launches}
+    assert set(own) == (set() if helped else kernels)
+    assert {s for s in kernels if device.binaries.has(s, OPTIONS)} == kernels - set(own)
+    assert device.binaries.compiled == len(kernels)
+    assert Binaries._asked == device.binaries._most
 
 
 @pytest.mark.parametrize("fault", ["none starts", "all end at once", "no folder"])

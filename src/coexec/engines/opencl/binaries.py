@@ -7,11 +7,12 @@ because PoCL generates code only then.
 """
 
 import hashlib
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from coexec.cache import Cache, Entry
 from coexec.engines.opencl.platforms import DeviceHandle
@@ -23,19 +24,34 @@ OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
 
 
 class Binaries:
-    """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept."""
+    """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept.
 
-    def __init__(self, found: DeviceHandle, context: Any, folder: Path | None) -> None:
+    Args:
+        launched: this process also launches the kernels that it compiles.
+    """
+
+    _asked: ClassVar[int] = 0
+    """How many binaries this process has asked its drivers for."""
+
+    def __init__(self, found: DeviceHandle, context: Any, folder: Path | None,
+                 launched: bool = True) -> None:  # fmt: skip
         self.found = found
         self.folder = folder
         self._context = context
         self._cache = None if folder is None else Cache(folder)
+        runtime = found.runtime if launched else None
+        self._most = math.inf if runtime is None else runtime.most_binaries
         self.compiled = 0
         """How many kernels were compiled and not read."""
 
     def has(self, source: str, options: str) -> bool:
         """Whether a source is compiled and kept, as far as can be told without reading it."""
         return self._cache is not None and self._cache.has("kernels", self._key(source, options))
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether the folder gets what this process compiles, and not only what helpers do."""
+        return self.folder is not None and Binaries._asked < self._most
 
     def program(self, source: str, options: str) -> Any:
         """The built program of a source.
@@ -75,8 +91,9 @@ class Binaries:
             return None  # the driver does not know it any more
 
     def _write(self, key: str, program: Any) -> None:
-        if self._cache is None:
+        if self._cache is None or not self.keeps_own:
             return
+        Binaries._asked += 1
         program.all_kernels()
         binary = program.get_info(_binaries_info())[0]
         if binary:

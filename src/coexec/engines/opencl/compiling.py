@@ -6,18 +6,22 @@ folder of binaries, from where this process reads them. What a helper does not d
 does not start, crashes or finds an error, this process compiles itself. So errors are raised here
 only, where the operator's name is known.
 
+A process that has asked PoCL for many binaries launches its kernels slowly (`pocl`). Then helpers
+compile all of them.
+
     python -P -m coexec.engines.opencl.compiling NAME DRIVER FOLDER OPTIONS < SOURCES
 """
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from coexec.engines import child, detect
 from coexec.engines.opencl.architecture import Architecture
@@ -26,6 +30,8 @@ from coexec.engines.opencl.platforms import devices
 
 __all__ = ["programs", "shares"]
 
+_Helper: TypeAlias = "subprocess.Popen[bytes]"
+
 _MOST_HELPERS = 3
 """Each takes a core, and 200 MB of memory."""
 _START = 60_000
@@ -33,7 +39,7 @@ _START = 60_000
 _LEAST = 10_000
 """Characters that compile in the time that the shortest kernel takes."""
 _LIMIT_S = 60
-"""For the last kernel of a helper, while this process waits for it."""
+"""For a kernel of a helper, while this process waits for it."""
 
 
 def programs(
@@ -47,13 +53,17 @@ def programs(
     """
     wanted = list(dict.fromkeys(sources))
     missing = [source for source in wanted if not binaries.has(source, options)]
-    own, *others = shares(missing, _helpers(binaries, arch))
+    helpers = _helpers(binaries, arch)
+    takes_part = binaries.keeps_own or not helpers
+    own, *others = shares(missing, helpers, takes_part)
     found: dict[str, Any] = {}
-    with _helped(binaries, others, options):
+    with _helped(binaries, others, options) as processes:
         for source in own:
             found[source] = build(source)
-        for share in others:
-            found |= _taken_over(binaries, share, options, build)
+        if takes_part:
+            for share in others:
+                found |= _taken_over(binaries, share, options, build)
+        _wait(processes, lambda: sum(binaries.has(source, options) for source in missing))
     delivered = 0
     for source in wanted:
         if source not in found:
@@ -64,10 +74,13 @@ def programs(
     return found
 
 
-def shares(sources: Sequence[str], helpers: int) -> list[list[str]]:
-    """What this process compiles, and each helper that is worth its start. Long sources first."""
+def shares(sources: Sequence[str], helpers: int, takes_part: bool = True) -> list[list[str]]:
+    """What this process compiles, if it takes part, and each helper that is worth its start.
+
+    Long sources first.
+    """
     found: list[list[str]] = [[] for _ in range(helpers + 1)]
-    loads = [0] + [_START] * helpers
+    loads = [0 if takes_part else math.inf] + [_START] * helpers
     for source in sorted(sources, key=len, reverse=True):
         lightest = loads.index(min(loads))
         found[lightest].append(source)
@@ -79,7 +92,8 @@ def _helpers(binaries: Binaries, arch: Architecture) -> int:
     """How many helpers may run beside this process. A GPU's driver would take it for each."""
     if binaries.folder is None or not child.possible() or arch.family != "cpu":
         return 0
-    return min(_MOST_HELPERS, len(detect.usable_cores()) - 1)
+    cores = len(detect.usable_cores()) - binaries.keeps_own
+    return min(_MOST_HELPERS, cores)
 
 
 def _taken_over(
@@ -95,24 +109,31 @@ def _taken_over(
 
 
 @contextlib.contextmanager
-def _helped(binaries: Binaries, lists: Sequence[Sequence[str]], options: str) -> Iterator[None]:
-    """Helpers at work on a list of sources each. Waits for them at the end; after an error it ends
-    them."""
-    processes: list[subprocess.Popen[bytes]] = []
+def _helped(
+    binaries: Binaries, lists: Sequence[Sequence[str]], options: str
+) -> Iterator[list[_Helper]]:
+    """Helpers at work on a list of sources each. Those that are left are ended."""
+    processes: list[_Helper] = []
     try:
         with contextlib.suppress(OSError):  # no process can be started: nothing is delivered
             processes += [_started(binaries, sources, options) for sources in lists]
-        yield
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            for process in processes:
-                process.wait(_LIMIT_S)
+        yield processes
     finally:
         for process in processes:
             process.kill()
             process.wait()
 
 
-def _started(binaries: Binaries, sources: Sequence[str], options: str) -> "subprocess.Popen[bytes]":
+def _wait(processes: Sequence[_Helper], delivered: Callable[[], int]) -> None:
+    """Until all have ended, as long as anything is delivered."""
+    for process in processes:
+        before = -1
+        while process.poll() is None and before < (before := delivered()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LIMIT_S)
+
+
+def _started(binaries: Binaries, sources: Sequence[str], options: str) -> _Helper:
     """A helper that finds the same modules as this process."""
     found = binaries.found
     words = (found.name, found.driver, str(binaries.folder), options)
@@ -131,7 +152,7 @@ def _main(name: str, driver: str, folder: str, options: str) -> None:
     found = next(d for d in devices() if (d.name, d.driver) == (name, driver))
     import pyopencl
 
-    binaries = Binaries(found, found.context(), Path(folder))
+    binaries = Binaries(found, found.context(), Path(folder), launched=False)
     for source in json.load(sys.stdin):
         if not binaries.has(source, options):
             with contextlib.suppress(pyopencl.Error):  # raised again where it can be explained

@@ -10,6 +10,7 @@ threads are as fast after 80 ms of rest as in a loop.
 """
 
 import gc
+import math
 import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ class CpuRuntime:
     """If its device fails the trial."""
     binds = False
     """Whether its threads can be bound to chosen cores."""
+    most_binaries = math.inf
+    """Asked for more binaries of kernels than this, a process launches its kernels slowly."""
 
     def __init__(self, title: str) -> None:
         self.title = title
