@@ -13,7 +13,7 @@ _SECOND_BYTES, _THIRD_BYTES = 2**20, 2**23
 """What caches hold of a task's tensors, roughly: the second belongs to a core; the third one's
 other parts are taken by other cores and by weights."""
 _SUMS = frozenset({"Add", "Sum"})
-_BOUNDED = frozenset({"Clip", "LeakyRelu", "PRelu"})
+_BOUNDED = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu"})
 """Activations that compare and multiply; the others call functions."""
 _HEADS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "LpPool", "MaxPool")
 

@@ -32,6 +32,9 @@ seconds or for minutes: so all is measured again, and the least time counts. Few
 the same disturbance."""
 _AGREED = 1.03
 """So far apart two rounds of a network may be that are both taken for undisturbed."""
+_STEADY = 1.1
+"""So far apart all rounds of a network are where nothing disturbs them. On a shared host processors
+stay slow for minutes, so two slow rounds may agree; then there are all rounds."""
 _LAYERS = 48
 """Of a network: its weights and tensors fill the caches a few times."""
 _EFFORT = Effort(warm_up=1, least=5, most=7, stable=0.02, budget_s=5.0)
@@ -68,8 +71,9 @@ def collect(
 ) -> list[TrainingSample]:
     """At least ``count`` different tasks, measured on a device with its first engine.
 
-    All networks are measured in rounds, and the least time of a task counts. A network leaves when
-    the best two rounds agree about it. What is in the store is not measured again.
+    All networks are measured in rounds, and the least time of a task counts. On a steady machine a
+    network leaves when the best two rounds agree about it. What is in the store is not measured
+    again.
     """
     tell = progress or (lambda what, done, total: None)
     networks: list[_SampledNetwork] = []
@@ -83,7 +87,8 @@ def collect(
         owned |= network.signatures
         tell(f"{device.first.place}: samples, round 1", min(len(named), count), count)
     for turn in range(1, MOST_ROUNDS):
-        left = [network for network in networks if not network.is_settled]
+        steady = statistics.median(network.spread for network in networks) <= _STEADY
+        left = [network for network in networks if not (steady and network.is_settled)]
         for done, network in enumerate(left, start=1):
             network.take_part(device, store, turn)
             tell(f"{device.first.place}: samples, round {turn + 1}", done, len(left))
@@ -129,6 +134,11 @@ class _SampledNetwork:
         """Whether the two least times of most tasks agree, after rounds enough."""
         two = [sorted(own)[:2] for own in self.seconds.values() if len(own) >= LEAST_ROUNDS]
         return bool(two) and statistics.median(b / a for a, b in two) <= _AGREED
+
+    @property
+    def spread(self) -> float:
+        """How far apart the rounds are: the longest time of a task over the least, the median."""
+        return statistics.median([max(own) / min(own) for own in self.seconds.values()] or [1.0])
 
     def samples(self) -> Iterator[TrainingSample]:
         """Its tasks, each with its least time."""

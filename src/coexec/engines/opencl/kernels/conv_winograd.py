@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.costs.workloads import beyond
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
@@ -130,21 +131,40 @@ def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> d
     g = _geometry(arch, shape, m, x, y)
     positions = g.size**2
     depth = g.in_vectors * arch.block
-    products = positions * shape.batch * g.groups
-    cycles = 0.0
+    times = positions * shape.batch * g.groups
+    cycles = ends = 0.0
     for band in range(g.bands):
         count = min(g.band, g.tiles - band * g.band)
         for rows, parts in products_of(count):
-            cycles += products * parts * depth * max(rows * g.blocks / 2, 4.0)
+            cycles += times * parts * depth * max(rows * g.blocks / 2, 4.0)
+            ends += times * parts
+    inside = _inside(shape, g)
     tiles = shape.batch * g.tiles * positions
-    weights = 4.0 * positions * depth * g.groups * g.blocks * arch.block
     read, written = g.in_vectors, g.groups * g.blocks
     crowded = sum(n * _crowded(g.lines * n * arch.block * 4, positions) for n in (read, written))
+    band_bytes = 4.0 * positions * g.band * (read + written) * arch.block
+    weights = 4.0 * positions * depth * written * arch.block
+    bands = shape.batch * g.bands
     return {
-        "cycles": cycles, "read": float(tiles * read), "written": float(tiles * written),
-        "crowded": tiles * crowded, "again": weights * (shape.batch * g.bands - 1),
-        "transformed": weights,
+        "cycles": cycles, "ends": ends,
+        "inside": float(shape.batch * inside * positions * read),
+        "checked": float(shape.batch * (g.tiles - inside) * positions * read),
+        "collected": float(tiles * y.slices),
+        "crowded": tiles * crowded, "transformed": weights, "again": weights * (bands - 1),
+        "streamed": bands * weights * beyond(weights, _NEAR_BYTES),
+        "spilled": bands * band_bytes * beyond(band_bytes, _NEAR_BYTES),
     }  # fmt: skip
+
+
+def _inside(shape: ConvShape, g: _Geometry) -> int:
+    """Tiles that read no padding."""
+
+    def along(tiles: int, before: int, size: int) -> int:
+        first = ceil_div(before, g.m)
+        last = (size + before - g.size) // g.m
+        return max(0, min(last, tiles - 1) - first + 1)
+
+    return along(g.tiles_h, shape.top, shape.in_h) * along(g.tiles_w, shape.left, shape.in_w)
 
 
 def _crowded(apart_bytes: int, positions: int) -> float:
