@@ -7,7 +7,7 @@ from coexec.costs.base import Workload
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["beside", "beyond", "plain_workload"]
+__all__ = ["beside", "beyond", "plain_workload", "together"]
 
 _SECOND_BYTES, _THIRD_BYTES = 2**20, 2**23
 """What caches hold of a task's tensors, roughly: the second belongs to a core; the third one's
@@ -22,10 +22,24 @@ def plain_workload(operators: Sequence[Operator], tensors: Mapping[str, Tensor])
     """Multiply-accumulates, elements of windows and bytes; one kind for each type of operator."""
     heads = [op.op_type for op in operators if op.op_type in _HEADS]
     kind = heads[0] if heads else operators[0].op_type
-    return Workload(kind, beside(operators, tensors) | {
+    return Workload(kind, together(beside(operators, tensors), {
         "macs": float(sum(operator_macs(op, tensors) for op in operators)),
         "windows": float(sum(_windows(op, tensors) for op in operators)),
-    })  # fmt: skip
+    }))  # fmt: skip
+
+
+def together(*parts: Mapping[str, float]) -> dict[str, float]:
+    """The terms of all parts.
+
+    Raises:
+        ValueError: two parts have a term of one name, of which one would not be counted.
+    """
+    found: dict[str, float] = {}
+    for part in parts:
+        if twice := found.keys() & part.keys():
+            raise ValueError(f"terms of a workload are named twice: {', '.join(sorted(twice))}")
+        found |= part
+    return found
 
 
 def _windows(op: Operator, tensors: Mapping[str, Tensor]) -> int:
@@ -34,8 +48,16 @@ def _windows(op: Operator, tensors: Mapping[str, Tensor]) -> int:
     return math.prod(tensors[op.outputs[0]].shape) * math.prod(kernel) if kernel else 0
 
 
-def beside(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Terms of what every kernel has: a launch, bytes, and operators that are fused behind it."""
+def beside(
+    operators: Sequence[Operator],
+    tensors: Mapping[str, Tensor],
+    weights_bytes: float | None = None,
+) -> dict[str, float]:
+    """Terms of what every kernel has: a launch, bytes, and operators that are fused behind it.
+
+    Args:
+        weights_bytes: of constants, as the kernel reads them; by default all of them.
+    """
     head = next((i for i, op in enumerate(operators) if op.op_type in _HEADS), 0)
     first, behind = operators[head], operators[head + 1 :]
     constant = [tensors[n].size_bytes for n in first.inputs if n and tensors[n].constant]
@@ -46,7 +68,7 @@ def beside(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> dict
     bounded = sum(kind in _BOUNDED for kind in kinds)
     return {
         "launch": 1.0,
-        "weights": float(sum(constant)),
+        "weights": float(sum(constant)) if weights_bytes is None else weights_bytes,
         **_moved(sum(read), output),
         "added": float(added * output),
         "bounded": float(bounded * output),

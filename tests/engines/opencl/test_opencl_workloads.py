@@ -10,6 +10,7 @@ from onnx_models import model_of
 from operator_cases import Case
 
 from coexec.costs.base import Workload
+from coexec.costs.workloads import together
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.kernels.base import KernelLaunch
@@ -68,6 +69,21 @@ def test_a_large_image_is_read_once_by_filters_of_one_tap() -> None:
     assert small["again"] > 4 * 160 * 20 * 23  # each group reads it
     assert large["again"] == 4 * 160 * 80 * 83
     assert small["streamed"] == 4 * 160 * 192 and large["streamed"] > 10 * small["streamed"]
+
+
+def test_winograd_tells_tiles_that_read_padding_from_the_others() -> None:
+    """Five by six tiles of 4 x 4 pixels; a tile reads a pixel around itself."""
+    found, _ = told(64, 64, 20, 3)
+    assert found.kind == "winograd 4"
+    vectors = 36 * 64 // 16
+    assert found.terms["inside"] == 3 * 4 * vectors
+    assert found.terms["inside"] + found.terms["checked"] == 5 * 6 * vectors
+
+
+def test_no_term_may_have_the_name_of_another() -> None:
+    assert together({"a": 1.0}, {"b": 2.0}) == {"a": 1.0, "b": 2.0}
+    with pytest.raises(ValueError, match="named twice: a, b"):
+        together({"a": 1.0, "b": 1.0}, {"b": 2.0, "a": 0.0})
 
 
 def test_gpus_run_whole_groups_on_their_units() -> None:

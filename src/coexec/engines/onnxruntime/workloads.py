@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coexec.costs.base import Workload
-from coexec.costs.workloads import beside, beyond, plain_workload
+from coexec.costs.workloads import beside, beyond, plain_workload, together
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import Window, windows
 
@@ -72,20 +72,21 @@ def workload(
             change the layout as possible.
         block: channels of a block.
     """
-    first, *others = operators
-    if first.op_type == "Pad" and others:
-        first, *others = others
+    first, *behind = operators
+    if first.op_type == "Pad" and behind:
+        first, *behind = behind
     names = compiled.split()
     blocked = block > 1 and ("nchwc.Conv" in names or not names)
     if first.op_type == "Conv" and blocked:
         conv = _conv(first, tensors, block)
         if conv is not None:
             kind, terms = _convolution(conv, first)
-            terms = beside(operators, tensors) | terms
-            return Workload(kind, terms | _reordered(operators, tensors, names))
+            reordered = _reordered(operators, tensors, names)
+            shared = beside(operators, tensors, weights_bytes=_weights(conv))
+            return Workload(kind, together(shared, terms, reordered))
     found = plain_workload(operators, tensors)
     kind = f"{found.kind}, blocked" if f"nchwc.{found.kind}" in names else found.kind
-    return Workload(kind, {**found.terms, **_reordered(operators, tensors, names)})
+    return Workload(kind, together(found.terms, _reordered(operators, tensors, names)))
 
 
 def _conv(op: Operator, tensors: Tensors, block: int) -> _Blocked | None:
@@ -185,7 +186,7 @@ def _direct(conv: _Blocked) -> dict[str, float]:
     summed = passes * conv.blocks * image
     taps = float(steps // conv.block * row.steps * len(conv.sets))
     return {"products": products, "waits": waits, "tiles": tiles, "taps": taps, "summed": summed,
-            "summed far": far, "streamed": streamed, "weights": _weights(conv)}  # fmt: skip
+            "summed far": far, "streamed": streamed}  # fmt: skip
 
 
 def _pointwise(conv: _Blocked) -> dict[str, float]:
@@ -209,7 +210,7 @@ def _pointwise(conv: _Blocked) -> dict[str, float]:
         far += conv.batch * moved * beyond(pixels * 4 * conv.inputs, _FAR_BYTES)
     summed = conv.batch * passes * conv.blocks * pixels * conv.block * 4
     return {"products": products, "waits": waits, "tiles": tiles, "summed": float(summed),
-            "summed far": far, "streamed": streamed, "weights": _weights(conv)}  # fmt: skip
+            "summed far": far, "streamed": streamed}  # fmt: skip
 
 
 def _few(conv: _Blocked) -> dict[str, float]:

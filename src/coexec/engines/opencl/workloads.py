@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coexec.costs.base import Workload
-from coexec.costs.workloads import beside, plain_workload
+from coexec.costs.workloads import beside, plain_workload, together
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels import conv, conv_cpu, conv_depthwise, conv_winograd, gemm_cpu
 from coexec.engines.opencl.kernels.base import Context, Value, ceil_div
@@ -41,7 +41,7 @@ def workload(operators: Sequence[Operator], tensors: Tensors, arch: Architecture
     if found is None:
         return _plain(operators, tensors, context)
     kind, terms = found
-    return Workload(kind, terms | beside(operators, tensors))
+    return Workload(kind, together(terms, beside(operators, tensors)))
 
 
 def _plain(operators: Sequence[Operator], tensors: Tensors, context: Context) -> Workload:
