@@ -11,7 +11,7 @@ from graphs import halves, halves_by_rows, hand_made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from needs_opencl import opencl_name, opencl_options
-from network_cases import networks
+from network_cases import BLOCKS, FEW, networks
 from onnx import helper
 from onnx_models import direct, random_feeds, run, tensor
 from small_models import branches
@@ -58,7 +58,10 @@ def split_plans(draw: Draw, graph: Graph, names: Sequence[str], engines: Mapping
             order[draw(st.sampled_from(names))] += [graph.whole_piece(task) for task in chain]
             continue
         size = graph.output_of(chain[-1]).shape[axis]
-        parts = halves(graph, chain[-1], axis, draw(st.integers(1, size - 1)))
+        cuts = st.integers(1, size - 1)
+        if axis == 1 and size > 4:  # where blocks of channels end, as planners cut, or anywhere
+            cuts |= st.sampled_from(range(4, size, 4))
+        parts = halves(graph, chain[-1], axis, draw(cuts))
         sides = [strip(graph, chain, part) for part in parts]
         if set(sides[0]) & set(sides[1]):  # nothing is computed twice by two devices
             order[names[0]] += [graph.whole_piece(task) for task in chain]
@@ -112,11 +115,14 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
                         assert worst_difference(found[name], array) <= tolerance
 
 
-def drawn(devices: Sequence[OpenDevice], tolerance: float, examples: int) -> None:
+def drawn(
+    devices: Sequence[OpenDevice], tolerance: float, examples: int,
+    filters: st.SearchStrategy[int] = FEW,
+) -> None:  # fmt: skip
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def equal(data: st.DataObject) -> None:
-        model = data.draw(networks())
+        model = data.draw(networks(filters))
         names = [d.spec.name for d in devices]
         engines = {d.spec.name: d.first.info.name for d in devices}
         check(model, devices, data.draw(split_plans(model.graph, names, engines)), tolerance)
@@ -128,8 +134,9 @@ needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core: there is 
 
 
 @needs_two_cores
-def test_two_clusters() -> None:
-    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 40)
+@pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])
+def test_two_clusters(filters: st.SearchStrategy[int]) -> None:
+    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 100, filters)
 
 
 def test_a_memory_of_its_own() -> None:
@@ -139,12 +146,15 @@ def test_a_memory_of_its_own() -> None:
 
 @needs_two_cores
 @pytest.mark.parametrize("memory", ["auto", "own"])
-def test_opencl_beside_onnx_runtime(memory: str, cache: Cache) -> None:
+@pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])
+def test_opencl_beside_onnx_runtime(
+    filters: st.SearchStrategy[int], memory: str, cache: Cache
+) -> None:
     names = [f"cpu:{CORES[0]}", opencl_name()]
     from opencl_programs import unoptimised  # needs pyopencl, which `opencl_name` looks for
 
     with unoptimised():
-        drawn(open_devices(names, opencl_options(memory=memory), cache.root), 1e-4, 10)
+        drawn(open_devices(names, opencl_options(memory=memory), cache.root), 1e-4, 10, filters)
 
 
 @needs_two_cores
@@ -182,6 +192,53 @@ def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
         found = executor.run(feeds, recorder)
     assert not [s for s in recorder.trace().spans if s.kind == "transfer" and s.source and s.target]
     assert worst_difference(found["t6"], run(model.source, feeds)[0]) < 1e-4
+
+
+def joined_with_gaps(block: int) -> Model:
+    """Where the channels of a Concat fill whole blocks, but those of its parts do not: ONNX
+    Runtime's lowered model has gaps between them."""
+    half = block * 3 // 2
+    nodes = [helper.make_node("Conv", ["x", f"w{i}"], [f"part{i}"], f"c{i}") for i in range(2)]
+    nodes += [
+        helper.make_node("Concat", ["part0", "part1"], ["joined"], "joined", axis=1),
+        helper.make_node("MaxPool", ["joined"], ["most"], "most", kernel_shape=[1, 1]),
+        helper.make_node("Conv", ["most", "w2"], ["y"], "last"),
+    ]
+    random = np.random.default_rng(0)
+    shapes = {"w0": (half, 3, 1, 1), "w1": (half, 3, 1, 1), "w2": (block, 2 * half, 1, 1)}
+    weights = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    return direct(nodes, [tensor("x", (1, 3, 6, 6))], ["y"], weights)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("first", [0, 1])
+def test_gaps_between_channels_do_not_cross_to_another_engine(first: int, cache: Cache) -> None:
+    devices = open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options(), cache.root)
+    model = joined_with_gaps(max(devices[0].first.dialect.block, 8))
+    graph = model.graph
+    order: dict[int, list[Piece]] = {0: [], 1: []}
+    for task in graph.tasks:
+        order[first if task.name != "last" else 1 - first].append(graph.whole_piece(task))
+    places = {devices[i].first.place: tuple(pieces) for i, pieces in order.items()}
+    plan = Plan.of_places(graph.fingerprint, places, Provenance("by hand"))
+    check(model, devices, plan, 1e-4)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_channels_behind_gaps_are_cut_in_the_models_layout(blocks: int) -> None:
+    devices = open_devices([f"cpu:{core}" for core in CORES])
+    block = max(devices[0].first.dialect.block, 8)
+    model = joined_with_gaps(block)
+    graph, names = model.graph, [d.spec.name for d in devices]
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        if task.name != "most":
+            order[names[0]].append(graph.whole_piece(task))
+            continue
+        for name, half in zip(names, halves(graph, task, 1, blocks * block), strict=True):
+            order[name].append(Piece(task.name, half))
+    check(model, devices, hand_made(graph, order, "onnxruntime"), 1e-5)
 
 
 def names_of(module: Module) -> set[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import onnx
 import onnx_ir as ir
 
+from coexec.frontend.dialect import ends_with_blocks
 from coexec.frontend.lowered import LAYOUT, Lowered, reads
 from coexec.frontend.operators import scalars_of, small_constant
 from coexec.ir.graph import Operator, Scalars, Tensor
@@ -41,10 +42,13 @@ def node_region(low: Lowered, node: onnx.NodeProto, wanted: Region) -> OperatorR
     """What ``node`` does for the region ``wanted`` of its only output.
 
     Raises:
-        Uncut: no rule says it.
+        Uncut: no rule says it, or it would end inside of a block.
     """
     kind, dialect = (node.domain, node.op_type), low.dialect
     whole = Region.whole(low.tensors[node.output[0]].shape)
+    layout = low.layout(node.output[0])
+    if layout > 0 and not ends_with_blocks(wanted, whole.stop, layout):
+        raise Uncut(f"{node.output[0]}{wanted} does not end where blocks end")
     if kind in (dialect.enter, dialect.leave):
         return _relaid(low, node, wanted, whole, left=kind == dialect.leave)
     if node.name.startswith(LAYOUT):

@@ -17,6 +17,7 @@ __all__ = [
     "Layout",
     "as_it_lies",
     "declared_shape",
+    "ends_with_blocks",
     "where_it_lies",
 ]
 
@@ -112,6 +113,12 @@ def declared_shape(shape: Sequence[int], layout: Layout, filled: int) -> tuple[i
     if layout == LAST:
         return _turned(tuple(shape))
     return tuple(shape) if layout <= PLAIN else (shape[0], filled, *shape[2:])
+
+
+def ends_with_blocks(region: Region, shape: Sequence[int], block: int) -> bool:
+    """Whether a region of a tensor of ``shape`` begins and ends with whole blocks of channels."""
+    start, stop = region.start[1], region.stop[1]
+    return start % block == 0 and (stop % block == 0 or stop == shape[1])
 
 
 def _turned(sizes: tuple[int, ...]) -> tuple[int, ...]:

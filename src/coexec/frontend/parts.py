@@ -10,13 +10,20 @@ from dataclasses import replace
 from coexec.errors import PlanError
 from coexec.frontend.body import Body
 from coexec.frontend.cutting import Uncut
-from coexec.frontend.dialect import LAST, PLAIN, WIDE, Layout, declared_shape
+from coexec.frontend.dialect import (
+    LAST,
+    PLAIN,
+    WIDE,
+    Layout,
+    declared_shape,
+    ends_with_blocks,
+)
 from coexec.frontend.lowered import Lowered
 from coexec.ir.graph import Graph, Tensor, tensor_part
 from coexec.ir.region import Region
 from coexec.ir.stitch import Taken, assemble
 
-__all__ = ["Parts", "ends_with_blocks", "part_name"]
+__all__ = ["Parts", "part_name"]
 
 _There = Mapping[str, Mapping[tuple[Region, Layout], str]]
 
@@ -81,7 +88,7 @@ class Parts:
         there = self._there.get(tensor, {})
         if (region, layout) in there:
             return there[region, layout]
-        if layout > 0 and not ends_with_blocks(region, self._graph.tensors[tensor].shape, layout):
+        if layout > 0 and not self._in_blocks(tensor, region, layout):
             raise Uncut(f"{tensor}{region} does not end where blocks end")
         if self._graph.tensors[tensor].opaque:
             raise PlanError(f"the segment needs {tensor}, and does not have it; add it to its "
@@ -94,6 +101,13 @@ class Parts:
         made = self._converted(made, tensor, region, have, layout)
         self.keep(tensor, region, layout, made)
         return made
+
+    def _in_blocks(self, tensor: str, region: Region, layout: Layout) -> bool:
+        """Whether blocks of a layout hold a region and nothing else of the tensor."""
+        whole = self._graph.tensors[tensor].whole
+        if tensor in self._low.places and _differing(whole, region) & {1}:
+            return False  # where gaps are, channels lie behind their place in the tensor
+        return ends_with_blocks(region, whole.stop, layout)
 
     def _nearest(self, layouts: Sequence[Layout], tensor: str, wanted: Layout) -> Layout | None:
         """The first of them, but one of the same type as ``wanted`` if there is one."""
@@ -187,12 +201,6 @@ class Parts:
         domain, op_type = self._low.dialect.leave
         wanted = (shape[0], channels, *shape[2:])
         return self._body.add(op_type, value, wanted, domain, channels=channels)
-
-
-def ends_with_blocks(region: Region, shape: Sequence[int], block: int) -> bool:
-    """Whether a region of a tensor of ``shape`` begins and ends with whole blocks of channels."""
-    start, stop = region.start[1], region.stop[1]
-    return start % block == 0 and (stop % block == 0 or stop == shape[1])
 
 
 def _differing(one: Region, other: Region) -> set[int]:

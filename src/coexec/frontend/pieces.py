@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from coexec.frontend.cutting import nodes_of
-from coexec.frontend.dialect import LAST, PLAIN, WIDE, Layout
+from coexec.frontend.dialect import LAST, PLAIN, WIDE, Layout, ends_with_blocks
 from coexec.frontend.lowered import Lowered, reads
 from coexec.frontend.module import Gather, GatheredBox, Module
-from coexec.frontend.parts import ends_with_blocks, part_name
+from coexec.frontend.parts import part_name
 from coexec.frontend.writing import Writer
 from coexec.ir.graph import Graph, Piece
 from coexec.ir.region import Region
@@ -193,10 +193,24 @@ class _Exchange:
         boxes = [region, *(s.box for s in supplies), *(s.made for s in supplies)]
         if layout == LAST:
             return LAST if all(box == tensor.whole for box in boxes) else PLAIN
-        channels = tensor.shape[1]
-        alike = channels % layout == 0 or all(self._lowered[place] is own for place in places)
         aligned = all(ends_with_blocks(box, tensor.shape, layout) for box in boxes)
-        return layout if alike and aligned else unblocked
+        return layout if aligned and self._fill_alike(name, boxes, own, places) else unblocked
+
+    def _fill_alike(
+        self, name: str, boxes: Iterable[Region], own: Lowered, places: Iterable[Place]
+    ) -> bool:
+        """Whether reader and makers have the same channels at the same places of blocks.
+
+        What fills a block may be anything but in one lowered model, and gaps between channels
+        are where that model has joined tensors: part of the channels lies elsewhere there.
+        """
+        tensor = self._schedule.graph.tensors[name]
+        lowered = [own, *(self._lowered[place] for place in places)]
+        if all(low.filled(name, tensor.shape[1]) == tensor.shape[1] for low in lowered):
+            return True
+        channels = (0, tensor.shape[1])
+        whole = all((box.start[1], box.stop[1]) == channels for box in boxes)
+        return all(low is own for low in lowered) and (whole or name not in own.places)
 
     def _unblocked(self, reader: Segment, name: str, supplies: Sequence[Supply]) -> Layout:
         """How the model has a tensor, but in float32 if reader and makers have it so."""

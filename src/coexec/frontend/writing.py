@@ -7,10 +7,10 @@ import onnx
 from coexec.errors import PlanError
 from coexec.frontend.body import Body
 from coexec.frontend.cutting import Uncut, node_region, nodes_of
-from coexec.frontend.dialect import LAST, PLAIN, Layout
+from coexec.frontend.dialect import LAST, Layout
 from coexec.frontend.lowered import Lowered
 from coexec.frontend.module import Module
-from coexec.frontend.parts import Parts, ends_with_blocks
+from coexec.frontend.parts import Parts
 from coexec.ir.graph import Graph, Piece, Task, Tensor, tensor_part
 from coexec.ir.region import Region
 from coexec.ir.rules import OperatorRegion
@@ -207,13 +207,9 @@ class Writer:
     def _inner(self, low: Lowered, value: str, tensor: str, region: Region) -> Region:
         """A region of ``tensor`` in the lowered ``value``, which may have more channels."""
         shape, whole = low.tensors[value].shape, self._graph.tensors[tensor].shape
-        layout = low.layout(value)
-        if layout == LAST:
+        if low.layout(value) == LAST:
             raise Uncut(f"{tensor} has its channels last")
         if shape == whole:
-            inside = layout <= PLAIN or ends_with_blocks(region, whole, layout)
-            if not inside:
-                raise Uncut(f"{tensor}{region} does not end where blocks end")
             return region
         if len(shape) != len(whole) or region.start[1] or region.stop[1] != whole[1]:
             raise Uncut(f"{tensor}{region} is cut in its channels, which are filled up")
