@@ -29,7 +29,7 @@ from coexec.errors import first_line
 
 __all__ = ["end", "forget", "unusable", "verdict"]
 
-_FORM = 1
+_FORM = 2
 """Raised when the trial changes: verdicts of an older one do not count."""
 _LIMIT_S = 60
 _FAILURE_LASTS_S = 24 * 3600.0

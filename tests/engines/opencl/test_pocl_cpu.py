@@ -14,7 +14,9 @@ from coexec.engines.opencl.pocl_cpu import known_cpu, tell_cpu
 pytestmark = pytest.mark.skipif(
     not os.access("/proc/self/mem", os.W_OK), reason="this system has no writable /proc/self/mem"
 )
-TEXTS = {text: ctypes.create_string_buffer(text.encode()) for text in ("generic", "generic64")}
+TEXTS = {text: ctypes.create_string_buffer(text.encode()) for text in (
+    "generic", "generic64", "znver3", "alderlake", "skylake", "icelake-server"
+)}  # fmt: skip
 
 
 class Structure:
@@ -59,8 +61,9 @@ def test_the_cpu_has_all_instructions_of_the_one_that_is_named(
 
 
 @pytest.mark.usefixtures("loaded")
-def test_an_unknown_cpu_is_named_once() -> None:
-    structure = Structure(ctypes.addressof(TEXTS["generic"]))
+@pytest.mark.parametrize("found", ["generic", "znver3", "alderlake"])
+def test_a_cpu_with_a_wrong_name_is_named_once(found: str) -> None:
+    structure = Structure(ctypes.addressof(TEXTS[found]))
     assert tell_cpu(structure.handle()) == "skylake-avx512"
     assert structure.name == b"skylake-avx512"
     told = bytes(structure.memory)
@@ -73,9 +76,22 @@ def test_an_unknown_cpu_is_named_once() -> None:
 
 
 @pytest.mark.usefixtures("loaded")
+@pytest.mark.parametrize(("found", "told"), [("generic", "haswell"), ("znver3", None)])
+def test_a_cpu_without_avx512_keeps_a_name_that_it_bears_rightly(
+    monkeypatch: pytest.MonkeyPatch, found: str, told: str | None
+) -> None:
+    monkeypatch.setattr(detect, "features", lambda: ("X86_V2", "X86_V3"))
+    structure = Structure(ctypes.addressof(TEXTS[found]))
+    assert tell_cpu(structure.handle()) == told
+    assert structure.name == (told or found).encode()
+
+
+@pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize(
-    "address", [0, 8, 2**63, 2**64 - 8, ctypes.addressof(TEXTS["generic64"])],
-    ids=["null", "unmapped", "beyond", "last", "another name"],
+    "address",
+    [0, 8, 2**63, 2**64 - 8,
+     *(ctypes.addressof(TEXTS[text]) for text in ("generic64", "skylake", "icelake-server"))],
+    ids=["null", "unmapped", "beyond", "last", "another name", "an older CPU", "one with AVX-512"],
 )  # fmt: skip
 def test_another_structure_is_left_alone(address: int) -> None:
     structure = Structure(address)

@@ -17,7 +17,9 @@ _SOURCE = """
 __kernel void trial(__global const float* x, __global float* y) {
   __local float sums[8];
   const int item = get_local_id(0);
-  const float4 v = vload4(get_global_id(0), x);
+  const float16 wide = floor(max(vload16(get_global_id(0), x), -2.0f));
+  const float8 eight = wide.lo + wide.hi;
+  const float4 v = eight.lo + eight.hi;
   sums[item] = v.x + v.y + v.z + v.w;
   barrier(CLK_LOCAL_MEM_FENCE);
   float sum = 0.0f;
@@ -25,7 +27,9 @@ __kernel void trial(__global const float* x, __global float* y) {
   y[get_global_id(0)] = mad(v.x, 2.0f, sum);
 }
 """
-"""Vectors, local memory and a barrier, which all the engine's kernels are made of."""
+"""What all the engine's kernels are made of: vectors, functions of vectors, local memory and a
+barrier. Functions come from the driver's library, which may have been built for another processor
+than the one that the driver compiles for, and their widest vectors show it."""
 
 
 def unusable(found: DeviceHandle) -> str | None:
@@ -62,7 +66,7 @@ def _compute(found: DeviceHandle) -> str:
 
     from coexec.engines.opencl.failures import cause
 
-    x = np.arange(64, dtype=np.float32)
+    x = np.arange(-32, 224, dtype=np.float32) / 4
     y = np.zeros(16, np.float32)
     try:
         context = found.context()
@@ -75,7 +79,8 @@ def _compute(found: DeviceHandle) -> str:
         cl.enqueue_copy(queue, y, made)
     except (cl.Error, MemoryError) as error:
         return f"failed ({cause(error)})"
-    expected = np.repeat(x.reshape(2, 32).sum(axis=1), 8) + 2 * x[::4]
+    vectors = np.floor(np.maximum(x, -2)).reshape(16, 4, 4).sum(axis=1)
+    expected = np.repeat(vectors.reshape(2, 32).sum(axis=1), 8) + 2 * vectors[:, 0]
     if not np.array_equal(y, expected):
         return f"gave wrong numbers ({y[0]:g}, {y[1]:g}, ... for {expected[0]:g}, {expected[1]:g})"
     return ""
