@@ -4,6 +4,7 @@ import math
 import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from graphs import (
@@ -268,7 +269,7 @@ def test_what_follows_the_last_task_does_not_wait_for_all_that_it_sends(name: st
 
 @pytest.mark.parametrize(
     "name, module, solver",
-    [("cpsat", "ortools.sat.python", "OR-Tools"), ("hope_ilp", "highspy", "HiGHS")],
+    [("cpsat", "ortools.sat.python.cp_model", "OR-Tools"), ("hope_ilp", "highspy", "HiGHS")],
 )
 def test_the_solver_is_missing(
     name: str, module: str, solver: str, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +278,24 @@ def test_the_solver_is_missing(
     message = rf"planner {name} needs {solver}, which is not installed; .*'coexec\[exact\]'"
     with pytest.raises(UsageError, match=message):
         PLANNERS[name](*LARGER)
+
+
+@pytest.mark.parametrize(
+    "code, trouble",
+    [
+        ("raise ImportError('undefined symbol: _ZN5Highs')", "undefined symbol: _ZN5Highs"),
+        ("import no_such_package", "No module named 'no_such_package'"),
+    ],
+)
+def test_the_solver_cannot_be_loaded(
+    code: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "highspy.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "highspy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    message = rf"HiGHS, which is installed, but cannot be loaded \({trouble}\); .*--upgrade"
+    with pytest.raises(UsageError, match=message):
+        PLANNERS["hope_ilp"](*LARGER)
 
 
 @pytest.mark.parametrize(

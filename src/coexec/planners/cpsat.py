@@ -19,6 +19,7 @@ from coexec.problem.solution import Solution, simulated_s
 from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
 from coexec.solvers.exact.formulation import Formulation, Valuation
+from coexec.solvers.exact.library import library
 from coexec.solvers.search.annealing import annealed
 from coexec.solvers.search.starts import starts
 
@@ -63,9 +64,9 @@ def solve(
         seed: of the random choices of solver and annealing.
 
     Raises:
-        UsageError: OR-Tools is not installed, or an option is not positive.
+        UsageError: OR-Tools is not installed or cannot be loaded, or an option is not positive.
     """
-    cp_model = _ortools()
+    cp_model = library("cpsat", "OR-Tools", "ortools.sat.python.cp_model")
     steps = _default_steps(len(problem.tasks)) if steps is None else steps
     _check(limit=limit, time_limit_s=time_limit_s, steps=steps, workers=workers)
     begun = starts(problem)
@@ -197,13 +198,3 @@ class _CpSatModel:
         for ticks, literal in terms.flags:
             total = total + ticks * self._literal(literal)
         return total
-
-
-def _ortools() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise UsageError(
-            "planner cpsat needs OR-Tools, which is not installed; pip install 'coexec[exact]'"
-        ) from error
-    return cp_model

@@ -24,6 +24,7 @@ from coexec.problem.solution import Solution, alone, simulated_s
 from coexec.problem.timeline import Timeline, makespan_s
 from coexec.solvers.exact.constraints import Constraints
 from coexec.solvers.exact.formulation import Formulation, Valuation
+from coexec.solvers.exact.library import library
 from coexec.solvers.exact.listing import listed
 from coexec.solvers.exact.rows import Rows
 
@@ -68,9 +69,9 @@ def solve(
             by list scheduling: status "time limit".
 
     Raises:
-        UsageError: HiGHS is not installed, or an option has no meaning.
+        UsageError: HiGHS is not installed or cannot be loaded, or an option has no meaning.
     """
-    solver = _Solver(_highs(), time_limit_s)
+    solver = _Solver(library("hope_ilp", "HiGHS", "highspy"), time_limit_s)
     _check(part_tasks, eps, look_ahead, max_nodes, time_limit_s)
     parts = partition(problem, part_tasks, eps) if part_tasks else [list(problem.tasks)]
     if len(parts) == 1:
@@ -308,13 +309,3 @@ class _Solver:
         kinds = self._highspy.HighsVarType
         program.integrality_ = [kinds.kInteger] * flags + [kinds.kContinuous] * len(moments)
         return program
-
-
-def _highs() -> Any:
-    try:
-        import highspy
-    except ImportError as error:
-        raise UsageError(
-            "planner hope_ilp needs HiGHS, which is not installed; pip install 'coexec[exact]'"
-        ) from error
-    return highspy
