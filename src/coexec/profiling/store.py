@@ -127,6 +127,7 @@ class ProfileStore:
                 for suffix in ("", "-journal"):
                     Path(f"{self.path}{suffix}").unlink(missing_ok=True)
                 found = self._opened()
+                memory.close()
         problem = "cannot be used" if refused else "was damaged"
         warn_once(self._folder, f"the profile store {_FILE} {problem} ({error})")
         return found
