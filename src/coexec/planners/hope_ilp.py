@@ -267,8 +267,8 @@ class _Solver:
 
         The objective is the end of all and, times ``weight``, the sum of the ends of tasks.
         """
-        highs = self._highspy.Highs()
-        options = {"output_flag": False, "threads": 1, "time_limit": self.left_s,
+        highs = _silent(self._highspy)
+        options = {"threads": 1, "time_limit": self.left_s,
                    "mip_rel_gap": 0.0, "mip_abs_gap": 1.0 if weight else 1e-6}  # fmt: skip
         if max_nodes is not None:
             options["mip_max_nodes"] = max_nodes
@@ -309,3 +309,15 @@ class _Solver:
         kinds = self._highspy.HighsVarType
         program.integrality_ = [kinds.kInteger] * flags + [kinds.kContinuous] * len(moments)
         return program
+
+
+def _silent(highspy: Any) -> Any:
+    """A solver that prints nothing. From version 1.16 on, callbacks print a banner when they are
+    set up, which is in the constructor, before an option can be set."""
+
+    class Silent(highspy.Highs):  # type: ignore[misc]
+        def enableCallbacks(self) -> None:
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()
+
+    return Silent()
