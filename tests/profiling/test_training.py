@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_another_version_has_no_predictor_and_is_told_how_to_get_one(known: Prof
 def test_damaged_numbers_are_not_used(known: ProfileStore) -> None:
     engine = Written(VERSION)
     key = engine.device.key("null")
-    with sqlite3.connect(known.path) as db:
+    with closing(sqlite3.connect(known.path)) as db, db:
         db.execute("UPDATE predictor SET numbers = replace(numbers, 'e-', 'e+')")
     assert known.read_predictor(key) == {} and trained_predictor(engine, known) is None
 
@@ -184,7 +185,7 @@ def test_numbers_of_another_form_are_not_used(store: ProfileStore) -> None:
 def test_a_store_from_before_predictors_gets_the_table(tmp_path: Path) -> None:
     with ProfileStore(tmp_path) as store:
         path = store.path
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("DROP TABLE predictor")
     with ProfileStore(tmp_path) as store:
         store.write_predictor("device", {"kind": "{}"})
