@@ -12,13 +12,14 @@ from pipeline_cases import NETWORKS, cluster
 
 from coexec.frontend.load import load
 from coexec.frontend.model import Model
+from coexec.ir.stitch import missing
 from coexec.ir.strip import strip_of
 from coexec.plans.pipeline.flow import Message, actions
 from coexec.plans.pipeline.plan import PipelinePlan
 from coexec.plans.pipeline.verify import verify_pipeline
 from coexec.plans.plan import Provenance
 from coexec.solvers.stages.balance import balanced, in_proportion
-from coexec.solvers.stages.bodies import equal_cuts
+from coexec.solvers.stages.bodies import StageBody, equal_cuts
 from coexec.solvers.stages.building import stages_of_groups
 from coexec.solvers.stages.network import MODELS, StageTime, Wires
 from coexec.solvers.stages.period import least_period
@@ -65,6 +66,27 @@ def test_shares_of_rows_are_strips(model: Model, data: st.DataObject) -> None:
                 assert strip.macs <= work.macs and read <= work.read_bytes
             else:
                 assert (strip.macs, read) == (work.macs, work.read_bytes)
+
+
+@given(networks(), st.data())
+@examples
+def test_shares_hand_on_all_outputs_once(model: Model, data: st.DataObject) -> None:
+    """Wherever rows are cut; shares may be empty, and the first one is."""
+    bodies = PipelineProblem(model.graph, *cluster([1e6])).bodies
+    for tasks in cuts_of(data, len(model.graph.tasks)):
+        body = bodies.of(tasks)
+        marks = data.draw(st.lists(st.integers(0, body.height), max_size=3))
+        shares = pairwise([0, 0, *sorted(marks), body.height])
+        parts = [dict(body.outputs(share)) for share in shares]
+        for name in _sinks(body).union(*parts):
+            whole = model.graph.tensors[name].whole
+            found = [part[name] for part in parts if name in part]
+            assert not missing(whole, found)
+            assert sum(region.size for region in found) == whole.size
+
+
+def _sinks(body: StageBody) -> set[str]:
+    return {name for name, _ in body.outputs((0, body.height))}
 
 
 def _axes(model: Model, task: int) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class StageBody:
         """
         rows, (a, b) = self._rows.rows[tensor], share
         if not self._rows.cuttable[self._rows.maker[tensor]]:
-            return (0, rows) if a == 0 else (0, 0)
+            return (0, rows) if a == 0 < b else (0, 0)
         return a * rows // self.height, b * rows // self.height
 
     def work(self, share: Range) -> RowWork:
