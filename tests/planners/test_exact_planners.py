@@ -101,6 +101,21 @@ def test_cpsat_is_the_oracles(busy: str, data: st.DataObject) -> None:
 # Bounds
 
 
+def test_a_device_that_cannot_be_used_in_time_takes_no_part_in_the_bound() -> None:
+    """CP-SAT 9.15 calls this infeasible if "e", which ends too late on B, shares its start with the
+    interval that it has there."""
+    graph = make_graph(
+        {"a": [], "b": [], "c": ["a"], "d": [], "e": ["d", "a", "b"]}, items={"d": 3}
+    )
+    rows = {"A": [math.inf, 0.25, 0.25, math.inf, 0.25], "B": [1.0, math.inf, math.inf, 1.0, 5.0]}
+    devices = make_system("AB").devices
+    links = Link("A", "B", 0.0, math.inf, "source"), Link("B", "A", 0.0, ITEM_BYTES, "target")
+    case = Case(graph, table(graph, rows, A=0.0, B=0.5), System(devices, links))
+    plan = PLANNERS["cpsat"](*case, workers=1)
+    assert plan.provenance.status == "optimal"
+    assert predicted_s(plan) - EPSILON_S <= bound_s(plan) <= predicted_s(plan)
+
+
 @given(data=st.data())
 @settings(examples, max_examples=50)
 def test_no_plan_beats_the_bound_of_cpsat(data: st.DataObject) -> None:

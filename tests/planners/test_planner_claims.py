@@ -132,9 +132,10 @@ def test_heft_fills_gaps() -> None:
 @given(data=st.data())
 @examples
 def test_greedy_is_optimal_for_k_independent_tasks(data: st.DataObject) -> None:
+    """Without launches: the comparison with single devices counts them, the search does not."""
     graph = make_graph({name: [] for name in "abcdef"[: data.draw(st.integers(1, 6))]})
     system = data.draw(systems("ABC"))
-    case = Case(graph, data.draw(costs(graph, system)), system)
+    case = Case(graph, data.draw(costs(graph, system, launch=False)), system)
     plan = PLANNERS["hope_greedy"](*case, top_k=len(graph.tasks), merge_below_s=0.0)
     assert predicted_s(plan) == predicted_s(PLANNERS["exhaustive"](*case))
 

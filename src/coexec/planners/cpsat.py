@@ -147,10 +147,8 @@ class _CpSatModel:
     def solve(self, solver: Any) -> tuple[list[Solution], float]:
         """The best solution, if there is one, and a bound in seconds that rounding leaves valid."""
         status = solver.solve(self._model)
-        if status == self._cp_model.UNKNOWN:
-            return [], 0.0
         if status not in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE):
-            raise RuntimeError(f"CP-SAT refuses what it was given a solution of: {status}")
+            return [], 0.0  # also if it errs, and refuses what it was given a solution of
         flags = [bool(solver.value(flag)) for flag in self._flags]
         solution = Valuation(flags, [solver.value(moment) for moment in self._moments])
         ticks = solver.best_objective_bound - self._constraints.rounding()
@@ -167,6 +165,11 @@ class _CpSatModel:
         formulation = self._formulation
         start, end = self._sum(formulation.begins(task)), self._moments[formulation.end[task]]
         here = self._literal(formulation.on(task, device))
+        if formulation.on(task, device) != TRUE:
+            # Version 9.15 takes the bounds of an absent interval's start for its own, and may find
+            # no solution or too high a bound.
+            begins, start = start, self._model.new_int_var(0, formulation.horizon, "")
+            self._model.add(start == begins).only_enforce_if(here)
         size: Any
         size, _, copies = occupied = self._constraints.in_ticks(formulation.occupies(task, device))
         if copies or size != self._constraints.ticks(formulation.run_s[task][device]):
