@@ -102,7 +102,9 @@ def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
         reads = segment_inputs(graph, segment)
         fed = part_feeds(model, reads, buffers)
         assert not any(np.isnan(values).any() for values in fed.values())
-        results = run(written(model, segment, makes, reads), fed)
+        module = written(model, segment, makes, reads)
+        # A read that lies inside of another one is no input of its own.
+        results = run(module, {value.name: fed[value.name] for value in module.graph.inputs})
         for (name, region), values in zip(makes, results, strict=True):
             buffers[name][region.slices] = values
     for name, wanted in zip(graph.outputs, run(model.source, feeds), strict=True):
