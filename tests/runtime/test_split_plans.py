@@ -241,6 +241,51 @@ def test_channels_behind_gaps_are_cut_in_the_models_layout(blocks: int) -> None:
     check(model, devices, hand_made(graph, order, "onnxruntime"), 1e-5)
 
 
+def gated_with_gaps(block: int) -> Model:
+    """A Concat with gaps whose parts ONNX Runtime does not keep in blocks: it has no blocked
+    product of a feature map and a number for each channel."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["map"], "map"),
+        helper.make_node("GlobalAveragePool", ["map"], ["gate"], "gate"),
+        helper.make_node("Mul", ["map", "gate"], ["gated"], "gated"),
+        helper.make_node("Add", ["map", "map"], ["twice"], "twice"),
+        helper.make_node("Concat", ["twice", "gated"], ["y"], "joined", axis=1),
+    ]
+    weight = np.random.default_rng(0).standard_normal((block * 3 // 2, 3, 1, 1))
+    weights = {"w": weight.astype(np.float32)}
+    return direct(nodes, [tensor("x", (1, 3, 6, 6))], ["y"], weights)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("there", ["joined", "gate", "gated", "gate joined"])
+def test_channels_that_fill_blocks_cross_to_nobody(there: str) -> None:
+    devices = open_devices([f"cpu:{core}" for core in CORES])
+    model = gated_with_gaps(max(devices[0].first.dialect.block, 8))
+    graph, names = model.graph, [d.spec.name for d in devices]
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        order[names[task.name in there.split()]].append(graph.whole_piece(task))
+    check(model, devices, hand_made(graph, order, "onnxruntime"), 1e-5)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_part_that_fills_blocks_is_cut(axis: int) -> None:
+    devices = open_devices([f"cpu:{core}" for core in CORES])
+    block = max(devices[0].first.dialect.block, 8)
+    model = gated_with_gaps(block)
+    graph, names = model.graph, [d.spec.name for d in devices]
+    order: dict[str, list[Piece]] = {name: [] for name in names}
+    for task in graph.tasks:
+        if task.name != "gated":
+            order[names[0]].append(graph.whole_piece(task))
+            continue
+        at = block if axis == 1 else 2
+        for name, half in zip(names, halves(graph, task, axis, at), strict=True):
+            order[name].append(Piece(task.name, half))
+    check(model, devices, hand_made(graph, order, "onnxruntime"), 1e-5)
+
+
 def names_of(module: Module) -> set[str]:
     """The tensors that a module's inputs and outputs are parts of."""
     return {t.name.partition("[")[0] for t in (*module.inputs, *module.outputs)}

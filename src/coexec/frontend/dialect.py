@@ -8,6 +8,7 @@ from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 
 __all__ = [
+    "FILLED",
     "LAST",
     "PLAIN",
     "STANDARD",
@@ -26,7 +27,7 @@ Kind = tuple[str, str]
 
 
 Layout = int
-"""`PLAIN`, `LAST`, `WIDE`, or how many channels lie together in a block."""
+"""`PLAIN`, `LAST`, `WIDE`, `FILLED`, or how many channels lie together in a block."""
 PLAIN = 0
 """As the model has it."""
 LAST = -1
@@ -34,6 +35,9 @@ LAST = -1
 WIDE = -2
 """As the model has it, but in float32 where the model has a narrower type: so an engine holds it
 that computes in float32. Rounded at a border, it would be another number."""
+FILLED = -3
+"""As the model has it, but with the channels that fill the last block and the gaps: so an engine
+holds what it does not compute in blocks, between what it does. Nobody hands it on like that."""
 
 
 @dataclass(frozen=True)

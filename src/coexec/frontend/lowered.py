@@ -10,7 +10,7 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
-from coexec.frontend.dialect import LAST, PLAIN, STANDARD, WIDE, Dialect, Layout
+from coexec.frontend.dialect import FILLED, LAST, PLAIN, STANDARD, WIDE, Dialect, Layout
 from coexec.frontend.module import Array, numpy_type
 from coexec.frontend.plain import is_plain
 from coexec.frontend.tensors import tensor_of
@@ -68,7 +68,7 @@ class Lowered:
         """Of a value."""
         if value in self.blocked:
             return self.dialect.block
-        return self.otherwise.get(value, PLAIN)
+        return FILLED if value in self._filled else self.otherwise.get(value, PLAIN)
 
     def held(self, value: str, tensor: Tensor) -> Layout:
         """How the engine has ``tensor``, which it knows as ``value``."""
@@ -77,7 +77,7 @@ class Lowered:
     def filled(self, name: str, channels: int) -> int:
         """The channels of the whole tensor ``name``, with those that fill the last block."""
         native = self.native(name)
-        if self.layout(native) > 0:
+        if self.layout(native) > 0 or native in self._filled:
             return self.tensors[native].shape[1]
         block = self.dialect.block
         return -(-channels // block) * block if block else channels
@@ -94,6 +94,16 @@ class Lowered:
             if node.domain == dialect.domain or not found.isdisjoint(node.input):
                 found.update(name for name in node.output if name)
         return frozenset(found)
+
+    @cached_property
+    def _filled(self) -> frozenset[str]:
+        """The values outside of blocks that have more channels than what they stand for."""
+        return frozenset(
+            value
+            for value, name in self.stands_for.items()
+            if value not in self.blocked and value not in self.otherwise
+            and _has_more(self.tensors.get(value), self.tensors.get(BORDER + name))
+        )  # fmt: skip
 
     @cached_property
     def places(self) -> Mapping[str, tuple[int, ...]]:
@@ -150,6 +160,9 @@ def read_lowered(
         for value, layout in _carrying(BORDER + name, nodes, maker, dialect):
             if stands_for.setdefault(value, name) != name:
                 break
+            if layout == WIDE and _has_more(tensors.get(value), tensors[BORDER + name]):
+                del stands_for[value]  # wide and filled: that is for the model's own operators
+                break
             if layout:
                 otherwise[value] = layout
             # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
@@ -160,6 +173,13 @@ def read_lowered(
             stands_for.setdefault(node.output[0], stands_for[node.input[0]])
     header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     return Lowered(header, nodes, weights, tensors, stands_for, maker, otherwise, dialect=dialect)
+
+
+def _has_more(value: Tensor | None, tensor: Tensor | None) -> bool:
+    """Whether a value has channels that the tensor it stands for does not have."""
+    if value is None or tensor is None or len(value.shape) != len(tensor.shape):
+        return False
+    return len(value.shape) > 1 and value.shape[1] > tensor.shape[1]
 
 
 def _carrying(

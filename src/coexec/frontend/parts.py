@@ -11,6 +11,7 @@ from coexec.errors import PlanError
 from coexec.frontend.body import Body
 from coexec.frontend.cutting import Uncut
 from coexec.frontend.dialect import (
+    FILLED,
     LAST,
     PLAIN,
     WIDE,
@@ -88,7 +89,7 @@ class Parts:
         there = self._there.get(tensor, {})
         if (region, layout) in there:
             return there[region, layout]
-        if layout > 0 and not self._in_blocks(tensor, region, layout):
+        if _is_filled(layout) and not self._in_blocks(tensor, region, layout):
             raise Uncut(f"{tensor}{region} does not end where blocks end")
         if self._graph.tensors[tensor].opaque:
             raise PlanError(f"the segment needs {tensor}, and does not have it; add it to its "
@@ -107,7 +108,7 @@ class Parts:
         whole = self._graph.tensors[tensor].whole
         if tensor in self._low.places and _differing(whole, region) & {1}:
             return False  # where gaps are, channels lie behind their place in the tensor
-        return ends_with_blocks(region, whole.stop, layout)
+        return layout == FILLED or ends_with_blocks(region, whole.stop, layout)
 
     def _nearest(self, layouts: Sequence[Layout], tensor: str, wanted: Layout) -> Layout | None:
         """The first of them, but one of the same type as ``wanted`` if there is one."""
@@ -158,15 +159,15 @@ class Parts:
         if have == want:
             return value
         places = self._low.places.get(tensor)
-        filled = self._filled(tensor, region) if max(have, want) > 0 else 0
-        if have > 0 and places is not None:
+        filled = self._filled(tensor, region) if _is_filled(have) or _is_filled(want) else 0
+        if _is_filled(have) and places is not None:
             value = self._body.chosen(self._left(value, filled, have), places)
         elif have not in (PLAIN, WIDE):
             value = self._left(value, region.shape[1], have)
         kind = self._low.dialect.type_in(want, self._graph.tensors[tensor])
         if self._body.tensor(value).dtype != kind:
             value = self._body.cast(value, kind)
-        if want > 0 and places is not None:
+        if _is_filled(want) and places is not None:
             index = [len(places)] * filled
             for channel, place in enumerate(places):
                 index[place] = channel
@@ -185,8 +186,10 @@ class Parts:
     def _entered(self, value: str, channels: int, layout: Layout) -> str:
         """In a layout, from the model's; filled up to so many channels."""
         dialect = self._low.dialect
-        if layout == LAST or dialect.inner is None:
+        if layout < 0 or dialect.inner is None:
             value = self._body.filled(value, channels)
+        if layout == FILLED:
+            return value
         batch, _, *rest = self._body.tensor(value).shape
         if layout == LAST:
             return self._body.transposed(value, [0, *range(2, len(rest) + 2), 1])
@@ -198,9 +201,16 @@ class Parts:
         shape = self._body.tensor(value).shape
         if layout == LAST:
             return self._body.transposed(value, [0, len(shape) - 1, *range(1, len(shape) - 1)])
+        if layout == FILLED:
+            return self._body.sliced(value, [(1, 0, channels)]) if channels < shape[1] else value
         domain, op_type = self._low.dialect.leave
         wanted = (shape[0], channels, *shape[2:])
         return self._body.add(op_type, value, wanted, domain, channels=channels)
+
+
+def _is_filled(layout: Layout) -> bool:
+    """Whether a part has channels in this layout that the model does not have."""
+    return layout > 0 or layout == FILLED
 
 
 def _differing(one: Region, other: Region) -> set[int]:

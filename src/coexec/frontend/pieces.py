@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from coexec.frontend.cutting import nodes_of
-from coexec.frontend.dialect import LAST, PLAIN, WIDE, Layout, ends_with_blocks
+from coexec.frontend.dialect import FILLED, LAST, PLAIN, WIDE, Layout, ends_with_blocks
 from coexec.frontend.lowered import Lowered, reads
 from coexec.frontend.module import Gather, GatheredBox, Module
 from coexec.frontend.parts import part_name
@@ -183,7 +183,7 @@ class _Exchange:
         name, region = part
         layout = self._native(reader.place, name)
         unblocked = self._unblocked(reader, name, supplies)
-        if layout in (PLAIN, WIDE) or not supplies:
+        if layout in (PLAIN, WIDE, FILLED) or not supplies:
             return unblocked
         segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
         own = self._lowered[reader.place]
