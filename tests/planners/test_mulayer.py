@@ -120,8 +120,17 @@ def test_branches_are_divided_where_that_is_quicker() -> None:
     weights = {"w": np.ones((8, 8, 3, 3), np.float32)}
     graph = direct(nodes, [tensor("x", (1, 8, 16, 16))], ["y"], weights).graph
     where = system(2)
-    plan = PLANNERS["mulayer"](graph, costs(where.names, [1e5, 1e5]), where)
+    plan = PLANNERS["mulayer"](graph, costs(where.names, [1e5, 1e5]), where, channel_block=4)
     assert len(shares(plan, "b")) == 2
+
+
+def test_parts_are_whole_blocks_of_every_engine() -> None:
+    """Else they change their layout where they are handed over."""
+    graph, where = parallel(1, length=4, channels=48), system(2)
+    plan = PLANNERS["mulayer"](graph, costs(where.names, [1e5, 1.2e5]), where)
+    found = [shares(plan, f"b0.{i}") for i in range(4)]
+    assert all(len(regions) == 2 for regions in found)
+    assert {r.start[1] for regions in found for r in regions.values()} <= {0, 16, 32}
 
 
 def test_a_latency_that_nothing_pays_for_leaves_one_device() -> None:

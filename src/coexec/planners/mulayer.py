@@ -7,12 +7,13 @@ from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
 from coexec.solvers.splitting.branches import distributed, forks
 from coexec.solvers.splitting.placed import Sharing, Strips
+from coexec.solvers.splitting.shares import CHANNEL_BLOCK
 from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
 
 
-def solve(problem: Problem, *, steps: int = 10, channel_block: int = 4) -> Division:
+def solve(problem: Problem, *, steps: int = 10, channel_block: int = CHANNEL_BLOCK) -> Division:
     """Divide each task by output channels, at the ratio at which it ends soonest.
 
     Devices wait for each other after each task. Where branches run side by side, each of them goes
@@ -24,7 +25,8 @@ def solve(problem: Problem, *, steps: int = 10, channel_block: int = 4) -> Divis
 
     Args:
         steps: a device's share is a multiple of one step of so many.
-        channel_block: the channels of a device are rounded up to a multiple of it.
+        channel_block: the channels of a device are rounded up to a multiple of it. uLayer's phones
+            have 4; where parts are no whole blocks of an engine, it changes their layout.
 
     Raises:
         UsageError: an option out of its range.
