@@ -100,6 +100,28 @@ def test_users_share_keepers_and_the_last_one_ends_them() -> None:
     until(lambda: not keepers())
 
 
+def test_a_keeper_leaves_its_core_to_others() -> None:
+    """Also where it has just woken up and others have long been busy, so that it is its turn."""
+    awake, allowed = Awake(CORES), os.sched_getaffinity(0)
+    keeper, used_by_keeper_s, used_by_us_s = keepers()[CORES[0]], 0.0, 0.0
+    try:
+        os.sched_setaffinity(0, CORES[:1])
+        until(lambda: os.sched_getscheduler(keeper) == os.SCHED_IDLE)
+        for _ in range(20):
+            time.sleep(0.02)
+            before_s, began_s = used_s(keeper), time.thread_time()
+            awake.begin()
+            while time.thread_time() < began_s + 0.02:
+                pass
+            awake.end()
+            used_by_keeper_s += used_s(keeper) - before_s
+            used_by_us_s += time.thread_time() - began_s
+    finally:
+        os.sched_setaffinity(0, allowed)
+        awake.close()
+    assert used_by_keeper_s < 0.05 * used_by_us_s
+
+
 def test_a_keeper_that_was_killed_is_no_error() -> None:
     awake = Awake(CORES)
     for process in keepers().values():

@@ -5,7 +5,9 @@ it may take milliseconds, as the host gives a halted processor to somebody else.
 several devices that happens at each hand-over. So each core gets a *keeper*, which is busy with
 nothing from the begin of a run to its end: the core does not halt. A keeper has the lowest priority
 (Linux: SCHED_IDLE, see sched(7)), so whatever else becomes ready on its core takes its place at
-once.
+once. A fair scheduler gives even that priority a turn now and then, above all after it has slept,
+and looks again at the next tick, up to 10 ms later: so a keeper offers its turn to others all the
+time.
 
 A thread of this process cannot do that: it would be displaced while it holds Python's interpreter
 lock, and all other threads would wait for it. Keepers are processes.
@@ -41,7 +43,8 @@ os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 running, parent = mmap.mmap(board, 0, prot=mmap.PROT_READ), os.getppid()
 while os.read(bell, 4096):
     while running.find(b"\\1") >= 0 and os.getppid() == parent:
-        for _ in range(1000):
+        os.sched_yield()
+        for _ in range(100):
             pass
 """
 """The program of a keeper: a core, the file with the bytes of the executors, and a pipe that gets a

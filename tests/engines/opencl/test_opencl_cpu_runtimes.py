@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -263,6 +264,24 @@ def test_two_of_intels_devices_compute_at_the_same_time(tmp_path: Path) -> None:
 
 def test_threads_of_this_process_are_listed() -> None:
     assert os.getpid() in cpu_runtime.thread_ids() or not Path("/proc/self/task").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no SCHED_BATCH")
+def test_bound_threads_displace_no_other_one() -> None:
+    """Of threads with the usual priority; others keep what they were given."""
+    ended, core = Event(), detect.usable_cores()[-1]
+    threads = [Thread(target=ended.wait, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        usual, idle, other = (thread.native_id or 0 for thread in threads)
+        os.sched_setscheduler(idle, os.SCHED_IDLE, os.sched_param(0))
+        cpu_runtime.bind([usual, idle, other], [{core}, {core}])
+        found = [os.sched_getscheduler(thread) for thread in (usual, idle, other)]
+        assert found == [os.SCHED_BATCH, os.SCHED_IDLE, os.SCHED_OTHER]
+        assert os.sched_getaffinity(usual) == os.sched_getaffinity(idle) == {core}
+    finally:
+        ended.set()
 
 
 def test_a_thread_is_bound_for_a_while() -> None:

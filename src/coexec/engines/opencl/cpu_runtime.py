@@ -7,6 +7,10 @@ holds for any runtime; `pocl` and `intel` know more about theirs.
 Threads that are not bound lose more than a few cache lines: after a rest Linux wakes the second
 thread on the core of the first, where both then take turns for milliseconds. Bound one by one, two
 threads are as fast after 80 ms of rest as in a loop.
+
+The thread that launches kernels holds Python's interpreter lock meanwhile. A worker that is woken
+on its core and displaces it there would keep that lock from all other threads until the kernel is
+done, so workers are told not to (`bind`).
 """
 
 import gc
@@ -14,7 +18,7 @@ import math
 import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -97,10 +101,18 @@ class CpuRuntime:
 
 
 def bind(threads: Sequence[int], cores: Sequence[Collection[int]]) -> None:
-    """Bind each thread to its cores, where the system can do so."""
+    """Bind each thread to its cores, and let it displace no other one there when it is woken.
+
+    Where the system can do so; on Linux the latter is SCHED_BATCH, see sched(7).
+    """
     if hasattr(os, "sched_setaffinity"):
         for thread, allowed in zip(threads, cores, strict=False):
             os.sched_setaffinity(thread, allowed)
+    if hasattr(os, "SCHED_BATCH"):
+        for thread, _ in zip(threads, cores, strict=False):
+            with suppress(PermissionError):  # a sandbox may forbid it
+                if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                    os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
 
 
 @contextmanager
