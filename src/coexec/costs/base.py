@@ -35,7 +35,7 @@ class CostModel(Protocol):
         ...
 
     def stitch_s(self, size_bytes: int, place: Place) -> float:
-        """Seconds that ``place`` puts together so many bytes of a tensor from boxes of others."""
+        """Seconds that ``place`` puts a tensor of so many bytes together from boxes of others."""
         ...
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:

@@ -32,8 +32,8 @@ class CostTable:
     launches_s: Mapping[Place, float] = field(default_factory=dict)
     bases: Mapping[Place, Mapping[str, Basis]] = field(default_factory=dict)
     """By place, then by task that runs there; empty if nobody noted it."""
-    stitch_byte_s: Mapping[Place, float] = field(default_factory=dict)
-    """Seconds of each byte that is put together from boxes."""
+    stitches_s: Mapping[Place, tuple[float, float]] = field(default_factory=dict)
+    """Seconds of a tensor that is put together from boxes, and of each byte of it."""
     pieces_s: Mapping[Place, Mapping[Piece, float]] = field(default_factory=dict)
     """By place, then by piece: the parts of tasks that were measured."""
     predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
@@ -64,7 +64,8 @@ class CostTable:
         return self.launches_s.get(place, 0.0)
 
     def stitch_s(self, size_bytes: int, place: Place) -> float:
-        return size_bytes * self.stitch_byte_s.get(place, 0.0)
+        tensor_s, byte_s = self.stitches_s.get(place, (0.0, 0.0))
+        return tensor_s + size_bytes * byte_s
 
     def transfer_s(self, size_bytes: int, link: Link) -> float:
         return link.copy_s(size_bytes)

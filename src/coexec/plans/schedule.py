@@ -110,10 +110,10 @@ class Schedule:
         """Indices of the segments of each device that has some, in order."""
         return by_device(self.segments)
 
-    def stitched_bytes(self, segment: Segment) -> int:
-        """Of what a segment reads, what has to be put together from boxes: not what another makes
-        as it is read, nor what others can write side by side."""
-        found = 0
+    def stitched_bytes(self, segment: Segment) -> list[int]:
+        """The size of each part that a segment reads and that has to be put together from boxes:
+        not what another makes as it is read, nor what others can write side by side."""
+        found = []
         for name, region in segment.reads:
             supplies = self.supplies.get((segment.index, (name, region)), ())
             tensor = self.graph.tensors[name]
@@ -121,7 +121,7 @@ class Schedule:
             whole = all(s.box == s.made for s in supplies) and region == tensor.whole
             in_place = whole and in_sequence((s.made for s in supplies), region)
             if not (fed or as_made(supplies, region) or in_place):
-                found += region.size * tensor.item_bytes
+                found.append(region.size * tensor.item_bytes)
         return found
 
     @property

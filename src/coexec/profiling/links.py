@@ -35,8 +35,8 @@ _QUICK, _LONG = 128, 384
 """Sizes of square products: one worth the work of several threads, and one that takes long enough
 for another device to fall asleep. A thread that has slept for a while takes longer to wake up."""
 
-_STITCHED = 56
-"""Height and width of a feature map that is put together."""
+_STITCHED = (8, 56)
+"""Height and width of feature maps that are put together."""
 _LAYERS, _CHANNELS = 24, 128
 _MAPS = ((16, 3), (48, 1))
 """Height and width of feature maps and of filters: few and many bytes for the same work."""
@@ -62,20 +62,29 @@ def launch_overhead(engine: OpenEngine) -> Measurement:
     return Measurement.of([max(s, 0.0) for s in seconds[_RUNS:]])
 
 
-def stitching(engine: OpenEngine) -> Measurement:
-    """Seconds of each byte of a feature map that is put together from two boxes of rows."""
-    shape = (1, _CHANNELS, _STITCHED, _STITCHED)
+def stitching(engine: OpenEngine) -> tuple[Measurement, Measurement]:
+    """What it takes to put a feature map together from two boxes of rows.
+
+    Returns:
+        Seconds of a feature map without bytes, and seconds of each byte.
+    """
+    few, many = (_stitch_s(engine, height) for height in _STITCHED)
+    return _straight(few, many, [4 * _CHANNELS * height**2 for height in _STITCHED])
+
+
+def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
+    """Seconds of one feature map."""
+    tensor = Tensor("stitched", (1, _CHANNELS, height, height), "float32")
     layout = engine.dialect.block
-    tensor = Tensor("stitched", shape, "float32")
     target = engine.allocate(tensor)
-    halves = [tensor.whole.with_axis(2, 0, _STITCHED // 2),
-              tensor.whole.with_axis(2, _STITCHED // 2, _STITCHED)]  # fmt: skip
+    halves = [tensor.whole.with_axis(2, 0, height // 2),
+              tensor.whole.with_axis(2, height // 2, height)]  # fmt: skip
     boxes = [(as_it_lies(np.zeros(half.shape, np.float32), layout), half) for half in halves]
     seconds = []
     for _ in range(3 * _RUNS):
         began_s = time.perf_counter()
         engine.fill(target, boxes, layout)
-        seconds.append((time.perf_counter() - began_s) / tensor.size_bytes)
+        seconds.append(time.perf_counter() - began_s)
     return Measurement.of(seconds[_RUNS:])
 
 
@@ -107,11 +116,17 @@ def crossing(
         Seconds of a crossing without bytes, and seconds of each byte.
     """
     few, many = (_extra_s(source, target, waiting, *of) for of in _MAPS)
-    sizes = [4 * _CHANNELS * height**2 for height, _ in _MAPS]
+    return _straight(few, many, [4 * _CHANNELS * height**2 for height, _ in _MAPS])
+
+
+def _straight(
+    few: Measurement, many: Measurement, sizes: Sequence[int]
+) -> tuple[Measurement, Measurement]:
+    """Seconds without bytes and seconds of each byte, from what takes two sizes in bytes."""
     byte_s = max(0.0, many.seconds - few.seconds) / (sizes[1] - sizes[0])
-    latency_s = max(0.0, few.seconds - byte_s * sizes[0])
+    fixed_s = max(0.0, few.seconds - byte_s * sizes[0])
     return (
-        Measurement(latency_s, few.spread, few.samples),
+        Measurement(fixed_s, few.spread, few.samples),
         Measurement(byte_s, many.spread, many.samples),
     )
 

@@ -1,6 +1,7 @@
 """Run a plan on a virtual clock: one heap of (end, sequence, node)."""
 
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 
 from coexec.costs.base import CostModel
@@ -20,7 +21,8 @@ def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
         cost.piece_s(graph, graph.task[piece.task], piece.region, segment.place)
         for piece in segment.pieces
     ]
-    stitched_s = cost.stitch_s(schedule.stitched_bytes(segment), segment.place)
+    sizes = schedule.stitched_bytes(segment)
+    stitched_s = math.fsum(cost.stitch_s(size, segment.place) for size in sizes)
     return stitched_s + launched_s(pieces_s, cost.launch_s(segment.place))
 
 
