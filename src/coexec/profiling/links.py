@@ -69,7 +69,7 @@ def stitching(engine: OpenEngine) -> tuple[Measurement, Measurement]:
         Seconds of a feature map without bytes, and seconds of each byte.
     """
     few, many = (_stitch_s(engine, height) for height in _STITCHED)
-    return _straight(few, many, [4 * _CHANNELS * height**2 for height in _STITCHED])
+    return _straight(few, many, _STITCHED)
 
 
 def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
@@ -116,13 +116,14 @@ def crossing(
         Seconds of a crossing without bytes, and seconds of each byte.
     """
     few, many = (_extra_s(source, target, waiting, *of) for of in _MAPS)
-    return _straight(few, many, [4 * _CHANNELS * height**2 for height, _ in _MAPS])
+    return _straight(few, many, [height for height, _ in _MAPS])
 
 
 def _straight(
-    few: Measurement, many: Measurement, sizes: Sequence[int]
+    few: Measurement, many: Measurement, heights: Sequence[int]
 ) -> tuple[Measurement, Measurement]:
-    """Seconds without bytes and seconds of each byte, from what takes two sizes in bytes."""
+    """Seconds without bytes and seconds of each byte, from those of feature maps of two heights."""
+    sizes = [4 * _CHANNELS * height**2 for height in heights]
     byte_s = max(0.0, many.seconds - few.seconds) / (sizes[1] - sizes[0])
     fixed_s = max(0.0, few.seconds - byte_s * sizes[0])
     return (

@@ -95,7 +95,7 @@ class Profiler:
             {at: infinite | {n: s for n, (s, _) in found.items()} for at, found in times.items()},
             {e.place: self._launch_s(e) for e in self._engines},
             {at: {n: basis for n, (_, basis) in found.items()} for at, found in times.items()},
-            {e.place: self._stitch_s(e) for e in self._engines},
+            {e.place: self._stitching_s(e) for e in self._engines},
             {e.place: known_pieces(graph, self._store.read(self._key(e))) for e in self._engines},
             predictors={
                 e.place: found for e in self._engines if (found := self._trained_on(e)) is not None
@@ -228,7 +228,7 @@ class Profiler:
             self._launches_s[key] = seconds
         return self._launches_s[key]
 
-    def _stitch_s(self, engine: OpenEngine) -> tuple[float, float]:
+    def _stitching_s(self, engine: OpenEngine) -> tuple[float, float]:
         names = ["stitching a tensor", "stitching, a byte"]
         tensor_s, byte_s = self._cached(self._key(engine), names, lambda: stitching(engine))
         return tensor_s, byte_s

@@ -108,11 +108,14 @@ def bind(threads: Sequence[int], cores: Sequence[Collection[int]]) -> None:
     if hasattr(os, "sched_setaffinity"):
         for thread, allowed in zip(threads, cores, strict=False):
             os.sched_setaffinity(thread, allowed)
+            _displace_nobody(thread)
+
+
+def _displace_nobody(thread: int) -> None:
     if hasattr(os, "SCHED_BATCH"):
-        for thread, _ in zip(threads, cores, strict=False):
-            with suppress(PermissionError):  # a sandbox may forbid it
-                if os.sched_getscheduler(thread) == os.SCHED_OTHER:
-                    os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+        with suppress(PermissionError):  # a sandbox may forbid it
+            if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
 
 
 @contextmanager
