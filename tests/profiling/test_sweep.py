@@ -45,10 +45,10 @@ def test_runs_of_which_the_host_took_a_part_count_only_if_others_are_too_few(
     part = Part(tasks, Compiler(model, cache).compile(schedule, [device]))
     effort = Effort(warm_up=0, least=3, most=RUNS, stable=-1.0)
     told: list[int] = []
-    rows = sweep(
+    runs = sweep(
         part, [device], random_inputs(model.graph), effort, lambda done, total: told.append(done),
         processors=clock(stolen),
     )  # fmt: skip
-    assert len(rows) == kept
-    assert all(len(row) == len(tasks) for row in rows)
+    assert len(runs) == kept
+    assert all(len(run.seconds) == len(tasks) for run in runs)
     assert told == [*range(1, RUNS + 1), RUNS]

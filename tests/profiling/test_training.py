@@ -20,6 +20,7 @@ from coexec.ir.graph import Operator, Tensor
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
+from coexec.profiling.sweep import Part, Run
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.profiling.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
 from coexec.timing.trace import Detail
@@ -135,6 +136,25 @@ def test_networks_about_which_no_rounds_agree_are_left_after_a_while(store: Prof
     slower = [1.1**number for number in range((MOST_ROUNDS + 1) * networks_of(COUNT))]
     _, rounds = collected(slower[::-1], store)
     assert rounds[-1] == str(MOST_ROUNDS)
+
+
+def test_all_tasks_are_charged_the_launch_of_the_median_network(
+    store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks, kernels_s, sweeps = networks_of(COUNT), 1e-3, 0
+
+    def swept(part: Part, *_: object) -> list[Run]:
+        nonlocal sweeps
+        turn, network = divmod(sweeps, networks)
+        sweeps += 1
+        launch_s = 1e-5 * (1 + network**2) * (2.0 if turn == 0 else 1.0)
+        return [Run([kernels_s] * len(part.tasks), [launch_s] * len(part.tasks))] * 3
+
+    monkeypatch.setattr("coexec.profiling.profiler.sweep", swept)
+    samples = collect(OpenDevice.of(Written()), store, COUNT)
+    launch_s = float(np.median([1e-5 * (1 + number**2) for number in range(networks)]))
+    assert sweeps == LEAST_ROUNDS * networks and networks > 2
+    assert [s.seconds for s in samples] == pytest.approx([kernels_s + launch_s] * len(samples))
 
 
 def test_a_trained_place_predicts_what_was_never_measured(

@@ -98,10 +98,11 @@ def measure_pieces(
     schedule = in_steps(plan, graph)
     tasks = [graph.task[segment.pieces[0].task] for segment in schedule.segments]
     part = Part(tasks, compiler.compile(schedule, devices))
-    rows = sweep(part, devices, next(feeds_of(part, graph)), _EFFORT, lambda done, total: None,
+    runs = sweep(part, devices, next(feeds_of(part, graph)), _EFFORT, lambda done, total: None,
                  quiet)  # fmt: skip
+    columns = zip(*(run.seconds for run in runs), strict=True)
     samples: dict[str, list[float]] = {}
-    for segment, seconds in zip(schedule.segments, zip(*rows, strict=True), strict=True):
+    for segment, seconds in zip(schedule.segments, columns, strict=True):
         (piece,) = segment.pieces
         if place_of[piece.task] == measured and len(cutting[piece.task]) > 1:
             signature = signature_of_piece(graph.task[piece.task], piece.region)

@@ -31,7 +31,7 @@ from coexec.profiling.trained import trained_predictor
 from coexec.runtime.executor import Waiting
 from coexec.system.hardware import Link, Place, System
 
-__all__ = ["Effort", "Profiler", "Progress"]
+__all__ = ["Effort", "Profiler", "Progress", "launch_in"]
 
 _Times = Mapping[str, tuple[float, Basis]]
 """By task: its seconds and where they come from."""
@@ -52,6 +52,7 @@ class Profiler:
         quiet: Quiet | None = None,
         predictor: Predictor | None = None,
         purpose: str = "",
+        launches_apart: bool = False,
     ) -> None:
         """
         Args:
@@ -61,8 +62,11 @@ class Profiler:
             predictor: asked for tasks that the store does not hold. None: the surer one of `scaled`
                 and of the place's own, if that was trained.
             purpose: what is stored under it does not count as a profile of the place.
+            launches_apart: where a device has a clock of its own, store what the kernels of a task
+                take, and as `launch_in` what each task of the model needs besides.
         """
         self._purpose = purpose
+        self._launches_apart = launches_apart
         self._predictor = predictor
         self._trained: dict[str, LatencyPredictor | None] = {}
         self._launches_s: dict[str, float] = {}
@@ -207,10 +211,14 @@ class Profiler:
         reason = ""
         for feeds in feeds_of(part, graph):
             try:
-                rows = sweep(part, self._devices, feeds, self._effort,
+                runs = sweep(part, self._devices, feeds, self._effort,
                              lambda done, total: self._progress(what, done, total),
                              self._quiet)  # fmt: skip
-                return _medians(rows, own)
+                if not self._launches_apart:
+                    return _medians([run.seconds for run in runs], own)
+                launches_s = [max(run.launches_s) for run in runs]
+                launch = {launch_in(graph.name): Measurement.of(launches_s)}
+                return _medians([run.kernels_s for run in runs], own) | launch
             except ExecutionError as error:
                 reason = reason or first_line(error)
         if warn:
@@ -265,6 +273,12 @@ class Profiler:
             known = dict(zip(signatures, measure(), strict=True))
             self._store.write(key, known)
         return [known[signature].seconds for signature in signatures]
+
+
+def launch_in(name: str) -> str:
+    """The signature of what a task needs besides its kernels in the model of this name: more where
+    the tasks before leave little of the program in the caches."""
+    return f"launch in {name}"
 
 
 class _Tasks:

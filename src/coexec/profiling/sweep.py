@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -28,7 +28,9 @@ from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 
-__all__ = ["Effort", "Part", "Progress", "feeds_of", "measure_in_place", "part_of", "sweep"]
+__all__ = [
+    "Effort", "Part", "Progress", "Run", "feeds_of", "measure_in_place", "part_of", "sweep",
+]  # fmt: skip
 
 _ENOUGH = 3
 """Runs that a median can be taken of."""
@@ -66,6 +68,21 @@ class Part:
             found |= {name: index for op in task.operators for name in op.outputs}
             found |= {name: index for node in nodes for name in node.output}
         return found
+
+
+class Run(NamedTuple):
+    """What the segments of a part took in one run."""
+
+    kernels_s: list[float]
+    """Seconds of each segment: of its kernels, where the device has a clock of its own."""
+    launches_s: list[float]
+    """What each needs besides: the same for all with such a clock, 0 for the others."""
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each segment, all in all."""
+        pairs = zip(self.kernels_s, self.launches_s, strict=True)
+        return [kernels_s + launch_s for kernels_s, launch_s in pairs]
 
 
 def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
@@ -109,32 +126,32 @@ def sweep(
     part: Part, devices: Sequence[OpenDevice], feeds: Mapping[str, Any], effort: Effort,
     progress: Callable[[int, int], None], quiet: Quiet | None = None,
     processors: Callable[[], ProcessorTime] = processor_time,
-) -> list[list[float]]:  # fmt: skip
-    """Seconds of each task, in each of as many runs as it takes until their sum is stable.
+) -> list[Run]:  # fmt: skip
+    """What each task takes, in each of as many runs as it takes until their sum is stable.
 
     Runs of which the host of a virtual machine took a part count only if others are too few.
 
     Raises:
         ExecutionError: a task does not run with these inputs.
     """
-    rows: list[list[float]] = []
-    doubtful: list[list[float]] = []
+    runs: list[Run] = []
+    doubtful: list[Run] = []
     with Executor(part.compiled, devices) as executor:
         for _ in range(effort.warm_up):
             executor.run(feeds)
         started_s = time.perf_counter()
         for count in range(effort.most):
             late = count >= effort.least and time.perf_counter() - started_s > effort.budget_s
-            if late or (len(rows) >= effort.least and _stable(rows, effort)):
+            if late or (len(runs) >= effort.least and _stable(runs, effort)):
                 break
             recorder = RealRecorder(part.compiled, [d.spec.name for d in devices])
             before = processors()
             undisturbed(partial(executor.run, feeds, recorder), quiet)
-            kept = doubtful if processors().since(before).doubtful else rows
-            kept.append(_segment_seconds(recorder.trace(), part))
+            kept = doubtful if processors().since(before).doubtful else runs
+            kept.append(_taken(recorder.trace(), part))
             progress(count + 1, effort.most)
     progress(effort.most, effort.most)
-    return rows if len(rows) >= min(_ENOUGH, effort.least) else rows + doubtful
+    return runs if len(runs) >= min(_ENOUGH, effort.least) else runs + doubtful
 
 
 def measure_in_place(
@@ -144,13 +161,14 @@ def measure_in_place(
     graph = schedule.graph
     part = Part(graph.tasks, compiler.compile(schedule, devices))
     effort = Effort(least=runs, most=runs)
-    rows = sweep(part, devices, random_inputs(graph), effort, lambda done, total: None)
-    medians = (statistics.median(column) for column in zip(*rows, strict=True))
+    measured = sweep(part, devices, random_inputs(graph), effort, lambda done, total: None)
+    columns = zip(*(run.seconds for run in measured), strict=True)
+    medians = (statistics.median(column) for column in columns)
     return dict(zip((t.name for t in graph.tasks), medians, strict=True))
 
 
-def _segment_seconds(trace: Trace, part: Part) -> list[float]:
-    """Seconds of each segment: a task, or a piece of one.
+def _taken(trace: Trace, part: Part) -> Run:
+    """What each segment took: a task, or a piece of one.
 
     A device with a clock of its own tells how long its kernels took, which is free of the noise of
     waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
@@ -173,10 +191,11 @@ def _segment_seconds(trace: Trace, part: Part) -> list[float]:
         if spans[i].device in timed
     ]
     launch_s = max(0.0, statistics.median(extra)) if extra else 0.0
-    return [
-        busy.get(i, 0.0) + launch_s if spans[i].device in timed else spans[i].duration_s
-        for i in range(len(part.tasks))
-    ]
+    has_clock = [spans[i].device in timed for i in range(len(part.tasks))]
+    return Run(
+        [busy.get(i, 0.0) if own else spans[i].duration_s for i, own in enumerate(has_clock)],
+        [launch_s if own else 0.0 for own in has_clock],
+    )
 
 
 def _layouts_within(spans: Mapping[int, Span], layouts: Sequence[Span]) -> Mapping[int, float]:
@@ -195,7 +214,7 @@ def _layouts_within(spans: Mapping[int, Span], layouts: Sequence[Span]) -> Mappi
     return found
 
 
-def _stable(rows: Sequence[Sequence[float]], effort: Effort) -> bool:
-    sums = [sum(row) for row in rows]
+def _stable(runs: Sequence[Run], effort: Effort) -> bool:
+    sums = [sum(run.seconds) for run in runs]
     half = statistics.median(sums[: len(sums) // 2])
     return abs(statistics.median(sums) - half) <= effort.stable * half

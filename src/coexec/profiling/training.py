@@ -18,7 +18,7 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import load
 from coexec.ir.graph import Graph, Task
-from coexec.profiling.profiler import Profiler
+from coexec.profiling.profiler import Profiler, launch_in
 from coexec.profiling.samples import sample_network
 from coexec.profiling.steps import measured_as
 from coexec.profiling.store import ProfileStore
@@ -73,7 +73,9 @@ def collect(
 
     All networks are measured in rounds, and the least time of a task counts. On a steady machine a
     network leaves when the best two rounds agree about it. What is in the store is not measured
-    again.
+    again. Where a device has a clock of its own, that is the time of the kernels, and all tasks are
+    charged one launch: that of the median network. What a launch takes depends on what the tasks
+    before have left in the caches, which nothing tells that a task does itself.
     """
     tell = progress or (lambda what, done, total: None)
     networks: list[_SampledNetwork] = []
@@ -92,7 +94,9 @@ def collect(
         for done, network in enumerate(left, start=1):
             network.take_part(device, store, turn)
             tell(f"{device.first.place}: samples, round {turn + 1}", done, len(left))
-    return [sample for network in networks for sample in network.samples()]
+    launches_s = [min(network.launches_s) for network in networks if network.launches_s]
+    launch_s = statistics.median(launches_s or [0.0])
+    return [sample for network in networks for sample in network.samples(launch_s)]
 
 
 class _SampledNetwork:
@@ -107,21 +111,27 @@ class _SampledNetwork:
         self._own = [task for signature, task in first.items() if signature not in others]
         self.signatures = {task.signature for task in graph.tasks}
         self.seconds: dict[str, list[float]] = {}
-        """Of each task, by its signature and what it was compiled to."""
+        """Of each task, by its signature and what it was compiled to; without the launch."""
+        self.launches_s: list[float] = []
+        """Of each round; 0 where a task is measured launch and all."""
         self._samples: dict[str, TrainingSample] = {}
 
     def take_part(self, device: OpenDevice, store: ProfileStore, turn: int) -> None:
         """Measure it once more, unless the store holds that round."""
         engine, graph = device.first, self._model.graph
-        purpose = f", samples of round {turn + 1}"
+        purpose = f", kernels of round {turn + 1}"
         key = f"{_key(engine)}{purpose}"
-        known = measured_as(store.read(key))
+        stored = store.read(key)
+        known = measured_as(stored)
         if any(task.signature not in known for task in graph.tasks):
             with tempfile.TemporaryDirectory(prefix="coexec-samples-") as folder:
                 profiler = Profiler([device], store, effort=_EFFORT, predictor=lambda task: None,
-                                    purpose=purpose)  # fmt: skip
+                                    purpose=purpose, launches_apart=True)  # fmt: skip
                 profiler.cost(Compiler(self._model, Cache(Path(folder))))
-            known = measured_as(store.read(key))
+            stored = store.read(key)
+            known = measured_as(stored)
+        if launch_in(graph.name) in stored:
+            self.launches_s.append(stored[launch_in(graph.name)].seconds)
         for task in self._own:
             for compiled, seconds in known.get(task.signature, {}).items():
                 name = f"{task.signature} {compiled}"
@@ -140,10 +150,10 @@ class _SampledNetwork:
         """How far apart the rounds are: the longest time of a task over the least, the median."""
         return statistics.median([max(own) / min(own) for own in self.seconds.values()] or [1.0])
 
-    def samples(self) -> Iterator[TrainingSample]:
+    def samples(self, launch_s: float) -> Iterator[TrainingSample]:
         """Its tasks, each with its least time."""
         for name, sample in self._samples.items():
-            yield replace(sample, seconds=min(self.seconds[name]))
+            yield replace(sample, seconds=launch_s + min(self.seconds[name]))
 
 
 def _typical(graph: Graph) -> Iterator[Task]:

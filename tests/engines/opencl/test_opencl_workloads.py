@@ -57,6 +57,20 @@ def test_the_layers_of_a_depthwise_convolution_are_a_kind() -> None:
     assert found.terms["alone"] == 2 * (20 * 3 - 2) * 3 * 2
 
 
+def test_a_group_of_blocks_reads_the_pixels_under_its_taps() -> None:
+    halved, _ = told(32, 16, 20, 1, stride=2)
+    assert halved.terms["lines"] == 10 * 12 * 2  # of 23 columns each other one, two blocks deep
+    padded, _ = told(32, 16, 20, 5)
+    assert padded.terms["lines"] == (20 * 5 - 2 * (2 + 1)) * (23 + 4) * 2
+    wider, _ = told(32, 16 * 16, 20, 5)
+    assert wider.terms["lines"] >= 4 * padded.terms["lines"]  # at most four blocks in a group
+
+
+def test_images_that_lie_row_major_are_a_kind_whatever_the_filter() -> None:
+    kinds = [told(inputs, 16, 20, edge)[0].kind for inputs in (3, 32) for edge in (1, 5)]
+    assert kinds == ["few channels", "few channels", "pointwise", "direct"]
+
+
 def test_blocks_of_channels_take_equally_long_filled_or_not() -> None:
     part, whole = (told(16, n, 12, 5)[0].terms for n in (17, 32))
     steps = {"launches", "cycles", "loops", "tiles"}

@@ -68,7 +68,7 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
     best = conv.ranked_on_cores(shape, x, arch)[0]
     if best != "direct":
         return best, conv_winograd.steps(arch, shape, x, y, int(best.removeprefix("winograd ")))
-    kind = "pointwise" if shape.pointwise else "direct" if x.block else "few channels"
+    kind = "few channels" if not x.block else "pointwise" if shape.pointwise else "direct"
     return kind, conv_cpu.steps(arch, shape, x)
 
 

@@ -68,7 +68,8 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
     taps, pixels = shape.rows_inside * shape.kernel_w, shape.out_h * shape.out_w
     total = {"launches": len(parts) + (copied > 0), "copied": copied, "cycles": 0.0,
              "products": 0.0, "scalars": 0.0, "vectors": 0.0, "loops": 0.0, "tiles": 0.0,
-             "partial": 0.0, "again": 0.0, "streamed": 0.0}  # fmt: skip
+             "partial": 0.0, "lines": 0.0, "again": 0.0, "streamed": 0.0}  # fmt: skip
+    read_w = min(shape.in_w, shape.out_w * shape.kernel_w)
     for _, groups, size in parts:
         chunks, row = _Chunks.of(arch, shape, x, size), _RowTiles.of(arch, shape, size)
         passes = shape.batch * groups
@@ -80,6 +81,7 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
         total["loops"] += passes * taps * chunks.in_blocks * row.tiles
         total["tiles"] += passes * chunks.count * shape.rows * row.tiles
         total["partial"] += 4.0 * passes * (chunks.count - 1) * pixels * size * arch.block
+        total["lines"] += passes * shape.rows_inside * read_w * chunks.in_blocks
         split = _Split.of(arch, shape, x, groups, size)
         image = 4.0 * shape.batch * shape.in_channels * shape.in_h * shape.in_w
         total["again"] += split.reads * image
