@@ -20,7 +20,7 @@ from coexec.ir.graph import Operator, Tensor
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Part, Run
+from coexec.profiling.sweep import Part, SegmentTimes
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.profiling.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
 from coexec.timing.trace import Detail
@@ -143,12 +143,12 @@ def test_all_tasks_are_charged_the_launch_of_the_median_network(
 ) -> None:
     networks, kernels_s, sweeps = networks_of(COUNT), 1e-3, 0
 
-    def swept(part: Part, *_: object) -> list[Run]:
+    def swept(part: Part, *_: object) -> list[SegmentTimes]:
         nonlocal sweeps
         turn, network = divmod(sweeps, networks)
         sweeps += 1
         launch_s = 1e-5 * (1 + network**2) * (2.0 if turn == 0 else 1.0)
-        return [Run([kernels_s] * len(part.tasks), [launch_s] * len(part.tasks))] * 3
+        return [SegmentTimes([kernels_s] * len(part.tasks), [launch_s] * len(part.tasks))] * 3
 
     monkeypatch.setattr("coexec.profiling.profiler.sweep", swept)
     samples = collect(OpenDevice.of(Written()), store, COUNT)

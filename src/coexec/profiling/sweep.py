@@ -29,7 +29,8 @@ from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = [
-    "Effort", "Part", "Progress", "Run", "feeds_of", "measure_in_place", "part_of", "sweep",
+    "Effort", "Part", "Progress", "SegmentTimes", "feeds_of", "measure_in_place", "part_of",
+    "sweep",
 ]  # fmt: skip
 
 _ENOUGH = 3
@@ -70,7 +71,7 @@ class Part:
         return found
 
 
-class Run(NamedTuple):
+class SegmentTimes(NamedTuple):
     """What the segments of a part took in one run."""
 
     kernels_s: list[float]
@@ -126,7 +127,7 @@ def sweep(
     part: Part, devices: Sequence[OpenDevice], feeds: Mapping[str, Any], effort: Effort,
     progress: Callable[[int, int], None], quiet: Quiet | None = None,
     processors: Callable[[], ProcessorTime] = processor_time,
-) -> list[Run]:  # fmt: skip
+) -> list[SegmentTimes]:  # fmt: skip
     """What each task takes, in each of as many runs as it takes until their sum is stable.
 
     Runs of which the host of a virtual machine took a part count only if others are too few.
@@ -134,8 +135,8 @@ def sweep(
     Raises:
         ExecutionError: a task does not run with these inputs.
     """
-    runs: list[Run] = []
-    doubtful: list[Run] = []
+    runs: list[SegmentTimes] = []
+    doubtful: list[SegmentTimes] = []
     with Executor(part.compiled, devices) as executor:
         for _ in range(effort.warm_up):
             executor.run(feeds)
@@ -167,7 +168,7 @@ def measure_in_place(
     return dict(zip((t.name for t in graph.tasks), medians, strict=True))
 
 
-def _taken(trace: Trace, part: Part) -> Run:
+def _taken(trace: Trace, part: Part) -> SegmentTimes:
     """What each segment took: a task, or a piece of one.
 
     A device with a clock of its own tells how long its kernels took, which is free of the noise of
@@ -192,7 +193,7 @@ def _taken(trace: Trace, part: Part) -> Run:
     ]
     launch_s = max(0.0, statistics.median(extra)) if extra else 0.0
     has_clock = [spans[i].device in timed for i in range(len(part.tasks))]
-    return Run(
+    return SegmentTimes(
         [busy.get(i, 0.0) if own else spans[i].duration_s for i, own in enumerate(has_clock)],
         [launch_s if own else 0.0 for own in has_clock],
     )
@@ -214,7 +215,7 @@ def _layouts_within(spans: Mapping[int, Span], layouts: Sequence[Span]) -> Mappi
     return found
 
 
-def _stable(runs: Sequence[Run], effort: Effort) -> bool:
+def _stable(runs: Sequence[SegmentTimes], effort: Effort) -> bool:
     sums = [sum(run.seconds) for run in runs]
     half = statistics.median(sums[: len(sums) // 2])
     return abs(statistics.median(sums) - half) <= effort.stable * half
