@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from quick_choice import PROGRAM
+from settled import settled
 from small_models import branches
 
 import coexec
@@ -69,6 +70,7 @@ def test_it_answers_at_once_and_says_what_was_decided(
 ) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(branches(), str(model))
+    settled(model)
     expected = onnxruntime.InferenceSession(str(model)).run(None, {"x": X})
     cache = tmp_path / "cache"
     with caplog.at_level(logging.INFO, "coexec"):
