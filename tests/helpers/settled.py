@@ -10,8 +10,7 @@ _TRUSTED_S = 2.5
 `coexec.frontend.digest`."""
 
 
-def settled(path: Path) -> Path:
+def settled(path: Path) -> None:
     """Wait until a cache would remember the file's content."""
     young_s = time.time() - path.stat().st_ctime
     time.sleep(max(0.0, _TRUSTED_S - young_s))
-    return path

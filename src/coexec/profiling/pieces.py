@@ -5,7 +5,6 @@ after the other, as whole tasks are (`sweep`). So a model needs as many passes a
 What is measured are the parts that two devices may have, in either place.
 """
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from coexec.compiling.compiler import Compiler
@@ -15,7 +14,7 @@ from coexec.ir.region import Region
 from coexec.plans.derive import in_steps
 from coexec.plans.plan import Plan, Provenance
 from coexec.profiling.store import Measurement
-from coexec.profiling.sweep import Effort, Part, feeds_of, sweep
+from coexec.profiling.sweep import Effort, Part, feeds_of, medians_s, sweep
 from coexec.profiling.traffic import Quiet
 from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Dimension, axis_of, cuts_of, parts
 from coexec.system.hardware import Place
@@ -100,11 +99,10 @@ def measure_pieces(
     part = Part(tasks, compiler.compile(schedule, devices))
     runs = sweep(part, devices, next(feeds_of(part, graph)), _EFFORT, lambda done, total: None,
                  quiet)  # fmt: skip
-    columns = zip(*(run.seconds for run in runs), strict=True)
     samples: dict[str, list[float]] = {}
-    for segment, seconds in zip(schedule.segments, columns, strict=True):
+    for segment, seconds in zip(schedule.segments, medians_s(runs), strict=True):
         (piece,) = segment.pieces
         if place_of[piece.task] == measured and len(cutting[piece.task]) > 1:
             signature = signature_of_piece(graph.task[piece.task], piece.region)
-            samples.setdefault(signature, []).append(statistics.median(seconds))
+            samples.setdefault(signature, []).append(seconds)
     return {signature: Measurement.of(taken) for signature, taken in samples.items()}

@@ -29,8 +29,8 @@ from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = [
-    "Effort", "Part", "Progress", "SegmentTimes", "feeds_of", "measure_in_place", "part_of",
-    "sweep",
+    "Effort", "Part", "Progress", "SegmentTimes", "feeds_of", "measure_in_place", "medians_s",
+    "part_of", "sweep",
 ]  # fmt: skip
 
 _ENOUGH = 3
@@ -84,6 +84,12 @@ class SegmentTimes(NamedTuple):
         """Of each segment, all in all."""
         pairs = zip(self.kernels_s, self.launches_s, strict=True)
         return [kernels_s + launch_s for kernels_s, launch_s in pairs]
+
+
+def medians_s(runs: Sequence[SegmentTimes]) -> list[float]:
+    """Of each segment, the median of its seconds in all runs."""
+    columns = zip(*(run.seconds for run in runs), strict=True)
+    return [statistics.median(column) for column in columns]
 
 
 def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
@@ -163,9 +169,7 @@ def measure_in_place(
     part = Part(graph.tasks, compiler.compile(schedule, devices))
     effort = Effort(least=runs, most=runs)
     measured = sweep(part, devices, random_inputs(graph), effort, lambda done, total: None)
-    columns = zip(*(run.seconds for run in measured), strict=True)
-    medians = (statistics.median(column) for column in columns)
-    return dict(zip((t.name for t in graph.tasks), medians, strict=True))
+    return dict(zip((t.name for t in graph.tasks), medians_s(measured), strict=True))
 
 
 def _taken(trace: Trace, part: Part) -> SegmentTimes:
