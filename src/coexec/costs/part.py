@@ -23,7 +23,8 @@ def part_of_task(
     """
     if region == graph.output_of(task).whole:
         return task.operators, graph.tensors
-    tensors = dict(graph.tensors)
+    names = (name for op in task.operators for name in (*op.inputs, *op.outputs) if name)
+    tensors = {name: graph.tensors[name] for name in names}
     operators = []
     for op, cut in zip(task.operators, operator_regions(graph, task, region), strict=True):
         for name, read in zip(op.inputs, cut.inputs, strict=True):

@@ -12,7 +12,7 @@ MobiSys 2022. Handing tensors over and putting them together are costs of links 
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coexec.costs.base import Prediction, Predictor, Unmeasured, Workload
 from coexec.costs.fitting import fitted
@@ -64,6 +64,10 @@ class LatencyPredictor:
 
     kinds: TrainedUnits
     describe: Describe
+    _wholes: dict[tuple[str, str], Prediction | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """By model and task: a planner asks for many parts of each."""
 
     def __call__(self, task: Unmeasured) -> Prediction | None:
         return self._predicted(task.task.operators, task.graph.tensors, task.operators, task.task)
@@ -79,8 +83,10 @@ class LatencyPredictor:
 
     def share(self, graph: Graph, task: Task, region: Region) -> float | None:
         """Seconds of a part relative to those of the whole task, at most 1."""
-        whole = self.part(graph, task, graph.output_of(task).whole)
-        part = self.part(graph, task, region)
+        key = graph.fingerprint, task.name
+        if key not in self._wholes:
+            self._wholes[key] = self.part(graph, task, graph.output_of(task).whole)
+        whole, part = self._wholes[key], self.part(graph, task, region)
         if part is None or whole is None:
             return None
         return min(1.0, part.seconds / whole.seconds)
