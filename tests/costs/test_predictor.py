@@ -123,6 +123,15 @@ def test_parts_are_operators_of_their_own_size() -> None:
     assert part_of_task(graph, task, whole) == (task.operators, graph.tensors)
 
 
+def test_parts_are_known_of_operators_with_outputs_that_nobody_reads() -> None:
+    graph, task = conv()
+    (op,) = task.operators
+    unread = replace(task, operators=(replace(op, outputs=(*op.outputs, "unread")),))
+    region = graph.output_of(task).whole.with_axis(2, 0, 3)
+    _, tensors = part_of_task(replace(graph, tasks=(unread,)), unread, region)
+    assert tensors[op.outputs[0]].shape == (1, 32, 3, 10)
+
+
 def table(task: Task, seconds: float, **words: object) -> CostTable:
     return CostTable({AT: {task.name: seconds}}, {AT: 2e-6}, **words)  # type: ignore[arg-type]
 

@@ -23,8 +23,9 @@ def part_of_task(
     """
     if region == graph.output_of(task).whole:
         return task.operators, graph.tensors
-    names = (name for op in task.operators for name in (*op.inputs, *op.outputs) if name)
-    tensors = {name: graph.tensors[name] for name in names}
+    # Outputs that nobody reads are no tensors of the graph.
+    names = (name for op in task.operators for name in (*op.inputs, *op.outputs))
+    tensors = {name: graph.tensors[name] for name in names if name in graph.tensors}
     operators = []
     for op, cut in zip(task.operators, operator_regions(graph, task, region), strict=True):
         for name, read in zip(op.inputs, cut.inputs, strict=True):
