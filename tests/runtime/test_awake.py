@@ -30,6 +30,15 @@ def _unrationed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coexec.runtime.awake._RATIONS", ())
 
 
+def started(count: int = len(CORES)) -> dict[int, int]:
+    """So many keepers, once there are that many: a process that has just been started has no
+    command line for a moment. None: if there are still none after a while."""
+    if not count:
+        time.sleep(0.2)
+    until(lambda: len(keepers()) == count)
+    return keepers()
+
+
 def keepers() -> dict[int, int]:
     """The process of each core that has a keeper of this process."""
     found = {}
@@ -65,7 +74,7 @@ def grows(process: int) -> bool:
 def test_cores_are_busy_between_begin_and_end() -> None:
     awake = Awake(CORES)
     awake.begin()
-    found = keepers()
+    found = started()
     assert set(found) == set(CORES)
     for core, process in found.items():
         until(lambda process=process: os.sched_getscheduler(process) == os.SCHED_IDLE)
@@ -87,8 +96,7 @@ def test_cores_are_busy_between_begin_and_end() -> None:
 
 def test_users_share_keepers_and_the_last_one_ends_them() -> None:
     first, second = Awake(CORES), Awake(CORES)
-    found = keepers()
-    assert len(found) == 2
+    found = started()
     first.begin()
     second.begin()
     first.close()
@@ -103,7 +111,7 @@ def test_users_share_keepers_and_the_last_one_ends_them() -> None:
 def test_a_keeper_leaves_its_core_to_others() -> None:
     """Also where it has just woken up and others have long been busy, so that it is its turn."""
     awake, allowed = Awake(CORES), os.sched_getaffinity(0)
-    keeper, used_by_keeper_s, used_by_us_s = keepers()[CORES[0]], 0.0, 0.0
+    keeper, used_by_keeper_s, used_by_us_s = started()[CORES[0]], 0.0, 0.0
     try:
         os.sched_setaffinity(0, CORES[:1])
         until(lambda: os.sched_getscheduler(keeper) == os.SCHED_IDLE)
@@ -124,7 +132,7 @@ def test_a_keeper_leaves_its_core_to_others() -> None:
 
 def test_a_keeper_that_was_killed_is_no_error() -> None:
     awake = Awake(CORES)
-    for process in keepers().values():
+    for process in started().values():
         os.kill(process, signal.SIGKILL)
     for _ in range(3):
         awake.begin()
@@ -136,7 +144,7 @@ def test_one_core_and_a_frozen_program_have_none(monkeypatch: pytest.MonkeyPatch
     Awake(CORES[:1]).begin()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     Awake(CORES).begin()
-    assert not keepers()
+    assert not started(0)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +157,18 @@ def test_rationed_time_is_not_used_up(
     paths = (str(tmp_path / "none"), str(tmp_path / "ration"))
     monkeypatch.setattr("coexec.runtime.awake._RATIONS", paths)
     awake = Awake(CORES)
-    assert len(keepers()) == count
+    assert len(started(count)) == count
     awake.close()
 
 
 def test_a_forked_child_has_its_own() -> None:
     awake = Awake(CORES)
-    of_parent = keepers()
+    of_parent = started()
     child = os.fork()
     if child == 0:
         own = Awake(CORES)
         own.begin()
-        right = set(keepers()) == set(CORES)
+        right = set(started()) == set(CORES)
         own.close()
         os._exit(0 if right else 1)
     _, status = os.waitpid(child, 0)
