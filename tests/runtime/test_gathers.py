@@ -39,14 +39,14 @@ def test_boxes_of_the_host_s_memory_have_views(cache: Cache) -> None:
     devices = [OpenDevice.of(ReferenceEngine(*reference(number))) for number in range(2)]
     model = load(branches(width=2))
     compiled = in_rows(model, devices, cache)
-    allocation = allocated(Installation(compiled, devices, True))
+    allocation = allocated(Installation(compiled, devices, tensor_caching=True, launch_ahead=True))
     copied = allocation.gathers.keys() - allocation.in_place
     assert allocation.copies.keys() == {r for r in copied if sources(compiled, allocation, r[1])}
     assert allocation.copies.keys() < copied  # the caller's arrays are others in each run
     for (reader, value), copies in allocation.copies.items():
         target = allocation.gathers[reader, value]
         target[...] = np.nan
-        for box, (into, part) in zip(compiled.gathers[value].boxes, copies, strict=True):
+        for box, (_, into, _, part) in zip(compiled.gathers[value].boxes, copies, strict=True):
             assert np.shares_memory(part, allocation.static[box.value])
             part[...] = np.random.default_rng(reader).standard_normal(part.shape)
             into[...] = part
@@ -69,7 +69,7 @@ def test_each_run_puts_its_own_values_together(cache: Cache) -> None:
 def test_other_memories_have_none(cache: Cache) -> None:
     devices = [OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(Elsewhere())]
     compiled = in_rows(load(branches(width=2)), devices, cache)
-    allocation = allocated(Installation(compiled, devices, True))
+    allocation = allocated(Installation(compiled, devices, tensor_caching=True, launch_ahead=True))
     elsewhere = {s.index for s in compiled.segments if s.device == devices[1].spec.name}
     assert allocation.gathers.keys() > allocation.copies.keys()
     assert not elsewhere & {reader for reader, _ in allocation.copies}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from needs_opencl import opencl_name
 from small_models import branches
 
 from coexec.engines.detect import usable_cores
@@ -65,9 +66,10 @@ class TimeOut(Exception):
 class Watched:
     """A session and what it has to answer."""
 
-    def __init__(self, kind: str, cache: Path) -> None:
+    def __init__(self, words: Mapping[str, Any], cache: Path) -> None:
+        """``words``: of the session."""
         self.open: Callable[[], InferenceSession] = lambda: InferenceSession(
-            branches(4), cache=cache, **SESSIONS[kind]
+            branches(4), cache=cache, **words
         )
         self.session = self.open()
         rival = plain_session(branches(4))
@@ -96,7 +98,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=SESSIONS)
 def watched(request: pytest.FixtureRequest, cache_folder: Path) -> Iterator[Watched]:
-    found = Watched(request.param, cache_folder)
+    found = Watched(SESSIONS[request.param], cache_folder)
     found.check()
     yield found
     found.session.close()
@@ -128,6 +130,26 @@ def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None)
             hit += 1
         watched.check()
     assert hit > 100  # not 150, see above
+
+
+def test_a_time_out_spares_runs_behind_what_was_launched_ahead(
+    cache_folder: Path, time_outs: None
+) -> None:
+    """OpenCL goes on with what it was given when the caller has left."""
+    engine, other = opencl_name(CORES[1]), f"cpu:{CORES[0]}"
+    devices = {"devices": [other, engine], "planner": "hope_greedy", "pins": BY_TURNS}
+    watched = Watched(devices, cache_folder)
+    rng, hit = random.Random(0), 0
+    for _ in range(100):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
+            assert watched.is_right(watched.run())
+            time.sleep(0.003)
+        except TimeOut:
+            hit += 1
+        watched.check()
+    assert hit > 50
+    watched.session.close()
 
 
 class Injected:
@@ -365,8 +387,8 @@ def test_many_threads_replan(tmp_path: Path) -> None:
 
 def test_forgotten_sessions_leave_no_thread(cache_folder: Path) -> None:
     before = threading.active_count()
-    for kind in SESSIONS:
-        Watched(kind, cache_folder).check()
+    for words in SESSIONS.values():
+        Watched(words, cache_folder).check()
     end_s = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < end_s:
         time.sleep(0.01)

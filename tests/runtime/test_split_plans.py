@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ahead import AheadEngine
 from graphs import halves, halves_by_rows, hand_made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -142,6 +143,19 @@ def test_two_clusters(filters: st.SearchStrategy[int]) -> None:
 def test_a_memory_of_its_own() -> None:
     near = OpenDevice.of(ReferenceEngine(*reference(0)))
     drawn([near, OpenDevice.of(Elsewhere())], 1e-5, 40)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("far", [ReferenceEngine, AheadEngine, Elsewhere])
+def test_launched_ahead(far: Any, copies: bool) -> None:
+    """Whatever the other device is, and whoever copies: nothing is read before it is there, or
+    written while it is read."""
+    others = {
+        ReferenceEngine: lambda: ReferenceEngine(*reference(0)),
+        AheadEngine: lambda: AheadEngine(0),
+        Elsewhere: Elsewhere,
+    }
+    drawn([OpenDevice.of(others[far]()), OpenDevice.of(AheadEngine(2, copies))], 1e-5, 40)
 
 
 @needs_two_cores

@@ -18,7 +18,7 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
-from coexec.engines.base import OpenEngine
+from coexec.engines.base import Launch, OpenEngine
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
@@ -120,9 +120,9 @@ class InOrder(RealRecorder):
         self._ended = 0
         self._changed = threading.Condition()
 
-    def end(self, node: int) -> None:
+    def end(self, node: int, launch: Launch | None = None) -> None:
         self._wait("", node)
-        super().end(node)
+        super().end(node, launch)
         self._go_on()
 
     def end_transfer(self, began: float, value: str, *rest: Any) -> None:

@@ -9,11 +9,11 @@ An engine is found through an entry point of the group "coexec.engines" that nam
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,8 +28,9 @@ from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
-__all__ = ["AfterFork", "Bound", "Engine", "Held", "NoOptions", "OpenEngine", "OwnSession",
-           "Processor", "Program", "Timed", "aligned_empty"]  # fmt: skip
+__all__ = ["AfterFork", "Bound", "BoxCopy", "Engine", "Held", "Launch", "Launchable",
+           "NoOptions", "OpenEngine", "OwnSession", "Processor", "Program", "Timed",
+           "aligned_empty"]  # fmt: skip
 
 AfterFork = Literal["works", "again", "lost"]
 """What an engine's programs are worth in a forked child, which has none of the other threads: they
@@ -71,6 +72,17 @@ class Held:
     """As ONNX Runtime returns it: an array, a list, a dict or None."""
 
 
+class BoxCopy(NamedTuple):
+    """A copy between boxes of two arrays in the host's memory."""
+
+    target: Array
+    into: Array
+    """A view of ``target``."""
+    source: Array
+    part: Array
+    """A view of ``source``, of the shape of ``into``."""
+
+
 class Bound(Protocol):
     """A program with the tensors that it reads and writes."""
 
@@ -89,6 +101,46 @@ class Bound(Protocol):
 
     def set_output(self, name: str, tensor: Any) -> None:
         """Write another tensor from the next run on."""
+        ...
+
+
+class Launch(Protocol):
+    """What a device was given to compute and may not have ended.
+
+    It keeps alive what is read and written. May be asked by any thread.
+    """
+
+    @property
+    def ended(self) -> bool:
+        """Whether the outputs are complete, or the device has failed. Does not wait."""
+        ...
+
+    def wait(self) -> None:
+        """Return when the outputs are complete. May be called again.
+
+        Raises:
+            ExecutionError: the device failed.
+        """
+        ...
+
+    def span_s(self) -> tuple[float, float]:
+        """When the device began and ended, in seconds of `time.perf_counter`.
+
+        Only of what has ended, and was launched between `Timed.start_timing` and `stop_timing`.
+        """
+        ...
+
+
+@runtime_checkable
+class Launchable(Bound, Protocol):
+    """A bound program that a device computes by itself, while the launching thread goes on."""
+
+    def launch(self) -> Launch:
+        """Give it to the device, behind everything that the device was given before.
+
+        Raises:
+            ExecutionError: the device did not take it.
+        """
         ...
 
 
@@ -123,6 +175,10 @@ class OpenEngine(ABC):
     after_fork: AfterFork = "again"
     alignment: int = 1
     """Bytes: what it computes has to begin at multiples of it in main memory."""
+    launches_ahead: bool = False
+    """Whether its bound programs are `Launchable`, by any thread, as they are computed elsewhere
+    than in the thread that launches them, one after the other. Such an engine is `Timed`, too:
+    only the device knows when it computed."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs are then given opaque inputs as the caller feeds
     them, and a `Held` for each opaque output."""
@@ -248,6 +304,14 @@ class OpenEngine(ABC):
             lying[where_it_lies(region, layout).slices] = array
         if target is not into:
             self.upload(target, into)
+
+    def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
+        """What gives the device these copies, behind what it was given before and in front of what
+        it is given later; None if it leaves them to the calling thread.
+
+        Only for engines that compute in main memory and `launches_ahead`.
+        """
+        return None
 
     def download(self, tensor: Any) -> Array:
         """The values of a tensor, once computed; valid until the next download of it."""

@@ -4,10 +4,11 @@ In the host's memory, tensors with disjoint lifetimes share buffers, and what se
 side and others read as one lies in one buffer: nobody has to put it together.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coexec.engines.base import BoxCopy
 from coexec.frontend.dialect import as_it_lies, where_it_lies
 from coexec.frontend.module import Array, Gather, GatheredBox, numpy_type
 from coexec.ir.graph import Tensor
@@ -18,12 +19,10 @@ from coexec.plans.schedule import ended_before
 from coexec.runtime.installation import Installation
 from coexec.system.hardware import MAIN
 
-__all__ = ["Allocation", "Copies", "allocated"]
+__all__ = ["Allocation", "allocated"]
 
 Reading = tuple[int, str]
 """A segment and a value that it reads put together."""
-Copies = Sequence[tuple[Array, Array]]
-"""Views to write, each with the view to read there."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,11 @@ class Allocation:
     gathers: Mapping[Reading, Any]
     in_place: frozenset[Reading]
     """Those of the gathers that their makers write: there is nothing to copy."""
-    copies: Mapping[Reading, Copies]
+    copies: Mapping[Reading, Sequence[BoxCopy]]
     """What puts the others together, where all that it takes lies in these tensors in the host's
     memory. The views are made once, as making them takes longer than to copy a small box."""
+    copiers: Mapping[Reading, Callable[[], None]]
+    """Of those, the ones that their device does by itself."""
 
 
 @dataclass
@@ -90,19 +91,23 @@ def allocated(installed: Installation) -> Allocation:
         for reading, gather in copied.items()
         if all(box.value in at_home for box in gather.boxes)
     }
-    return Allocation(static, gathers, frozenset(in_place), copies)
+    copiers = {
+        reading: copier
+        for reading, boxes in copies.items()
+        if reading[0] in installed.ahead
+        and (copier := readings[reading][0].copier(boxes)) is not None
+    }
+    return Allocation(static, gathers, frozenset(in_place), copies, copiers)
 
 
-def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> Copies:
+def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[BoxCopy]:
     """Views of the boxes of ``target``, each with that of the value that goes there."""
-    lying = as_it_lies(target, gather.layout)
-    return [
-        (
-            lying[where_it_lies(put, gather.layout).slices],
-            as_it_lies(static[value], gather.layout)[where_it_lies(taken, gather.layout).slices],
-        )
-        for value, taken, put in gather.boxes
-    ]
+    found = []
+    for value, taken, put in gather.boxes:
+        into = as_it_lies(target, gather.layout)[where_it_lies(put, gather.layout).slices]
+        part = as_it_lies(static[value], gather.layout)[where_it_lies(taken, gather.layout).slices]
+        found.append(BoxCopy(target, into, static[value], part))
+    return found
 
 
 def _leaving(installed: Installation) -> set[str]:

@@ -59,6 +59,7 @@ class Executor:
         *,
         waiting: Waiting = "passive",
         tensor_caching: bool = True,
+        launch_ahead: bool = True,
     ) -> None:
         """Compile the modules and start a thread for each device that has something to do.
 
@@ -67,18 +68,19 @@ class Executor:
                 see `awake`), or may halt while a device waits for another one ("passive").
             tensor_caching: without it, a tensor is moved anew for each segment that reads it
                 elsewhere, and not before: to measure what caching and prefetching bring.
+            launch_ahead: without it, each segment ends before another one that needs it begins,
+                also on the same device: to measure what a segment takes by itself.
 
         Raises:
             DeviceError: a device of the plan is missing, or cannot compile its part.
         """
         self._compiled = compiled
         self._devices = tuple(devices)
-        self._caching = tensor_caching
+        self._caching, self._launch_ahead = tensor_caching, launch_ahead
         self._installed: Installation | None = self._install()
         self._buffers: Buffers | None = Buffers(self._installed)
         self._progress = Progress(compiled.segments)
-        # The caller's own thread serves the device that ends last, which saves two hand-overs.
-        self._callers = compiled.segments[-1].device if compiled.segments else ""
+        self._callers = self._served_by_caller(self._installed)
         cores = {name: self._installed.thread_cores(name) for name in self._installed.used}
         self._callers_cores = cores.pop(self._callers, set())
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
@@ -176,8 +178,9 @@ class Executor:
             try:
                 if before != cores:
                     bind_thread(cores)
-                run.start()
+                run.start(self._callers)
                 self._work_off(run)
+                run.wait(self._callers)
             finally:
                 run.stopped = True
                 if before != cores:
@@ -204,7 +207,14 @@ class Executor:
             run.advance(job, self._callers)
 
     def _install(self) -> Installation:
-        return Installation(self._compiled, self._devices, self._caching)
+        return Installation(self._compiled, self._devices, self._caching, self._launch_ahead)
+
+    def _served_by_caller(self, installed: Installation) -> str:
+        """The device that the caller's own thread serves: the one that ends last, which saves two
+        hand-overs; if possible one whose segments have to be run by a thread."""
+        segments = self._compiled.segments
+        run = [s.device for s in segments if s.index not in installed.ahead]
+        return next(reversed(run or [s.device for s in segments]), "")
 
     def _keep_awake(self, installed: Installation) -> Awake:
         return Awake(installed.shared_cores if self._waiting == "active" else ())
@@ -214,14 +224,17 @@ class Executor:
             raise type(self._refusal)(*self._refusal.args)
 
     def _come_to_rest(self) -> None:
-        """Wait until all threads have ended their jobs for an interrupted run.
+        """Wait until all threads and devices have ended what they do for an interrupted run.
 
         Raises:
             ClosedError: a device does not come to an end.
         """
+        end_s = time.monotonic() + _REST_S
         if self._latest is not None:
             self._latest.stopped = True
-        restless = self._workers.restless(time.monotonic() + _REST_S)
+        restless = self._workers.restless(end_s)
+        if restless is None and self._latest is not None:
+            restless = self._latest.restless(end_s)
         if restless is not None:
             self._refusal = ClosedError(
                 f"{restless} has not ended what it began more than {_REST_S:.0f} s ago for a run "

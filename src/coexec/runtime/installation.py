@@ -22,7 +22,11 @@ class Installation:
     """The part of an executor that all runs share and no run changes."""
 
     def __init__(
-        self, compiled: CompiledPlan, devices: Sequence[OpenDevice], tensor_caching: bool
+        self,
+        compiled: CompiledPlan,
+        devices: Sequence[OpenDevice],
+        tensor_caching: bool,
+        launch_ahead: bool,
     ) -> None:
         """Compile the modules.
 
@@ -31,6 +35,7 @@ class Installation:
         """
         self.compiled = compiled
         self.tensor_caching = tensor_caching
+        self.launch_ahead = launch_ahead
         places = dict.fromkeys(segment.place for segment in compiled.segments)
         self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
         self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
@@ -38,6 +43,17 @@ class Installation:
         self.programs: list[Program | None] = [
             self.engines[s.place].compile(m) if m.outputs else None for s, m in self.parts()
         ]
+
+    @cached_property
+    def ahead(self) -> frozenset[int]:
+        """Segments that are launched ahead."""
+        if not self.launch_ahead:
+            return frozenset()
+        return frozenset(
+            s.index
+            for s in self.compiled.segments
+            if self.engines[s.place].launches_ahead and self.programs[s.index] is not None
+        )
 
     def parts(self) -> Iterator[tuple[Segment, Module]]:
         """The segments with their modules."""
@@ -101,10 +117,11 @@ class Installation:
 
     @cached_property
     def crossing(self) -> Mapping[int, Sequence[tuple[str, int]]]:
-        """By segment, the values that move into another memory, each with the segment that reads
-        it there first.
+        """By segment, the values that move into another memory as soon as they are made, each with
+        the segment that reads it there first.
 
-        Empty without tensor caching: each reader fetches what it needs then.
+        Empty without tensor caching: each reader fetches what it needs then. So do readers of what
+        is launched ahead, which is not made yet, and those that are.
         """
         if not self.tensor_caching:
             return {}
@@ -117,5 +134,6 @@ class Installation:
                     first.setdefault((tensor.name, memory), segment.index)
         found: dict[int, list[tuple[str, int]]] = {}
         for (value, _), reader in first.items():
-            found.setdefault(maker[value], []).append((value, reader))
+            if not {maker[value], reader} & self.ahead:
+                found.setdefault(maker[value], []).append((value, reader))
         return found

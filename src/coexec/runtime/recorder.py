@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.base import OpenEngine
+from coexec.engines.base import Launch, OpenEngine
 from coexec.frontend.module import Array
+from coexec.system.hardware import Place
 from coexec.timing.simulate import VirtualClock, flows
 from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits
@@ -27,8 +28,8 @@ class Recorder:
     def begin(self, node: int) -> None:
         """A thread has taken a segment. It moves what is missing, then it computes."""
 
-    def end(self, node: int) -> None:
-        """The outputs of a segment are complete."""
+    def end(self, node: int, launch: Launch | None = None) -> None:
+        """The outputs of a segment are complete; or, if it was launched, will be when that ends."""
 
     def begin_transfer(self) -> float:
         """A thread begins to copy; returns what it has to tell `end_transfer`."""
@@ -77,6 +78,7 @@ class RealRecorder(Recorder):
         self._start_s: dict[int, float] = {}
         """By segment, when it was taken, or when the last thing that it needs was copied."""
         self._end_s: dict[int, float] = {}
+        self._launches: dict[int, Launch] = {}
         self._transfers: list[Span] = []
         self._details: list[Detail] = []
         self._origin_s = time.perf_counter()
@@ -84,8 +86,11 @@ class RealRecorder(Recorder):
     def begin(self, node: int) -> None:
         self._start_s[node] = time.perf_counter()
 
-    def end(self, node: int) -> None:
-        self._end_s[node] = time.perf_counter()
+    def end(self, node: int, launch: Launch | None = None) -> None:
+        if launch is None:
+            self._end_s[node] = time.perf_counter()
+        else:
+            self._launches[node] = launch
 
     def begin_transfer(self) -> float:
         return time.perf_counter()
@@ -119,6 +124,7 @@ class RealRecorder(Recorder):
 
     def trace(self) -> Trace:
         segments = self._compiled.segments
+        self._look_up_launches()
         busy = [
             Span.of_segment(segments[node], self._start_s[node], end_s)
             for node, end_s in self._end_s.items()
@@ -129,6 +135,22 @@ class RealRecorder(Recorder):
         spans = sorted((*with_waits(busy, self._needs), *layouts), key=lambda s: s.start_s)
         arrows = flows(self._compiled.transfers)
         return Trace(self._devices, tuple(spans), tuple(arrows), tuple(details))
+
+    def _look_up_launches(self) -> None:
+        """When devices began and ended what they were given.
+
+        One that was given a segment before the last one ended goes on with it at once: what it
+        needs to start it is a part of the segment.
+        """
+        ends_s: dict[Place, float] = {}
+        for node, launch in self._launches.items():
+            place = self._compiled.segments[node].place
+            start_s, end_s = launch.span_s()
+            if ends_s.get(place, 0.0) > self._start_s[node]:
+                start_s = min(end_s, ends_s[place])
+            self._start_s[node], self._end_s[node] = start_s, end_s
+            ends_s[place] = max(end_s, ends_s.get(place, end_s))
+        self._launches.clear()
 
     def _needs(self, span: Span) -> Iterable[Need]:
         """The segments that one waits for; the caller's outputs wait for all."""
@@ -146,7 +168,7 @@ class VirtualRecorder(Recorder):
         self._clock = clock
         self._lock = threading.Lock()
 
-    def end(self, node: int) -> None:
+    def end(self, node: int, launch: Launch | None = None) -> None:
         with self._lock:
             self._clock.run(node)
 

@@ -2,10 +2,12 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
+from coexec.engines.base import Launch, Launchable
 from coexec.errors import CoexecError, ExecutionError, TerminatedError, UnfinishedError
 from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
@@ -20,6 +22,8 @@ __all__ = ["Job", "Run"]
 Job = int | tuple[str, int]
 """A segment to run, or a value to move for the segment that reads it."""
 
+_LOOK_S = 1e-3
+"""Between two looks whether a device has ended what a run that was interrupted has launched."""
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
 holds it was killed."""
@@ -50,6 +54,7 @@ class Run:
         self.installed = installed
         self.buffers = buffers
         self.transfers = buffers.transfers(feeds, recorder)
+        self._launches = buffers.launches()
         self.recorder = recorder
         self.workers = workers
         self.inbox: SimpleQueue[Job | None] = SimpleQueue()
@@ -61,12 +66,14 @@ class Run:
         self._under_way = 0
         self._lock = threading.Lock()
 
-    def start(self) -> None:
-        """Hand out the segments that wait for nothing."""
+    def start(self, callers: str) -> None:
+        """Hand out the segments that wait for nothing. The caller's thread serves ``callers``."""
         ready = self._progress.ready()
         self._under_way = len(ready)
-        for node in ready:
-            self._give(self.installed.compiled.segments[node].device, node)
+        with COMPUTING:
+            following = self._hand_out(ready, callers)
+        if following is not None:
+            self._give(callers, following)
 
     def fail(self, error: BaseException) -> None:
         """Stop with an error that the caller gets. The first one counts."""
@@ -83,6 +90,21 @@ class Run:
             following: int | None = job
             while following is not None:
                 following = self._step(following, name)
+
+    def wait(self, name: str) -> None:
+        """Return when all that was launched has ended, in the thread of the device ``name``."""
+        if self.error is None:
+            self._have_ended(self._launches.made, name)
+
+    def restless(self, end_s: float) -> str | None:
+        """Wait until all that was launched has ended, at most until ``end_s``; the first device
+        that goes on beyond."""
+        for node, launch in list(self._launches.made.items()):
+            while not launch.ended:
+                if time.monotonic() > end_s:
+                    return self.installed.compiled.segments[node].device
+                time.sleep(_LOOK_S)
+        return None
 
     def output(self) -> dict[str, Any]:
         """The model's outputs by name, in memory that belongs to the caller."""
@@ -105,40 +127,75 @@ class Run:
                                      f"was stopped, no result is returned"))  # fmt: skip
 
     def _step(self, node: int, name: str) -> int | None:
-        """Run one segment and hand out what it makes ready.
+        """Run or launch one segment and hand out what it makes ready.
 
         Returns:
-            The next segment of the same device, if it is ready.
+            The next segment of the device ``name``, whose thread this is, if it is ready.
+        """
+        return self._hand_out(self._done(node, name), name)
+
+    def _hand_out(self, nodes: Iterable[int], name: str) -> int | None:
+        """Launch what may be launched from here, and give the rest to the threads of its devices.
+
+        Returns:
+            The segment of the device ``name``, whose thread this is, if one is among them.
+        """
+        following, ready = None, deque(nodes)
+        while ready:
+            node = ready.popleft()
+            device = self.installed.compiled.segments[node].device
+            if device == name:
+                following = node
+            elif self._launches.may_launch(node):
+                ready.extend(self._done(node, name))
+            else:
+                self._give(device, node)
+        return following
+
+    def _done(self, node: int, name: str) -> list[int]:
+        """Run or launch one segment in the thread of ``name``.
+
+        Returns:
+            The segments that may start now.
         """
         if self.stopped:
-            return None
+            return []
         if self._cancelled is not None and self._cancelled():
             self.fail(TerminatedError("the run was ended by its RunOptions; no result is returned"))
-            return None
-        segment = self.installed.compiled.segments[node]
+            return []
+        segment, launch = self.installed.compiled.segments[node], None
+        if not self._have_ended(self._launches.before(node), name):
+            return []
         self.recorder.begin(node)
         try:
             bound = self.buffers.bound(segment, self.transfers)
-            if bound is not None:
+            if node in self.installed.ahead:
+                launch = self._launches.made[node] = cast(Launchable, bound).launch()
+            elif bound is not None:
                 bound.run()
         except Exception as error:
             if self._is_callers(error, name):
                 raise
             self.fail(_explained(error, segment))
-            return None
-        self.recorder.end(node)
+            return []
+        self.recorder.end(node, launch)
         segments = self.installed.compiled.segments
         for value, reader in self.installed.crossing.get(node, ()):
             if segments[reader].device != name:  # this thread moves it when it gets there
                 self._give(segments[reader].device, (value, reader))
-        following = None
-        for freed in self._finish(node):
-            device = segments[freed].device
-            if device == name:
-                following = freed
-            else:
-                self._give(device, freed)
-        return following
+        return self._finish(node)
+
+    def _have_ended(self, launches: Mapping[int, Launch], name: str) -> bool:
+        """Wait for what was launched; False if something failed, and so the run."""
+        for node, launch in launches.items():
+            try:
+                launch.wait()
+            except Exception as error:
+                if self._is_callers(error, name):
+                    raise
+                self.fail(_explained(error, self.installed.compiled.segments[node]))
+                return False
+        return True
 
     def _is_callers(self, error: Exception, name: str) -> bool:
         """Whether the error was raised by a signal handler of the caller.

@@ -90,10 +90,14 @@ class Transfers:
         target = self._allocation.gathers[reader, value]
         if (reader, value) in self._allocation.in_place:
             return target
+        copier = self._allocation.copiers.get((reader, value))
+        if copier is not None:
+            copier()
+            return target
         copies = self._allocation.copies.get((reader, value))
         if copies is not None:  # within the host's memory: nothing moves
-            for into, part in copies:
-                into[...] = part
+            for copy in copies:
+                copy.into[...] = copy.part
             return target
         boxes: list[tuple[Array, Region]] = []
         moved: list[tuple[str, Array, OpenEngine | None]] = []

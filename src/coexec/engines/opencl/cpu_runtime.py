@@ -39,6 +39,8 @@ class CoreBinding:
     cores: tuple[int, ...]
     thread_cores: Collection[int]
     """Where the thread belongs that launches kernels and waits for them."""
+    by_itself: bool = False
+    """Whether kernels run while no thread waits for them. In some runtimes that thread computes."""
 
 
 class CpuRuntime:

@@ -1,6 +1,6 @@
 """OpenCL on one device: a GPU, or CPU cores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from coexec.costs.base import Workload
-from coexec.engines.base import AfterFork, OpenEngine
+from coexec.engines.base import AfterFork, BoxCopy, OpenEngine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.choices import Choices
+from coexec.engines.opencl.copying import ArrayCopies, rectangles
 from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.engine import Options
@@ -60,6 +61,7 @@ class _Kernels(OpenEngine):
             context = found.context()
         self._binding: CoreBinding | None = binding
         self.thread_cores = binding.thread_cores
+        self.launches_ahead = binding.by_itself
         self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
         self.binaries = Binaries(found, context, folder)
         waits_actively = options.waiting == "active"
@@ -152,6 +154,14 @@ class OpenClCores(_Kernels):
         self.alignment = self.arch.block * np.dtype(np.float32).itemsize  # kernels write vectors
         with translated(self.device.name, "trying whether it computes in the host's memory"):
             self._memory = HostArrays(self._queue, self.alignment)
+
+    def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
+        found = [(copy, rectangles(copy)) for copy in copies if copy.part.size]
+        if any(made is None for _, made in found):
+            return None
+        pairs = [(copy, rectangle) for copy, made in found for rectangle in made or ()]
+        with translated(self.device.name, "seeing the host's arrays"):
+            return ArrayCopies(self._queue, pairs)
 
     @cached_property
     def dialect(self) -> Dialect:

@@ -38,6 +38,8 @@ class DeviceQueue:
         self._timed: Any = None
         self.timer: Timer | None = None
         self._active = active
+        self.latest: Any = None
+        """The event of the latest command."""
 
     def constant(self, array: Array, writable: bool = False) -> Any:
         """A buffer with the values of ``array``."""
@@ -48,24 +50,34 @@ class DeviceQueue:
 
     def launch(self, kernel: Any, grid: Any, group: Any, name: str, result: str) -> None:
         """Enqueue a kernel. A trace calls it ``name``, and what it works on ``result``."""
-        event = cl.enqueue_nd_range_kernel(self.commands, kernel, grid, group)
+        self.latest = event = cl.enqueue_nd_range_kernel(self.commands, kernel, grid, group)
         if self.timer is not None:
             self.timer.keep(event, name, "kernel", result)
 
     def copy(self, target: Any, source: Any, result: str) -> None:
         """Enqueue a copy between buffers, or between a buffer and a mapped array."""
-        event = cl.enqueue_copy(self.commands, target, source, is_blocking=False)
+        self.latest = event = cl.enqueue_copy(self.commands, target, source, is_blocking=False)
         if self.timer is not None:
             self.timer.keep(event, "copy", "copy", result)
 
     def finish(self) -> None:
         """Wait for everything given to the device, and raise if something failed."""
         if self._active:
-            event = cl.enqueue_marker(self.commands)
+            marker = cl.enqueue_marker(self.commands)
             self.commands.flush()
-            while event.command_execution_status > cl.command_execution_status.COMPLETE:
-                time.sleep(0)
+            self.wait(marker)
         self.commands.finish()
+
+    def wait(self, event: Any) -> None:
+        """Wait for a command that was sent to the device, and raise if it failed."""
+        while self._active and not self.ended(event):
+            time.sleep(0)
+        event.wait()
+
+    def ended(self, event: Any) -> bool:
+        """Whether a command is complete, or has failed."""
+        status: int = event.command_execution_status
+        return status <= cl.command_execution_status.COMPLETE
 
     def start_timing(self) -> None:
         """From now on events carry times: a queue of its own, as they cost a little."""

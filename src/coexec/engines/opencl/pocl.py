@@ -67,4 +67,4 @@ class Pocl(CpuRuntime):
                 f"(pip install 'coexec[intel-opencl]'), which has a device for each core"
             )
         bind(self._workers, [{core} for core, _ in zip(cycle(cores), self._workers, strict=False)])
-        return CoreBinding(handle, cores, cores)
+        return CoreBinding(handle, cores, cores, by_itself=bool(self._workers))

@@ -1,6 +1,8 @@
 """A compiled module: kernels with their constants and memory, and its runs."""
 
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pyopencl as cl
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
+from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
@@ -110,9 +113,9 @@ class _BoundLaunches:
         self, program: OpenClProgram, tensors: Mapping[str, Any], written: tuple[str, ...]
     ) -> None:
         self._program = program
-        self._memory: Any = program.memory
+        self.memory: Any = program.memory
         self._queue = program.queue
-        self._tensors = {n: self._memory.bound(given, None) for n, given in tensors.items()}
+        self._tensors = {n: self.memory.bound(given, None) for n, given in tensors.items()}
         """As kernels take them."""
         self._written = written
         launches = program._build.launches
@@ -155,7 +158,7 @@ class _BoundLaunches:
 
     def set_input(self, name: str, tensor: Any) -> None:
         before = self._tensors.get(name)
-        found = self._memory.bound(tensor, before)
+        found = self.memory.bound(tensor, before)
         if found is before:
             return
         self._tensors[name] = found
@@ -165,20 +168,70 @@ class _BoundLaunches:
     set_output = set_input
 
     def run(self) -> None:
-        memory, queue = self._memory, self._queue
-        tasks = self._program.tasks
-        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
-        with translated(queue.name, doing, ExecutionError):
+        self.launch().wait()
+
+    def launch(self) -> "_Launched":
+        memory, queue, program = self.memory, self._queue, self._program
+        with self.translated():
             written = [self._tensors[name] for name in self._written]
             memory.take_back(written)
-            if queue.timer is None:
-                for kernel, grid, group in self.calls:
-                    cl.enqueue_nd_range_kernel(queue.commands, kernel, grid, group)
-            else:
-                for call, launch, result in zip(
-                    self.calls, self._program.launches, self._program.tasks, strict=True
-                ):
-                    queue.launch(*call, launch.name, result)
+            first = None
+            for call, launch, result in zip(
+                self.calls, program.launches, program.tasks, strict=True
+            ):
+                queue.launch(*call, launch.name, result)
+                first = first or queue.latest
             memory.send(written)
-            queue.finish()
-            memory.sent(written)
+            queue.commands.flush()
+            return _Launched(self, queue, written, first, queue.latest)
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Errors of OpenCL, with what this runs."""
+        tasks = self._program.tasks
+        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
+        return translated(self._queue.name, doing, ExecutionError)
+
+
+class _Launched:
+    """Commands that were given to a queue, with the memory that they use."""
+
+    def __init__(
+        self, bound: _BoundLaunches, queue: DeviceQueue, written: Sequence[Any], first: Any,
+        last: Any,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            written: the tensors that are complete with the last command.
+            first, last: events. None: there is nothing to do.
+        """
+        self._bound = bound
+        self._queue = queue
+        self._timer = queue.timer
+        self._written = written
+        self._first, self._last = first, last
+        self._launched_s = time.perf_counter()
+        self._waited = False
+
+    @property
+    def ended(self) -> bool:
+        return self._waited or self._last is None or self._queue.ended(self._last)
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        if self._last is not None:
+            with self._bound.translated():
+                self._queue.wait(self._last)
+        self._waited = True
+        self._bound.memory.sent(self._written)
+
+    def span_s(self) -> tuple[float, float]:
+        if self._timer is None or self._first is None:  # there was nothing to compute
+            return self._launched_s, self._launched_s
+        return self._timer.span_s(self._first, self._last)
+
+    def __del__(self) -> None:
+        # Of a run that was interrupted: its memory must not go before the kernels have ended.
+        if not self._waited and self._last is not None:
+            with suppress(Exception):
+                self._last.wait()

@@ -1,0 +1,89 @@
+"""Segments that are launched ahead: given to their device before what it was given has ended.
+
+An engine that `launches_ahead` computes elsewhere than in the thread that launches, one thing after
+the other. So whichever thread makes such a segment ready launches it at once, and to all that
+follows on the same place it counts as done. No thread is woken for it, and the device goes on
+without a pause. Threads of other places wait for the device before they use its results.
+
+The order in which a device computes keeps launched segments apart. The host must not touch what a
+launched segment still uses: before it moves values for a segment, it waits for all that the
+segment's place was given.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coexec.engines.base import Launch
+from coexec.frontend.module import Module
+from coexec.plans.schedule import Segment
+from coexec.runtime.allocation import Allocation
+from coexec.runtime.installation import Installation
+from coexec.system.hardware import MAIN, Place
+
+__all__ = ["Launches", "Launching", "launching"]
+
+
+@dataclass(frozen=True)
+class Launching:
+    """What has to be known of the segments of a plan to launch them ahead."""
+
+    before: Sequence[Sequence[int]]
+    """By segment, the launched ones that have to end before the host begins with it."""
+    anywhere: frozenset[int]
+    """Those that any thread may launch. What moves into another memory, only the thread of the
+    device there moves."""
+
+
+def launching(installed: Installation, allocation: Allocation) -> Launching:
+    """What follows from a plan and from where its values lie."""
+    segments, ahead = installed.compiled.segments, installed.ahead
+    latest: dict[Place, int] = {}
+    found: list[Sequence[int]] = []
+    anywhere = set()
+    for segment, module in installed.parts():
+        node, place = segment.index, segment.place
+        before = [i for i in segment.after if i in ahead and segments[i].place != place]
+        moves = _moves(installed, segment, module)
+        if place in latest and (moves or _puts_together(allocation, segment, module)):
+            before.append(latest[place])
+        found.append(before)
+        if node in ahead:
+            latest[place] = node
+            if not moves:
+                anywhere.add(node)
+    return Launching(found, frozenset(anywhere))
+
+
+def _puts_together(allocation: Allocation, segment: Segment, module: Module) -> bool:
+    """Whether the host writes what a segment reads."""
+    readings = {(segment.index, tensor.name) for tensor in module.inputs}
+    by_device = allocation.in_place | allocation.copiers.keys()
+    return not readings.isdisjoint(allocation.gathers.keys() - by_device)
+
+
+def _moves(installed: Installation, segment: Segment, module: Module) -> bool:
+    """Whether a segment reads what lies in another memory than its own."""
+    memory, home = installed.engines[segment.place].memory, installed.home
+    elsewhere = (
+        home[name].memory != memory if name in home else memory.name != MAIN
+        for name in installed.sources(module)
+    )
+    return any(elsewhere)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What one run has launched. Used by all of its threads."""
+
+    plan: Launching
+    made: dict[int, Launch] = field(default_factory=dict)
+    """By segment."""
+
+    def before(self, node: int) -> Mapping[int, Launch]:
+        """Those that have to end before the host begins with a segment."""
+        return {i: self.made[i] for i in self.plan.before[node] if i in self.made}
+
+    def may_launch(self, node: int) -> bool:
+        """Whether a thread of any device can launch a segment without waiting."""
+        anywhere = node in self.plan.anywhere
+        return anywhere and all(launch.ended for launch in self.before(node).values())
