@@ -152,6 +152,31 @@ def test_a_time_out_spares_runs_behind_what_was_launched_ahead(
     watched.session.close()
 
 
+def test_a_child_that_is_forked_behind_an_interrupted_run_lives(
+    cache_folder: Path, time_outs: None
+) -> None:
+    """No destructor waits there for kernels of OpenCL, whose threads the child has not."""
+    devices = {"devices": [opencl_name(CORES[1])], "planner": "single"}
+    watched = Watched(devices, cache_folder)
+    watched.check()
+    for _ in range(5):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-4)
+            watched.run()
+            time.sleep(0.01)
+        except TimeOut:
+            pass
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        end_s = time.monotonic() + 20
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        watched.check()
+    watched.session.close()
+
+
 class Injected:
     """Raises in the calling thread at the n-th bytecode that it executes inside of the runtime."""
 

@@ -4,13 +4,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from ahead import AheadEngine
 from graphs import hand_made
+from needs_opencl import opencl_name, opencl_options
+from onnx import helper
+from onnx_models import direct, tensor
 from small_models import branches
-from test_executor import reference
+from test_executor import Elsewhere, reference
 from test_traces import check_rows
 
 from coexec.cache import Cache
@@ -18,13 +22,17 @@ from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
-from coexec.errors import ExecutionError
+from coexec.engines.registry import open_devices
+from coexec.errors import ExecutionError, TerminatedError
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import load, random_inputs
+from coexec.frontend.synthetic import products
 from coexec.ir.graph import Piece
-from coexec.plans.derive import derive
+from coexec.plans.derive import derive, in_steps, stepwise
+from coexec.plans.plan import Plan, Provenance
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
+from coexec.system.hardware import Device, EngineInfo
 
 MODEL = load(branches(width=4))
 FEEDS = random_inputs(MODEL.graph)
@@ -43,12 +51,14 @@ def opened(ahead: AheadEngine) -> list[OpenDevice]:
 
 
 def compiled(cache: Cache, devices: Sequence[OpenDevice], by_turns: bool = True) -> CompiledPlan:
-    """Tasks on both devices in turn, or all on the last one; each a segment of its own."""
-    names = [device.spec.name for device in devices]
+    """Tasks on both devices in turn; or all on the last one, each a segment of its own."""
+    graph, names = MODEL.graph, [device.spec.name for device in devices]
     order: dict[str, list[Piece]] = {name: [] for name in names}
-    for number, task in enumerate(MODEL.graph.tasks):
-        order[names[number % 2 if by_turns else -1]].append(MODEL.graph.whole_piece(task))
-    schedule = derive(hand_made(MODEL.graph, order, "reference"), MODEL.graph)
+    for number, task in enumerate(graph.tasks):
+        order[names[number % 2]].append(graph.whole_piece(task))
+    schedule = derive(hand_made(graph, order, "reference"), graph)
+    if not by_turns:
+        schedule = stepwise(graph, {task.name: devices[-1].first.place for task in graph.tasks})
     return Compiler(MODEL, cache).compile(schedule, devices)
 
 
@@ -129,8 +139,8 @@ def test_a_failure_names_what_was_launched_and_spares_the_next_run(
         assert right(executor.run(FEEDS))
 
 
-def test_the_next_run_waits_for_what_an_interrupted_one_has_launched(
-    ahead: AheadEngine, cache: Cache
+def test_the_next_run_waits_until_devices_of_an_interrupted_one_rest(
+    ahead: AheadEngine, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Enough(Exception):
         pass
@@ -142,13 +152,129 @@ def test_the_next_run_waits_for_what_an_interrupted_one_has_launched(
         ahead.open.clear()
 
         def cancelled() -> bool:
-            if len(ahead.launched_by) == 2:
+            if ahead.launched_by:
                 raise Enough  # as a signal handler of the caller would
             return False
 
         with pytest.raises(Enough):
             executor.run(FEEDS, cancelled=cancelled)
+        rests: list[float] = []
         threading.Timer(0.2, ahead.open.set).start()
-        began_s = time.monotonic()
+        monkeypatch.setattr(ahead, "rests", lambda end_s: rests.append(end_s) or True)
         assert right(executor.run(FEEDS))
-        assert time.monotonic() - began_s > 0.1
+        assert len(rests) == 1
+
+
+def test_a_segment_without_outputs_ends_behind_those_before_it(
+    ahead: AheadEngine, cache: Cache
+) -> None:
+    """Its reader waits for it alone, and it is never launched: nothing of it is computed."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"], "exp"),
+        helper.make_node("MaxPool", ["e"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    model = direct(nodes, [tensor("x", (1, 16, 5, 5))], ["y"], {})
+    graph, devices = model.graph, opened(ahead)
+    exp, pool = map(graph.whole_piece, graph.tasks)
+    ours = [Piece(exp.task, exp.region.with_axis(2, *rows)) for rows in ((0, 4), (4, 5))]
+    theirs = [Piece(pool.task, pool.region.with_axis(2, i, i + 1)) for i in range(2)]
+    places = {ahead.place: tuple(ours), devices[0].first.place: tuple(theirs)}
+    plan = Plan.of_places(graph.fingerprint, places, Provenance("by hand"))
+    made = Compiler(model, cache).compile(in_steps(plan, graph), devices)
+    assert not made.modules[1].outputs
+    with Executor(made, devices) as executor:
+        for seed in range(10):
+            x = np.random.default_rng(seed).random((1, 16, 5, 5), np.float32)
+            expected = np.exp(x[:, :, :4, :4]).reshape(1, 16, 2, 2, 2, 2).max((3, 5))
+            assert worst_difference(executor.run({"x": x})["y"], expected) < 1e-5
+
+
+def test_what_a_device_sends_to_one_that_is_launched_ahead_is_sent_with_its_run(
+    ahead: AheadEngine, cache: Cache
+) -> None:
+    far = Elsewhere()
+    devices = [OpenDevice.of(far), OpenDevice.of(ahead)]
+    plan = compiled(cache, devices)
+    of_far = {t.name for s, m in zip(plan.segments, plan.modules, strict=True)
+              for t in m.outputs if s.device == "reference:1"}  # fmt: skip
+    read = {t.name for s, m in zip(plan.segments, plan.modules, strict=True)
+            for t in m.inputs if s.device == "ahead:1"}  # fmt: skip
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS))
+    assert of_far & read and far.leaving >= of_far & read
+
+
+def test_a_run_can_be_cancelled_when_all_of_it_is_launched(
+    ahead: AheadEngine, cache: Cache
+) -> None:
+    devices = opened(ahead)
+    plan = compiled(cache, devices, by_turns=False)
+    enough = threading.Event()
+
+    def cancel() -> None:
+        while len(ahead.launched_by) < len(plan.segments):
+            time.sleep(0.01)
+        enough.set()
+        ahead.open.set()
+
+    with Executor(plan, devices) as executor:
+        ahead.open.clear()
+        threading.Thread(target=cancel).start()
+        with pytest.raises(TerminatedError):
+            executor.run(FEEDS, cancelled=enough.is_set)
+        assert right(executor.run(FEEDS))
+
+
+def test_spans_of_a_device_with_two_engines_do_not_overlap(cache: Cache) -> None:
+    infos = (EngineInfo("reference"), EngineInfo("elsewhere", memory="elsewhere"))
+    both = Device("ahead:1", "ahead", infos)
+    near, far = AheadEngine(1, longest_s=5e-3), Elsewhere()
+    near.device = far.device = both
+    near.info, far.info = infos
+    other = ReferenceEngine(*reference(0))
+    devices = [OpenDevice.of(near, far), OpenDevice.of(other)]
+    places, random = [near.place, far.place, other.place], np.random.default_rng(0)
+    for _ in range(10):
+        place_of = {task.name: places[random.integers(3)] for task in MODEL.graph.tasks}
+        plan = Compiler(MODEL, cache).compile(stepwise(MODEL.graph, place_of), devices)
+        recorder = RealRecorder(plan, [d.spec.name for d in devices])
+        with Executor(plan, devices) as executor:
+            assert right(executor.run(FEEDS, recorder))
+        check_rows(recorder.trace())
+
+
+def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cache: Cache) -> None:
+    """Traced kernels have a queue of their own."""
+    (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
+    place = device.first.place
+    schedule = stepwise(MODEL.graph, {task.name: place for task in MODEL.graph.tasks})
+    plan = Compiler(MODEL, cache).compile(schedule, [device])
+    end_s, answers = time.monotonic() + 2.0, list[bool]()
+
+    def work(executor: Executor, traced: bool) -> None:
+        while time.monotonic() < end_s:
+            recorder = RealRecorder(plan, [place.device]) if traced else None
+            answers.append(right(executor.run(FEEDS, recorder)))
+
+    with Executor(plan, [device]) as first, Executor(plan, [device]) as second:
+        threads = [threading.Thread(target=work, args=args)
+                   for args in ((first, True), (second, False))]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    device.close()
+    assert len(answers) > 20 and all(answers)
+
+
+def test_an_opencl_device_rests_when_it_has_ended_all(cache: Cache) -> None:
+    (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
+    engine, module = device.first, products(range(3), 1024)
+    inputs = {t.name: engine.allocate(t) for t in module.inputs}
+    outputs = {t.name: engine.allocate(t) for t in module.outputs}
+    bound: Any = engine.compile(module).bind(inputs, outputs)
+    work = bound.launch()
+    assert not engine.rests(time.monotonic())
+    assert engine.rests(time.monotonic() + 60) and work.ended
+    work.wait()
+    device.close()

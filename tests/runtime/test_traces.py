@@ -18,7 +18,7 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
-from coexec.engines.base import Launch, OpenEngine
+from coexec.engines.base import InFlight, OpenEngine
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
@@ -120,9 +120,9 @@ class InOrder(RealRecorder):
         self._ended = 0
         self._changed = threading.Condition()
 
-    def end(self, node: int, launch: Launch | None = None) -> None:
+    def end(self, node: int, work: InFlight | None = None) -> None:
         self._wait("", node)
-        super().end(node, launch)
+        super().end(node, work)
         self._go_on()
 
     def end_transfer(self, began: float, value: str, *rest: Any) -> None:

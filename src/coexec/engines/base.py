@@ -28,7 +28,7 @@ from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo, Memory, Place
 from coexec.timing.trace import Detail
 
-__all__ = ["AfterFork", "Bound", "BoxCopy", "Engine", "Held", "Launch", "Launchable",
+__all__ = ["AfterFork", "Bound", "BoxCopy", "Engine", "Held", "InFlight", "Launchable",
            "NoOptions", "OpenEngine", "OwnSession", "Processor", "Program", "Timed",
            "aligned_empty"]  # fmt: skip
 
@@ -104,7 +104,7 @@ class Bound(Protocol):
         ...
 
 
-class Launch(Protocol):
+class InFlight(Protocol):
     """What a device was given to compute and may not have ended.
 
     It keeps alive what is read and written. May be asked by any thread.
@@ -135,7 +135,7 @@ class Launch(Protocol):
 class Launchable(Bound, Protocol):
     """A bound program that a device computes by itself, while the launching thread goes on."""
 
-    def launch(self) -> Launch:
+    def launch(self) -> InFlight:
         """Give it to the device, behind everything that the device was given before.
 
         Raises:
@@ -256,6 +256,11 @@ class OpenEngine(ABC):
     @abstractmethod
     def compile(self, module: Module) -> Program:
         """Make ``module`` ready to run. May be called from any thread."""
+
+    def rests(self, end_s: float) -> bool:
+        """Wait until all that the device was given has ended, at most until ``end_s`` of
+        `time.monotonic`; whether it has. Only engines that `launches_ahead` have to wait."""
+        return True
 
     def own_session(self, model: Any) -> "OwnSession | None":
         """The engine's own session of a whole model, with all of its optimisations.

@@ -46,7 +46,8 @@ class Segment:
     writes: tuple[Part, ...]
     """What others need of it: other segments, or the caller."""
     after: tuple[int, ...]
-    """Segments that must have ended before: the one before it on its device, and those it reads."""
+    """Segments that must have ended before: the one before it on its device, and those it reads.
+    On a place that is launched ahead, those before have to be launched only."""
 
     @property
     def place(self) -> Place:

@@ -115,7 +115,11 @@ def _leaving(installed: Installation) -> set[str]:
     compiled = installed.compiled
     found = {value for parts in compiled.parts.values() for value, _ in parts}
     found.update(t.name for t in compiled.outputs)
-    found.update(n for values in installed.crossing.values() for n, _ in values)
+    home = installed.home
+    for segment, module in installed.parts() if installed.tensor_caching else ():
+        memory = installed.engines[segment.place].memory
+        read = (name for name in installed.sources(module) if name in home)
+        found.update(name for name in read if home[name].memory != memory)
     return found | {box.value for g in compiled.gathers.values() for box in g.boxes}
 
 

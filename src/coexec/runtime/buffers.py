@@ -7,7 +7,7 @@ from coexec.engines.base import Bound, OpenEngine
 from coexec.plans.schedule import Segment
 from coexec.runtime.allocation import allocated
 from coexec.runtime.installation import Installation
-from coexec.runtime.launching import Launches, launching
+from coexec.runtime.launching import SegmentsInFlight, wait_rules
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.transfers import Landed, Transfers
 
@@ -24,7 +24,7 @@ class Buffers:
     def __init__(self, installation: Installation) -> None:
         self._installed = installation
         self._allocation = allocated(installation)
-        self._launching = launching(installation, self._allocation)
+        self._rules = wait_rules(installation, self._allocation)
         self._landed: Landed = {}
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -34,9 +34,9 @@ class Buffers:
         """The values of a new run."""
         return Transfers(self._installed, self._allocation, self._landed, feeds, recorder)
 
-    def launches(self) -> Launches:
-        """Those of a new run."""
-        return Launches(self._launching)
+    def in_flight(self) -> SegmentsInFlight:
+        """What a new run will have launched."""
+        return SegmentsInFlight(self._rules)
 
     def bound(self, segment: Segment, values: Transfers) -> Bound | None:
         """The segment's program with its tensors; None if there is nothing to compute."""

@@ -1,17 +1,20 @@
 """Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`.
 
+What a device computes by itself is launched by any of the threads (`coexec.runtime.launching`).
+
 Ownership:
 
 * A request holds the *turn* while it is inside of `Executor.run`. Other requests wait.
 * A run owns the *buffers*. It takes them from the executor and returns them as its last action,
   after its outputs were copied. A run that an exception leaves at any bytecode does not return
-  them, and the next run allocates new ones. So late results of an interrupted run are written to
-  memory that is not read again, and incomplete bindings are never used.
+  them, and the next run allocates new ones. So late results of an interrupted run, of threads and
+  of devices, are written to memory that is not read again, and incomplete bindings are never used.
 * A thread owns a job from the moment at which it takes the job from a queue. A job names its run.
   Jobs of a stopped run are dropped.
 * The executor owns the threads. Before each run, it replaces threads that have ended.
 
-Every wait has a time limit or checks regularly that the awaited thread is alive.
+Every wait for a thread has a time limit or checks regularly that the thread is alive. Drivers are
+waited for as long as they take.
 """
 
 import os
@@ -68,8 +71,8 @@ class Executor:
                 see `awake`), or may halt while a device waits for another one ("passive").
             tensor_caching: without it, a tensor is moved anew for each segment that reads it
                 elsewhere, and not before: to measure what caching and prefetching bring.
-            launch_ahead: without it, each segment ends before another one that needs it begins,
-                also on the same device: to measure what a segment takes by itself.
+            launch_ahead: without it, the thread of each device waits for what it has launched: to
+                measure what launching ahead brings.
 
         Raises:
             DeviceError: a device of the plan is missing, or cannot compile its part.
@@ -232,9 +235,9 @@ class Executor:
         end_s = time.monotonic() + _REST_S
         if self._latest is not None:
             self._latest.stopped = True
-        restless = self._workers.restless(end_s)
-        if restless is None and self._latest is not None:
-            restless = self._latest.restless(end_s)
+        restless = self._workers.restless(end_s) or next(
+            (engine.device.name for engine in self._engines if not engine.rests(end_s)), None
+        )
         if restless is not None:
             self._refusal = ClosedError(
                 f"{restless} has not ended what it began more than {_REST_S:.0f} s ago for a run "
@@ -265,12 +268,12 @@ class Executor:
         if self._latest is not None and not self._latest.stopped:
             self._latest.fail(ClosedError("the process was forked during this run; its child "
                                           "has to run again"))  # fmt: skip
+        if any(engine.after_fork != "works" for engine in self._engines):
+            forks.keep_for_ever((self._installed, self._devices, self._latest, self._buffers))
+            self._installed = None
         self._turn, self._latest, self._buffers = Turn(), None, None
         self._workers.forget()
         self._awake = None
-        if any(engine.after_fork != "works" for engine in self._engines):
-            forks.keep_for_ever((self._installed, self._devices))
-            self._installed = None
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
             self._refusal = DeviceError(

@@ -2,7 +2,8 @@
 
 A fork copies the memory and the calling thread only. A lock that another thread holds inside of an
 engine stays locked in the child for ever. So before the process is copied, all threads finish the
-segment that they are in. In the child, objects that lost their threads are told.
+segment that they are in. Devices go on with what they were given; engines that give them work ahead
+cannot be used in the child. There, objects that lost their threads are told.
 """
 
 import ctypes

@@ -35,7 +35,7 @@ class Installation:
         """
         self.compiled = compiled
         self.tensor_caching = tensor_caching
-        self.launch_ahead = launch_ahead
+        self._launch_ahead = launch_ahead
         places = dict.fromkeys(segment.place for segment in compiled.segments)
         self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
         self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
@@ -47,7 +47,7 @@ class Installation:
     @cached_property
     def ahead(self) -> frozenset[int]:
         """Segments that are launched ahead."""
-        if not self.launch_ahead:
+        if not self._launch_ahead:
             return frozenset()
         return frozenset(
             s.index
@@ -120,8 +120,8 @@ class Installation:
         """By segment, the values that move into another memory as soon as they are made, each with
         the segment that reads it there first.
 
-        Empty without tensor caching: each reader fetches what it needs then. So do readers of what
-        is launched ahead, which is not made yet, and those that are.
+        Empty without tensor caching: each reader fetches what it needs when it starts. So do the
+        readers of what is launched ahead, and all on a device that has such segments.
         """
         if not self.tensor_caching:
             return {}
@@ -132,8 +132,11 @@ class Installation:
             for tensor in module.inputs:
                 if tensor.name in maker and self.home[tensor.name].memory != memory:
                     first.setdefault((tensor.name, memory), segment.index)
+        segments = self.compiled.segments
+        devices_ahead = {segments[node].device for node in self.ahead}
         found: dict[int, list[tuple[str, int]]] = {}
         for (value, _), reader in first.items():
-            if not {maker[value], reader} & self.ahead:
+            fetched = segments[reader].device in devices_ahead
+            if maker[value] not in self.ahead and not fetched:
                 found.setdefault(maker[value], []).append((value, reader))
         return found

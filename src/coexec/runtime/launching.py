@@ -5,36 +5,36 @@ the other. So whichever thread makes such a segment ready launches it at once, a
 follows on the same place it counts as done. No thread is woken for it, and the device goes on
 without a pause. Threads of other places wait for the device before they use its results.
 
-The order in which a device computes keeps launched segments apart. The host must not touch what a
-launched segment still uses: before it moves values for a segment, it waits for all that the
-segment's place was given.
+The order in which a device computes keeps launched segments apart. Until a segment has ended, the
+host must not write what it reads or writes. So before the host moves values for a segment, it waits
+for all that the segment's place was given.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coexec.engines.base import Launch
+from coexec.engines.base import InFlight
 from coexec.frontend.module import Module
 from coexec.plans.schedule import Segment
 from coexec.runtime.allocation import Allocation
 from coexec.runtime.installation import Installation
 from coexec.system.hardware import MAIN, Place
 
-__all__ = ["Launches", "Launching", "launching"]
+__all__ = ["SegmentsInFlight", "WaitRules", "wait_rules"]
 
 
 @dataclass(frozen=True)
-class Launching:
-    """What has to be known of the segments of a plan to launch them ahead."""
+class WaitRules:
+    """What the host waits for in a plan of which segments are launched ahead."""
 
     before: Sequence[Sequence[int]]
-    """By segment, the launched ones that have to end before the host begins with it."""
+    """By segment, the launched ones that have to end before the host runs or launches this one."""
     anywhere: frozenset[int]
-    """Those that any thread may launch. What moves into another memory, only the thread of the
-    device there moves."""
+    """Those that any thread may launch. Values that move into another memory are moved by the
+    thread of the device there."""
 
 
-def launching(installed: Installation, allocation: Allocation) -> Launching:
+def wait_rules(installed: Installation, allocation: Allocation) -> WaitRules:
     """What follows from a plan and from where its values lie."""
     segments, ahead = installed.compiled.segments, installed.ahead
     latest: dict[Place, int] = {}
@@ -44,14 +44,16 @@ def launching(installed: Installation, allocation: Allocation) -> Launching:
         node, place = segment.index, segment.place
         before = [i for i in segment.after if i in ahead and segments[i].place != place]
         moves = _moves(installed, segment, module)
-        if place in latest and (moves or _puts_together(allocation, segment, module)):
+        # A segment without outputs is not launched: it ends when all before it have.
+        by_host = node not in ahead or moves or _puts_together(allocation, segment, module)
+        if place in latest and by_host:
             before.append(latest[place])
         found.append(before)
         if node in ahead:
             latest[place] = node
             if not moves:
                 anywhere.add(node)
-    return Launching(found, frozenset(anywhere))
+    return WaitRules(found, frozenset(anywhere))
 
 
 def _puts_together(allocation: Allocation, segment: Segment, module: Module) -> bool:
@@ -72,18 +74,22 @@ def _moves(installed: Installation, segment: Segment, module: Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Launches:
+class SegmentsInFlight:
     """What one run has launched. Used by all of its threads."""
 
-    plan: Launching
-    made: dict[int, Launch] = field(default_factory=dict)
-    """By segment."""
+    rules: WaitRules
+    works: dict[int, InFlight] = field(default_factory=dict)
+    """By segment, also of those that have ended."""
 
-    def before(self, node: int) -> Mapping[int, Launch]:
-        """Those that have to end before the host begins with a segment."""
-        return {i: self.made[i] for i in self.plan.before[node] if i in self.made}
+    def before(self, node: int) -> Mapping[int, InFlight]:
+        """Those that have to end before the host runs or launches a segment."""
+        return {i: self.works[i] for i in self.rules.before[node] if i in self.works}
 
     def may_launch(self, node: int) -> bool:
-        """Whether a thread of any device can launch a segment without waiting."""
-        anywhere = node in self.plan.anywhere
-        return anywhere and all(launch.ended for launch in self.before(node).values())
+        """Whether a thread of any device can launch a segment without waiting.
+
+        Raises:
+            ExecutionError: a device does not tell.
+        """
+        anywhere = node in self.rules.anywhere
+        return anywhere and all(work.ended for work in self.before(node).values())

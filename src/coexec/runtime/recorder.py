@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coexec.compiling.compiled import CompiledPlan
-from coexec.engines.base import Launch, OpenEngine
+from coexec.engines.base import InFlight, OpenEngine
 from coexec.frontend.module import Array
 from coexec.system.hardware import Place
 from coexec.timing.simulate import VirtualClock, flows
@@ -28,8 +28,9 @@ class Recorder:
     def begin(self, node: int) -> None:
         """A thread has taken a segment. It moves what is missing, then it computes."""
 
-    def end(self, node: int, launch: Launch | None = None) -> None:
-        """The outputs of a segment are complete; or, if it was launched, will be when that ends."""
+    def end(self, node: int, work: InFlight | None = None) -> None:
+        """The outputs of a segment are complete; or will be when ``work`` has ended, if it was
+        launched ahead."""
 
     def begin_transfer(self) -> float:
         """A thread begins to copy; returns what it has to tell `end_transfer`."""
@@ -78,7 +79,7 @@ class RealRecorder(Recorder):
         self._start_s: dict[int, float] = {}
         """By segment, when it was taken, or when the last thing that it needs was copied."""
         self._end_s: dict[int, float] = {}
-        self._launches: dict[int, Launch] = {}
+        self._in_flight: dict[int, InFlight] = {}
         self._transfers: list[Span] = []
         self._details: list[Detail] = []
         self._origin_s = time.perf_counter()
@@ -86,11 +87,11 @@ class RealRecorder(Recorder):
     def begin(self, node: int) -> None:
         self._start_s[node] = time.perf_counter()
 
-    def end(self, node: int, launch: Launch | None = None) -> None:
-        if launch is None:
+    def end(self, node: int, work: InFlight | None = None) -> None:
+        if work is None:
             self._end_s[node] = time.perf_counter()
         else:
-            self._launches[node] = launch
+            self._in_flight[node] = work
 
     def begin_transfer(self) -> float:
         return time.perf_counter()
@@ -124,7 +125,7 @@ class RealRecorder(Recorder):
 
     def trace(self) -> Trace:
         segments = self._compiled.segments
-        self._look_up_launches()
+        self._ask_devices()
         busy = [
             Span.of_segment(segments[node], self._start_s[node], end_s)
             for node, end_s in self._end_s.items()
@@ -136,21 +137,22 @@ class RealRecorder(Recorder):
         arrows = flows(self._compiled.transfers)
         return Trace(self._devices, tuple(spans), tuple(arrows), tuple(details))
 
-    def _look_up_launches(self) -> None:
-        """When devices began and ended what they were given.
+    def _ask_devices(self) -> None:
+        """When devices began and ended what they were given ahead.
 
-        One that was given a segment before the last one ended goes on with it at once: what it
-        needs to start it is a part of the segment.
+        A device that was given a segment before it had ended the last one goes on at once: what it
+        needs to start a segment, and copies in front of it, are a part of the segment's span. Else
+        the span begins with the first kernel, and all before it is waiting.
         """
         ends_s: dict[Place, float] = {}
-        for node, launch in self._launches.items():
+        for node, work in self._in_flight.items():
             place = self._compiled.segments[node].place
-            start_s, end_s = launch.span_s()
+            start_s, end_s = work.span_s()
             if ends_s.get(place, 0.0) > self._start_s[node]:
                 start_s = min(end_s, ends_s[place])
             self._start_s[node], self._end_s[node] = start_s, end_s
             ends_s[place] = max(end_s, ends_s.get(place, end_s))
-        self._launches.clear()
+        self._in_flight.clear()
 
     def _needs(self, span: Span) -> Iterable[Need]:
         """The segments that one waits for; the caller's outputs wait for all."""
@@ -168,7 +170,7 @@ class VirtualRecorder(Recorder):
         self._clock = clock
         self._lock = threading.Lock()
 
-    def end(self, node: int, launch: Launch | None = None) -> None:
+    def end(self, node: int, work: InFlight | None = None) -> None:
         with self._lock:
             self._clock.run(node)
 

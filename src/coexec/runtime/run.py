@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from queue import SimpleQueue
 from typing import Any, cast
 
-from coexec.engines.base import Launch, Launchable
+from coexec.engines.base import InFlight, Launchable
 from coexec.errors import CoexecError, ExecutionError, TerminatedError, UnfinishedError
 from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
@@ -22,8 +22,6 @@ __all__ = ["Job", "Run"]
 Job = int | tuple[str, int]
 """A segment to run, or a value to move for the segment that reads it."""
 
-_LOOK_S = 1e-3
-"""Between two looks whether a device has ended what a run that was interrupted has launched."""
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
 holds it was killed."""
@@ -54,7 +52,7 @@ class Run:
         self.installed = installed
         self.buffers = buffers
         self.transfers = buffers.transfers(feeds, recorder)
-        self._launches = buffers.launches()
+        self._in_flight = buffers.in_flight()
         self.recorder = recorder
         self.workers = workers
         self.inbox: SimpleQueue[Job | None] = SimpleQueue()
@@ -93,18 +91,10 @@ class Run:
 
     def wait(self, name: str) -> None:
         """Return when all that was launched has ended, in the thread of the device ``name``."""
-        if self.error is None:
-            self._have_ended(self._launches.made, name)
-
-    def restless(self, end_s: float) -> str | None:
-        """Wait until all that was launched has ended, at most until ``end_s``; the first device
-        that goes on beyond."""
-        for node, launch in list(self._launches.made.items()):
-            while not launch.ended:
-                if time.monotonic() > end_s:
-                    return self.installed.compiled.segments[node].device
-                time.sleep(_LOOK_S)
-        return None
+        for node, work in self._in_flight.works.items():
+            if self.error is not None or self._is_cancelled():
+                return
+            self._wait_for({node: work}, name)
 
     def output(self) -> dict[str, Any]:
         """The model's outputs by name, in memory that belongs to the caller."""
@@ -132,7 +122,7 @@ class Run:
         Returns:
             The next segment of the device ``name``, whose thread this is, if it is ready.
         """
-        return self._hand_out(self._done(node, name), name)
+        return self._hand_out(self._run_or_launch(node, name), name)
 
     def _hand_out(self, nodes: Iterable[int], name: str) -> int | None:
         """Launch what may be launched from here, and give the rest to the threads of its devices.
@@ -146,55 +136,69 @@ class Run:
             device = self.installed.compiled.segments[node].device
             if device == name:
                 following = node
-            elif self._launches.may_launch(node):
-                ready.extend(self._done(node, name))
+            elif self._may_launch(node, name):
+                ready.extend(self._run_or_launch(node, name))
             else:
                 self._give(device, node)
         return following
 
-    def _done(self, node: int, name: str) -> list[int]:
-        """Run or launch one segment in the thread of ``name``.
+    def _run_or_launch(self, node: int, name: str) -> list[int]:
+        """Do one segment in the thread of the device ``name``.
 
         Returns:
             The segments that may start now.
         """
-        if self.stopped:
+        if self.stopped or self._is_cancelled():
             return []
-        if self._cancelled is not None and self._cancelled():
-            self.fail(TerminatedError("the run was ended by its RunOptions; no result is returned"))
-            return []
-        segment, launch = self.installed.compiled.segments[node], None
-        if not self._have_ended(self._launches.before(node), name):
+        segment, work = self.installed.compiled.segments[node], None
+        if not self._wait_for(self._in_flight.before(node), name):
             return []
         self.recorder.begin(node)
         try:
             bound = self.buffers.bound(segment, self.transfers)
             if node in self.installed.ahead:
-                launch = self._launches.made[node] = cast(Launchable, bound).launch()
+                work = self._in_flight.works[node] = cast(Launchable, bound).launch()
             elif bound is not None:
                 bound.run()
         except Exception as error:
-            if self._is_callers(error, name):
-                raise
-            self.fail(_explained(error, segment))
+            self._failed(error, segment, name)
             return []
-        self.recorder.end(node, launch)
+        self.recorder.end(node, work)
         segments = self.installed.compiled.segments
         for value, reader in self.installed.crossing.get(node, ()):
             if segments[reader].device != name:  # this thread moves it when it gets there
                 self._give(segments[reader].device, (value, reader))
         return self._finish(node)
 
-    def _have_ended(self, launches: Mapping[int, Launch], name: str) -> bool:
-        """Wait for what was launched; False if something failed, and so the run."""
-        for node, launch in launches.items():
+    def _may_launch(self, node: int, name: str) -> bool:
+        """Whether the thread of the device ``name`` launches a segment of another one."""
+        try:
+            return self._in_flight.may_launch(node)
+        except Exception as error:
+            self._failed(error, self.installed.compiled.segments[node], name)
+            return False
+
+    def _wait_for(self, works: Mapping[int, InFlight], name: str) -> bool:
+        """Wait for segments that were launched; False if one failed, and so the run."""
+        for node, work in works.items():
             try:
-                launch.wait()
+                work.wait()
             except Exception as error:
-                if self._is_callers(error, name):
-                    raise
-                self.fail(_explained(error, self.installed.compiled.segments[node]))
+                self._failed(error, self.installed.compiled.segments[node], name)
                 return False
+        return True
+
+    def _failed(self, error: Exception, segment: Segment, name: str) -> None:
+        """End the run with the error of a segment, in the thread of the device ``name``."""
+        if self._is_callers(error, name):
+            raise error
+        self.fail(_explained(error, segment))
+
+    def _is_cancelled(self) -> bool:
+        """Whether the caller does not want the result any more; then the run ends."""
+        if self._cancelled is None or not self._cancelled():
+            return False
+        self.fail(TerminatedError("the run was ended by its RunOptions; no result is returned"))
         return True
 
     def _is_callers(self, error: Exception, name: str) -> bool:

@@ -3,7 +3,8 @@
 A value moves into a memory once in a run. The thread of the first reader's device there moves it:
 ahead, if it has nothing else to do when the value is made, or else right before the reader starts
 (`Transfers.input` both times; what is there already is not moved again). Later readers find it.
-Without tensor caching, every reader moves what it reads, right before it starts.
+Without tensor caching, every reader moves what it reads, right before it starts. Nothing is moved
+ahead for devices that are launched ahead, nor from them.
 """
 
 from collections.abc import Mapping
@@ -74,6 +75,7 @@ class Transfers:
             return self.tensor(value)
         key = (value, engine.memory)
         # Only the thread of a device moves tensors into its memory, unless devices share one.
+        # Segments that other threads may launch move nothing.
         if key not in self._moved or (source is not None and not self._installed.tensor_caching):
             began_s = self._recorder.begin_transfer()
             array = self._feeds[value] if source is None else source.download(self.tensor(value))

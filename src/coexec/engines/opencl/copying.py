@@ -34,8 +34,8 @@ Rectangle = tuple[tuple[int, int, int], Side, Side]
 
 
 def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
-    """The rectangles that make up a copy of at least one item; None if they are too many, if
-    distances are none that OpenCL takes, or if values change their type on the way."""
+    """The rectangles that make up a copy of at least one item. None if there are more than `_MOST`,
+    if OpenCL does not take their pitches, or if the two views differ in type or shape."""
     if copy.into.dtype != copy.part.dtype or copy.into.shape != copy.part.shape:
         return None
     whole, views = (copy.target, copy.source), (copy.into, copy.part)
@@ -102,7 +102,11 @@ def _address(array: Array) -> int:
 
 
 class ArrayCopies:
-    """Some copies, to be given to a device any number of times."""
+    """Some copies, to be given to a device any number of times.
+
+    Its buffers lie over memory that other buffers lie over, too. OpenCL leaves open what happens
+    then; `HostArrays` has tried that the driver keeps no copies.
+    """
 
     def __init__(self, queue: DeviceQueue, found: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
         self._queue = queue
@@ -111,7 +115,8 @@ class ArrayCopies:
         def buffer(array: Array) -> Any:
             if id(array) not in buffers:
                 flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-                flat = array.reshape(-1)
+                flat = array.view()
+                flat.shape = (array.size,)  # which, unlike reshape, never copies
                 buffers[id(array)] = cl.Buffer(queue.context, flags, hostbuf=flat)
             return buffers[id(array)]
 
@@ -139,10 +144,10 @@ class ArrayCopies:
         """
         with translated(self._queue.name, "putting a tensor together", ExecutionError):
             for target, source, where in self._copies:
-                self._latest = cl.enqueue_copy(self._queue.commands, target, source, **where)
+                self._latest = self._queue.copy_box(target, source, where)
 
     def __del__(self) -> None:
-        # Of a run that was interrupted: its memory must not go before it is written.
+        # The memory of an interrupted run must not be freed before the device has stopped using it.
         if self._latest is not None:
             with suppress(Exception):
                 self._latest.wait()

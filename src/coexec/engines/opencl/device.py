@@ -105,6 +105,10 @@ class _Kernels(OpenEngine):
                               f"plan") from error  # fmt: skip
         return OpenClProgram(built, self._memory, self._group_of)
 
+    def rests(self, end_s: float) -> bool:
+        with translated(self.device.name, "coming to rest"):
+            return self._queue.rests(end_s)
+
     def start_timing(self) -> None:
         self._queue.start_timing()
 

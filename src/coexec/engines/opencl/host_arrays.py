@@ -54,8 +54,9 @@ class HostArrays:
     def take_back(self, tensors: Sequence[HostArray]) -> None:
         """Nobody has to be told that these are going to be written."""
 
-    def send(self, tensors: Sequence[HostArray]) -> None:
-        """What was written is where the host reads it."""
+    def send(self, tensors: Sequence[HostArray]) -> Any:
+        """What was written is where the host reads it: nothing is enqueued."""
+        return None
 
     def sent(self, tensors: Sequence[HostArray]) -> None:
         """There is nothing to note."""

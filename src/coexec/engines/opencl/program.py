@@ -113,9 +113,9 @@ class _BoundLaunches:
         self, program: OpenClProgram, tensors: Mapping[str, Any], written: tuple[str, ...]
     ) -> None:
         self._program = program
-        self.memory: Any = program.memory
+        self._memory: Any = program.memory
         self._queue = program.queue
-        self._tensors = {n: self.memory.bound(given, None) for n, given in tensors.items()}
+        self._tensors = {n: self._memory.bound(given, None) for n, given in tensors.items()}
         """As kernels take them."""
         self._written = written
         launches = program._build.launches
@@ -158,7 +158,7 @@ class _BoundLaunches:
 
     def set_input(self, name: str, tensor: Any) -> None:
         before = self._tensors.get(name)
-        found = self.memory.bound(tensor, before)
+        found = self._memory.bound(tensor, before)
         if found is before:
             return
         self._tensors[name] = found
@@ -170,20 +170,20 @@ class _BoundLaunches:
     def run(self) -> None:
         self.launch().wait()
 
-    def launch(self) -> "_Launched":
-        memory, queue, program = self.memory, self._queue, self._program
+    def launch(self) -> "_EnqueuedKernels":
+        memory, queue, program = self._memory, self._queue, self._program
         with self.translated():
             written = [self._tensors[name] for name in self._written]
             memory.take_back(written)
-            first = None
-            for call, launch, result in zip(
-                self.calls, program.launches, program.tasks, strict=True
-            ):
+            events = [
                 queue.launch(*call, launch.name, result)
-                first = first or queue.latest
-            memory.send(written)
+                for call, launch, result in zip(
+                    self.calls, program.launches, program.tasks, strict=True
+                )
+            ]
+            sent = memory.send(written)
             queue.commands.flush()
-            return _Launched(self, queue, written, first, queue.latest)
+        return _EnqueuedKernels(self, memory, queue, written, events, sent)
 
     def translated(self) -> AbstractContextManager[None]:
         """Errors of OpenCL, with what this runs."""
@@ -192,29 +192,38 @@ class _BoundLaunches:
         return translated(self._queue.name, doing, ExecutionError)
 
 
-class _Launched:
-    """Commands that were given to a queue, with the memory that they use."""
+class _EnqueuedKernels:
+    """The kernels of a program in a queue, with the memory that they use."""
 
     def __init__(
-        self, bound: _BoundLaunches, queue: DeviceQueue, written: Sequence[Any], first: Any,
-        last: Any,
-    ) -> None:  # fmt: skip
+        self,
+        bound: _BoundLaunches,
+        memory: DeviceMemory | HostArrays,
+        queue: DeviceQueue,
+        written: Sequence[Any],
+        events: Sequence[Any],
+        sent: Any,
+    ) -> None:
         """
         Args:
-            written: the tensors that are complete with the last command.
-            first, last: events. None: there is nothing to do.
+            written: the tensors that are complete when all has ended.
+            events: of the kernels, in order.
+            sent: the event of what sends tensors to the host behind them, if anything does.
         """
-        self._bound = bound
-        self._queue = queue
+        self._bound, self._memory, self._queue = bound, memory, queue
         self._timer = queue.timer
         self._written = written
-        self._first, self._last = first, last
+        self._events = events
+        self._last = events[-1] if sent is None and events else sent
         self._launched_s = time.perf_counter()
         self._waited = False
 
     @property
     def ended(self) -> bool:
-        return self._waited or self._last is None or self._queue.ended(self._last)
+        if self._waited or self._last is None:
+            return True
+        with self._bound.translated():
+            return self._queue.ended(self._last)
 
     def wait(self) -> None:
         if self._waited:
@@ -223,15 +232,15 @@ class _Launched:
             with self._bound.translated():
                 self._queue.wait(self._last)
         self._waited = True
-        self._bound.memory.sent(self._written)
+        self._memory.sent(self._written)
 
     def span_s(self) -> tuple[float, float]:
-        if self._timer is None or self._first is None:  # there was nothing to compute
+        if self._timer is None or not self._events:
             return self._launched_s, self._launched_s
-        return self._timer.span_s(self._first, self._last)
+        return self._timer.span_s(self._events[0], self._last)
 
     def __del__(self) -> None:
-        # Of a run that was interrupted: its memory must not go before the kernels have ended.
+        # The memory of an interrupted run must not be freed before the device has stopped using it.
         if not self._waited and self._last is not None:
             with suppress(Exception):
                 self._last.wait()

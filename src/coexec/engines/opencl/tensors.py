@@ -82,23 +82,28 @@ class DeviceMemory:
         values: Array = self._map(self._staging(tensor), tensor.value, self._host_queue)
         return values
 
-    def send(self, tensors: Sequence[DeviceTensor]) -> None:
-        """Enqueue what brings those of ``tensors`` that leave to where the host can read them."""
-        for tensor in tensors:
-            if tensor.leaving:
-                self._send(tensor)
+    def send(self, tensors: Sequence[DeviceTensor]) -> Any:
+        """Enqueue what brings those of ``tensors`` that leave to where the host can read them.
+
+        Returns:
+            The last event; None if nothing had to be enqueued.
+        """
+        events = [self._send(tensor) for tensor in tensors if tensor.leaving]
+        return next((event for event in reversed(events) if event is not None), None)
 
     def sent(self, tensors: Sequence[DeviceTensor]) -> None:
         """What `send` has enqueued for these is done."""
         for tensor in tensors:
             tensor.sent = tensor.leaving
 
-    def _send(self, tensor: DeviceTensor) -> None:
+    def _send(self, tensor: DeviceTensor) -> Any:
+        """The last event, if something had to be enqueued."""
         staging = self._staging(tensor)
-        self._reorder(staging.down, tensor)
+        event = self._reorder(staging.down, tensor)
         if not self._unified:
             host = self._map(staging, tensor.value, self._host_queue)
-            self.queue.copy(host, staging.buffer, tensor.value.name)
+            event = self.queue.copy(host, staging.buffer, tensor.value.name)
+        return event
 
     def bound(self, tensor: DeviceTensor, before: DeviceTensor | None) -> DeviceTensor:
         """What kernels take for ``tensor``."""
@@ -114,9 +119,11 @@ class DeviceMemory:
                 staging.host.base.release(self.queue.commands)
                 staging.host = None
 
-    def _reorder(self, launch: "tuple[Any, Any, Any] | None", tensor: DeviceTensor) -> None:
-        if launch is not None:
-            self.queue.launch(*launch, "reorder", tensor.value.name)
+    def _reorder(self, launch: "tuple[Any, Any, Any] | None", tensor: DeviceTensor) -> Any:
+        """The event; None if the layout stays."""
+        if launch is None:
+            return None
+        return self.queue.launch(*launch, "reorder", tensor.value.name)
 
     def _host_flags(self) -> Any:
         flags = cl.mem_flags.READ_WRITE
