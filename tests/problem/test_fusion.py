@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 from graphs import (
@@ -52,6 +53,34 @@ def spread(case: Case) -> Solution:
     """The tasks of a case by turns on its devices."""
     count = len(case.graph.tasks)
     return Solution([i % len(case.system.devices) for i in range(count)], range(count))
+
+
+def plainly_fused(problem: Problem, found: Solution) -> Queues:
+    """What `fused` says, each try run from beginning to end."""
+    evaluator, queues = Evaluator(problem), queues_of(problem, found)
+    best_s, before = evaluator.run(queues).total_s, Queues()
+    while before != queues:
+        before = queues
+        for device in problem.devices:
+            at = 0
+            while at + 1 < len(queues[device]):
+                tried = fuse(queues, device, at)
+                tried_s = evaluator.run(tried).total_s
+                if tried_s <= best_s:
+                    queues, best_s = tried, tried_s
+                else:
+                    at += 1
+    return queues
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tries_that_are_not_run_would_have_been_longer(seed: int) -> None:
+    problem = Problem(*layered(30, 4, "AB" if seed % 2 else "ABC", seed))
+    free = tuple(replace(link, bandwidth_bytes_per_s=inf) for link in problem.system.links)
+    problem = replace(problem, system=replace(problem.system, links=free))
+    for found in (spread(Case(problem.graph, problem.cost, problem.system)), *starts(problem)):
+        plain = Solution(found.assignment, found.sequence)
+        assert fused(problem, plain) == found_in(problem, plainly_fused(problem, plain))
 
 
 # A fork: b on B reads a on A, which has c to do as well. Each launch costs 1.

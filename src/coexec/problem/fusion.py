@@ -6,7 +6,7 @@ for what the second needs. `coexec.plans.derive` fuses where that delays nothing
 take; here it is also done where what waits has time, as predicted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -22,6 +22,8 @@ __all__ = ["Evaluation", "Evaluator", "Launch", "Queues", "found_in", "fuse", "f
 Launch = tuple[int, ...]
 Queues = list[list[Launch]]
 
+_ROUNDED = 1.0 + 1e-9
+"""Sums of the same seconds in another order differ by less."""
 _FACTS = 10_000
 """Launches whose facts are remembered: several times as many as a search has at hand."""
 
@@ -56,22 +58,33 @@ def fused(problem: Problem, found: Solution) -> Solution:
     if not any(problem.launches_s) or evaluator.moves:
         return found
     queues = queues_of(problem, found)
-    best_s = evaluator.run(queues).total_s
-    if best_s == inf:  # some task cannot run where it is
+    run = evaluator.run(queues)
+    if run.total_s == inf:  # some task cannot run where it is
         return found
-    changed = True
-    while changed:
-        changed = False
-        for device, queue in enumerate(queues):
-            at = 0
-            while at + 1 < len(queue):
-                tried = fuse(queues, device, at)
-                tried_s = evaluator.run(tried).total_s
-                if tried_s <= best_s:
-                    queues, queue, best_s, changed = tried, tried[device], tried_s, True
-                else:
-                    at += 1
+    before = None
+    while before != queues:
+        before = queues
+        for device in problem.devices:
+            queues, run = _fused_on(evaluator, queues, device, run)
     return found_in(problem, queues)
+
+
+def _fused_on(
+    evaluator: "Evaluator", queues: Queues, device: int, run: "Evaluation"
+) -> tuple[Queues, "Evaluation"]:
+    """The launches of one device fused, the first ones first."""
+    rest_s = _rest_s(evaluator, queues, run)
+    at = 0
+    while at + 1 < len(queues[device]):
+        # Most launches cannot be fused with the next one: no need to run all others again.
+        if _least_s(evaluator, queues, device, at, run, rest_s) <= run.total_s * _ROUNDED:
+            tried = fuse(queues, device, at)
+            tried_run = evaluator.run(tried)
+            if tried_run.total_s <= run.total_s:
+                queues, run = tried, tried_run
+                continue
+        at += 1
+    return queues, run
 
 
 def fuse(queues: Queues, device: int, at: int) -> Queues:
@@ -163,6 +176,55 @@ class Evaluation(Clock):
                     done.append(tasks)
                     heads[device] = next(queue, None)
                     going = True
+
+
+def _rest_s(evaluator: Evaluator, queues: Queues, run: Evaluation) -> list[float]:
+    """By task, from the start of its launch until all that waits for it has ended, where nothing is
+    copied. It stays as it is while launches are fused that the task waits for."""
+    rest_s = [0.0] * len(run.end_s)
+    next_s = [0.0] * len(queues)
+    for launch in reversed(run.done):
+        device = run.place[launch[0]]
+        behind_s = _behind_s(evaluator, launch, run, rest_s, next_s[device])
+        next_s[device] = evaluator.facts(launch).run_s[device] + behind_s
+        for task in launch:
+            rest_s[task] = next_s[device]
+    return rest_s
+
+
+def _behind_s(
+    evaluator: Evaluator, launch: Launch, run: Evaluation, rest_s: Sequence[float], next_s: float
+) -> float:
+    """From the end of a launch until all that waits for it has ended, if what its device does next
+    takes until ``next_s``."""
+    problem, place, inside = evaluator.problem, run.place, set(launch)
+    device, sync_latency_s = place[launch[0]], problem.places.sync_latency_s
+    for task in launch:
+        for reader in problem.successors[task]:
+            if reader not in inside:
+                next_s = max(next_s, sync_latency_s[place[reader]][device] + rest_s[reader])
+    return next_s
+
+
+def _least_s(
+    evaluator: Evaluator, queues: Queues, device: int, at: int, run: Evaluation,
+    rest_s: Sequence[float],
+) -> float:  # fmt: skip
+    """What a plan takes at least with launch ``at`` of a device and the one behind it made one: the
+    longest way through both.
+
+    Unless they wait for what waits for them, so that nothing would go on, all that they wait for
+    ends as it did, and all that is behind them takes as long as it did.
+    """
+    queue = queues[device]
+    both = queue[at] + queue[at + 1]
+    run_s, before, _ = evaluator.facts(both)
+    sync_latency_s = evaluator.problem.places.sync_latency_s[device]
+    start_s = run.end_s[queue[at - 1][0]] if at else 0.0
+    for task in before:
+        start_s = max(start_s, run.end_s[task] + sync_latency_s[run.place[task]])
+    next_s = rest_s[queue[at + 2][0]] if at + 2 < len(queue) else 0.0
+    return start_s + run_s[device] + _behind_s(evaluator, both, run, rest_s, next_s)
 
 
 def _moves(
