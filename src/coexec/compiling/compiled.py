@@ -21,7 +21,7 @@ from coexec.plans.schedule import Part, Schedule, Segment, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
-_FORMAT = 8
+_FORMAT = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
         "extra": dict(extra),
         "inputs": [asdict(t) for t in compiled.inputs],
         "outputs": [asdict(t) for t in compiled.outputs],
-        "parts": {n: [[v, asdict(r)] for v, r in ps] for n, ps in compiled.parts.items()},
+        "parts": {n: list(ps) for n, ps in compiled.parts.items()},
         "segments": [asdict(s) for s in compiled.segments],
         "transfers": [asdict(t) for t in compiled.transfers],
         "modules": rows,
@@ -185,7 +185,7 @@ def _segment(row: Mapping[str, Any]) -> Segment:
         row["index"],
         row["device"],
         row["engine"],
-        tuple(Piece(p["task"], _region(p["region"])) for p in row["pieces"]),
+        tuple(Piece(task, _region(r)) for task, r in row["pieces"]),
         tuple((name, _region(r)) for name, r in row["reads"]),
         tuple((name, _region(r)) for name, r in row["writes"]),
         tuple(row["after"]),
@@ -197,5 +197,6 @@ def _gather(row: Mapping[str, Any]) -> Gather:
     return Gather(row["layout"], tuple(GatheredBox(*box) for box in boxes))
 
 
-def _region(row: Mapping[str, Any]) -> Region:
-    return Region(tuple(row["start"]), tuple(row["stop"]))
+def _region(row: Sequence[Sequence[int]]) -> Region:
+    start, stop = row
+    return Region(tuple(start), tuple(stop))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from coexec.ir.region import Region
 
@@ -119,8 +120,7 @@ class Task:
         return "+".join(op.op_type for op in self.operators)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What one device computes at once: a region of a task's main output, usually all of it."""
 
     task: str

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Region"]
 
+# Planners ask for shapes, overlaps and hashes several hundred thousand times. So regions are
+# tuples, and their shapes and overlaps are made in lists, without max() and min().
 
-@dataclass(frozen=True, slots=True)
-class Region:
+
+class Region(NamedTuple):
     """The elements x with ``start[i] <= x[i] < stop[i]`` on every axis i.
 
     A scalar has no axes: its only region has empty ``start`` and ``stop`` and size 1.
@@ -24,7 +26,6 @@ class Region:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        # A list, and no max(): planners ask this several hundred thousand times.
         return tuple([b - a if b > a else 0 for a, b in zip(self.start, self.stop, strict=True)])
 
     @property
@@ -47,9 +48,10 @@ class Region:
 
     def overlap(self, other: "Region") -> "Region":
         """The common elements; of size 0 where there are none."""
-        start = tuple(max(a, b) for a, b in zip(self.start, other.start, strict=True))
-        stop = tuple(min(a, b) for a, b in zip(self.stop, other.stop, strict=True))
-        return Region(start, tuple(max(a, b) for a, b in zip(start, stop, strict=True)))
+        start = [a if a > b else b for a, b in zip(self.start, other.start, strict=True)]
+        stop = [a if a < b else b for a, b in zip(self.stop, other.stop, strict=True)]
+        ends = [b if b > a else a for a, b in zip(start, stop, strict=True)]
+        return Region(tuple(start), tuple(ends))
 
     def hull(self, other: "Region") -> "Region":
         """The smallest region that contains both."""

@@ -121,6 +121,8 @@ def _sources(
     device = plan.device_of[reader]
     if not region.size:
         return [(piece, region) for piece in pieces]
+    if len(pieces) == 1 and pieces[0].region == region:  # as most are: quickly told
+        return [(pieces[0], region)]
     found: list[tuple[Piece, Region]] = []
     rest: tuple[Region, ...] = (region,)
     for piece in sorted(pieces, key=lambda piece: plan.device_of[piece] != device):
