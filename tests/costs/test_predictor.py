@@ -25,6 +25,8 @@ from coexec.costs.table import CostTable
 from coexec.costs.workloads import plain_workload
 from coexec.ir.flops import operator_macs
 from coexec.ir.graph import Graph, Operator, Piece, Task, Tensor
+from coexec.ir.parts import TaskParts
+from coexec.ir.region import Region
 from coexec.system.hardware import Place
 
 AT = Place("cpu:0", "test")
@@ -110,17 +112,27 @@ def test_workloads_of_another_version_are_not_predicted() -> None:
     assert units.seconds(Workload("kind", {"a": 2.0, "b": 5.0, "c": 0.0})) is None
 
 
+def part(
+    graph: Graph, task: Task, region: Region
+) -> tuple[tuple[Operator, ...], Mapping[str, Tensor]]:
+    found = part_of_task(TaskParts(graph, task), region)
+    assert found is not None
+    return found
+
+
 def test_parts_are_operators_of_their_own_size() -> None:
     graph, task = conv(height=12, stride=2)
     whole = graph.output_of(task).whole
-    (op,), tensors = part_of_task(graph, task, whole.with_axis(2, 0, 3))
+    (op,), tensors = part(graph, task, whole.with_axis(2, 0, 3))
     assert tensors[op.outputs[0]].shape == (1, 32, 3, 5)
     assert tensors[op.inputs[0]].shape == (1, 16, 6, 10)  # rows -1 to 5
     assert op.ints("pads", ()) == (1, 1, 0, 0)  # the last column of padding is never read
-    (op,), tensors = part_of_task(graph, task, whole.with_axis(1, 8, 16))
+    (op,), tensors = part(graph, task, whole.with_axis(1, 8, 16))
     assert tensors[op.inputs[1]].shape == (8, 16, 3, 3)
     assert operator_macs(op, tensors) * 4 == task.macs
-    assert part_of_task(graph, task, whole) == (task.operators, graph.tensors)
+    assert part(graph, task, whole) == (task.operators, graph.tensors)
+    outside = whole.with_axis(2, 0, 7)
+    assert part_of_task(TaskParts(graph, task), outside) is None
 
 
 def test_parts_are_known_of_operators_with_outputs_that_nobody_reads() -> None:
@@ -128,7 +140,7 @@ def test_parts_are_known_of_operators_with_outputs_that_nobody_reads() -> None:
     (op,) = task.operators
     unread = replace(task, operators=(replace(op, outputs=(*op.outputs, "unread")),))
     region = graph.output_of(task).whole.with_axis(2, 0, 3)
-    _, tensors = part_of_task(replace(graph, tasks=(unread,)), unread, region)
+    _, tensors = part(replace(graph, tasks=(unread,)), unread, region)
     assert tensors[op.outputs[0]].shape == (1, 32, 3, 10)
 
 

@@ -13,10 +13,12 @@ from onnx import helper
 from onnx_models import direct, tensor
 from small_models import branches
 
+from coexec.costs.base import PartSeconds
 from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
 from coexec.frontend.load import load
 from coexec.ir.graph import Graph, Task
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.ir.stitch import missing
 from coexec.planners import PLANNERS
@@ -40,6 +42,9 @@ class Proportional:
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         return region.size / self.rates[place.device] + self.launch
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        return lambda task, region: self.piece_s(parts.graph, task, region, place)
 
     def launch_s(self, place: Place) -> float:
         return self.launch

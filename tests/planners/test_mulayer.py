@@ -25,8 +25,9 @@ from coexec.plans.derive import derive
 from coexec.plans.plan import Plan
 from coexec.problem.problem import Problem
 from coexec.solvers.splitting.branches import forks
-from coexec.solvers.splitting.placed import Held, Parts, Sharing, Strips
+from coexec.solvers.splitting.placed import Sharing
 from coexec.solvers.splitting.shares import axis_of
+from coexec.solvers.splitting.strips import Held, Parts, Strips
 from coexec.solvers.splitting.walk import Reached, quickest
 from coexec.timing.simulate import simulate
 

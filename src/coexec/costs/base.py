@@ -6,12 +6,14 @@ from typing import Protocol
 
 from coexec.costs.estimated import Work
 from coexec.ir.graph import Graph, Task
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
 __all__ = [
     "AlteredCosts",
     "CostModel",
+    "PartSeconds",
     "Prediction",
     "Predictor",
     "Sample",
@@ -20,11 +22,20 @@ __all__ = [
 ]
 
 
+PartSeconds = Callable[[Task, Region], float]
+"""Of a region of a task, on one place."""
+
+
 class CostModel(Protocol):
     """Seconds for computing and for moving: measured, fitted or of a simulated platform."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         """Seconds that ``place`` computes a piece on its own; infinite where it cannot."""
+        ...
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        """`piece_s` of tasks that are alike. It may remember what it was asked, as long as the
+        caller keeps it."""
         ...
 
     def launch_s(self, place: Place) -> float:
@@ -51,6 +62,9 @@ class AlteredCosts:
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         return self.base.piece_s(graph, task, region, place)
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        return lambda task, region: self.piece_s(parts.graph, task, region, place)
 
     def launch_s(self, place: Place) -> float:
         return self.base.launch_s(place)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from coexec.costs.base import AlteredCosts
+from coexec.costs.base import AlteredCosts, PartSeconds
 from coexec.ir.graph import Graph, Task
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.system.hardware import Place
 
@@ -63,6 +64,10 @@ class Observed(AlteredCosts):
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         seconds = self.base.piece_s(graph, task, region, place)
         return seconds * self.factor(place, task.name)
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        base_s = self.base.parts_s(parts, place)
+        return lambda task, region: base_s(task, region) * self.factor(place, task.name)
 
 
 def _mean(factors: Mapping[str, float]) -> float:

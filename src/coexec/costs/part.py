@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coexec.ir.graph import Graph, Operator, Task, Tensor
-from coexec.ir.receptive import operator_regions
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.ir.rules import OperatorRegion
 
@@ -12,28 +12,34 @@ __all__ = ["part_of_task"]
 
 
 def part_of_task(
-    graph: Graph, task: Task, region: Region
-) -> tuple[tuple[Operator, ...], Mapping[str, Tensor]]:
-    """The operators that compute ``region`` of the main output, and their tensors by name.
+    parts: TaskParts, region: Region
+) -> tuple[tuple[Operator, ...], Mapping[str, Tensor]] | None:
+    """The operators that compute ``region`` of the main output, and their tensors by name; None if
+    it is empty or cannot be computed by itself.
 
     Padding is what is left of it at the tensor's own borders, weights are those that are read.
-
-    Raises:
-        PlanError: ``region`` is empty, lies outside or cuts an axis that must be whole.
     """
-    if region == graph.output_of(task).whole:
-        return task.operators, graph.tensors
+    task, known = parts.task, parts.graph.tensors
+    if region == parts.whole:
+        return task.operators, known
+    trace = parts.trace(region)
+    if trace is None or not trace.operators:
+        return None
     # Outputs that nobody reads are no tensors of the graph.
     names = (name for op in task.operators for name in (*op.inputs, *op.outputs))
-    tensors = {name: graph.tensors[name] for name in names if name in graph.tensors}
+    tensors = {name: known[name] for name in names if name in known}
     operators = []
-    for op, cut in zip(task.operators, operator_regions(graph, task, region), strict=True):
+    for op, cut in zip(task.operators, trace.operators, strict=True):
         for name, read in zip(op.inputs, cut.inputs, strict=True):
             if name and read is not None:
-                tensors[name] = replace(tensors[name], shape=read.shape)
-        tensors[op.outputs[0]] = replace(tensors[op.outputs[0]], shape=cut.computes.shape)
+                tensors[name] = _resized(tensors[name], read.shape)
+        tensors[op.outputs[0]] = _resized(tensors[op.outputs[0]], cut.computes.shape)
         operators.append(_cut(op, cut))
     return tuple(operators), tensors
+
+
+def _resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return tensor if tensor.shape == shape else replace(tensor, shape=shape)
 
 
 def _cut(op: Operator, cut: OperatorRegion) -> Operator:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from coexec.costs.base import AlteredCosts, CostModel
+from coexec.costs.base import AlteredCosts, CostModel, PartSeconds
 from coexec.errors import InfeasibleError, UsageError
 from coexec.ir.graph import Graph, Task
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.system.hardware import Place, System
 
@@ -25,6 +26,15 @@ class Pinned(AlteredCosts):
         if task.name in self.allowed and place not in self.allowed[task.name]:
             return math.inf
         return self.base.piece_s(graph, task, region, place)
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        base_s, allowed = self.base.parts_s(parts, place), self.allowed
+
+        def part_s(task: Task, region: Region) -> float:
+            pinned = task.name in allowed and place not in allowed[task.name]
+            return math.inf if pinned else base_s(task, region)
+
+        return part_s
 
 
 def resolve(

@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from coexec.costs.base import PartSeconds
 from coexec.ir.graph import Graph, Operator, Task, Tensor
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
@@ -101,6 +103,9 @@ class PlatformCosts:
         kernels = [first, *(op for op in rest if op.op_type not in _FUSED)]
         rates = self.rates[place]
         return math.fsum(operator_s(op, graph.tensors, rates, share, channels) for op in kernels)
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        return lambda task, region: self.piece_s(parts.graph, task, region, place)
 
     def launch_s(self, place: Place) -> float:
         return 0.0

@@ -12,17 +12,18 @@ MobiSys 2022. Handing tensors over and putting them together are costs of links 
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from coexec.costs.base import Prediction, Predictor, Unmeasured, Workload
 from coexec.costs.fitting import fitted
 from coexec.costs.part import part_of_task
-from coexec.errors import PlanError
-from coexec.ir.graph import Graph, Operator, Task, Tensor
+from coexec.ir.graph import Operator, Task, Tensor
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 
-__all__ = ["Describe", "KernelUnits", "LatencyPredictor", "TrainedUnits", "from_json", "surest",
-           "to_json", "train"]  # fmt: skip
+__all__ = ["Describe", "KernelUnits", "LatencyPredictor", "PartShares", "TrainedUnits", "from_json",
+           "surest", "to_json", "train"]  # fmt: skip
 
 Describe = Callable[[Sequence[Operator], Mapping[str, Tensor], str], Workload]
 """`OpenEngine.workload`: what an engine's kernels do for the operators of a task."""
@@ -64,32 +65,15 @@ class LatencyPredictor:
 
     kinds: TrainedUnits
     describe: Describe
-    _wholes: dict[tuple[str, str], Prediction | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    """By model and task: a planner asks for many parts of each."""
 
     def __call__(self, task: Unmeasured) -> Prediction | None:
         return self._predicted(task.task.operators, task.graph.tensors, task.operators, task.task)
 
-    def part(self, graph: Graph, task: Task, region: Region) -> Prediction | None:
-        """Of ``region`` of the task's main output; None if the kind of kernel is not known, or the
+    def part(self, parts: TaskParts, region: Region) -> Prediction | None:
+        """Of ``region`` of a task's main output; None if the kind of kernel is not known, or the
         task cannot be cut so."""
-        try:
-            operators, tensors = part_of_task(graph, task, region)
-        except PlanError:
-            return None
-        return self._predicted(operators, tensors, "", task)
-
-    def share(self, graph: Graph, task: Task, region: Region) -> float | None:
-        """Seconds of a part relative to those of the whole task, at most 1."""
-        key = graph.fingerprint, task.name
-        if key not in self._wholes:
-            self._wholes[key] = self.part(graph, task, graph.output_of(task).whole)
-        whole, part = self._wholes[key], self.part(graph, task, region)
-        if part is None or whole is None:
-            return None
-        return min(1.0, part.seconds / whole.seconds)
+        found = part_of_task(parts, region)
+        return None if found is None else self._predicted(*found, "", parts.task)
 
     def _predicted(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str,
@@ -103,6 +87,26 @@ class LatencyPredictor:
         if units is None or not seconds:
             return None
         return Prediction(seconds, units.error)
+
+
+class PartShares:
+    """Seconds of the parts of a task relative to those of the whole, as predicted on a place."""
+
+    def __init__(self, predictor: LatencyPredictor, parts: TaskParts) -> None:
+        self._predictor, self._parts = predictor, parts
+        self._known: dict[Region, float | None] = {}
+
+    @cached_property
+    def _whole(self) -> Prediction | None:
+        return self._predictor.part(self._parts, self._parts.whole)
+
+    def of(self, region: Region) -> float | None:
+        """At most 1; None if the part or the whole cannot be predicted."""
+        if region not in self._known:
+            whole, part = self._whole, self._predictor.part(self._parts, region)
+            share = None if part is None or whole is None else part.seconds / whole.seconds
+            self._known[region] = None if share is None else min(1.0, share)
+        return self._known[region]
 
 
 def surest(*predictors: Predictor) -> Predictor:

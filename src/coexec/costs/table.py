@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coexec.costs.predictor import LatencyPredictor
+from coexec.costs.base import PartSeconds
+from coexec.costs.predictor import LatencyPredictor, PartShares
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Piece, Task
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
@@ -40,25 +42,37 @@ class CostTable:
     """By place, those that were trained on such a one."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
+        whole_s = self._whole_s(task, place)
+        if region.size == graph.output_of(task).whole.size or math.isinf(whole_s):
+            return whole_s
+        return self.parts_s(TaskParts(graph, task), place)(task, region)
+
+    def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        size, launch_s = parts.whole.size, self.launch_s(place)
+        measured_s, predictor = self.pieces_s.get(place, {}), self.predictors.get(place)
+        shares = None if predictor is None else PartShares(predictor, parts)
+
+        def part_s(task: Task, region: Region) -> float:
+            whole_s = self._whole_s(task, place)
+            if region.size == size or math.isinf(whole_s):
+                return whole_s
+            if (known_s := measured_s.get(Piece(task.name, region))) is not None:
+                return known_s
+            if shares is not None and (share := shares.of(region)) is not None:
+                return whole_s * share
+            least_s = min(launch_s, whole_s)
+            return least_s + (whole_s - least_s) * region.size / max(1, size)
+
+        return part_s
+
+    def _whole_s(self, task: Task, place: Place) -> float:
         try:
-            whole_s = self.tasks_s[place][task.name]
+            return self.tasks_s[place][task.name]
         except KeyError:
             raise PlanError(
                 f"task {task.name!r} was not measured on {place}; profile the model on it: "
                 f"coexec profile MODEL --devices {place}"
             ) from None
-        size = graph.output_of(task).whole.size
-        if region.size == size or math.isinf(whole_s):
-            return whole_s
-        measured_s = self.pieces_s.get(place, {}).get(Piece(task.name, region))
-        if measured_s is not None:
-            return measured_s
-        predictor = self.predictors.get(place)
-        share = None if predictor is None else predictor.share(graph, task, region)
-        if share is not None:
-            return whole_s * share
-        launch_s = min(self.launch_s(place), whole_s)
-        return launch_s + (whole_s - launch_s) * region.size / max(1, size)
 
     def launch_s(self, place: Place) -> float:
         return self.launches_s.get(place, 0.0)

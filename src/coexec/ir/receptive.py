@@ -6,13 +6,26 @@ names the region of each input. A task that has more than one output, or an oper
 exactness under cutting is not certain, is only ever computed as a whole.
 """
 
+from collections.abc import Collection
+from typing import NamedTuple
+
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Operator, Task
 from coexec.ir.region import Region
 from coexec.ir.rules import RULES, OperatorRegion
 from coexec.ir.rules.base import Tensors, empty_region
 
-__all__ = ["OperatorRegion", "needed_inputs", "operator_regions", "splittable_axes"]
+__all__ = ["OperatorRegion", "Trace", "needed_inputs", "operator_regions", "splittable_axes",
+           "trace"]  # fmt: skip
+
+
+class Trace(NamedTuple):
+    """What a region of a task's main output is computed from."""
+
+    operators: tuple[OperatorRegion, ...]
+    """What each of them does, in order; none for an empty region."""
+    inputs: tuple[Region, ...]
+    """By activation in ``task.inputs``, the box of it that is needed."""
 
 
 def needed_inputs(graph: Graph, task: Task, region: Region) -> dict[str, Region]:
@@ -25,13 +38,9 @@ def needed_inputs(graph: Graph, task: Task, region: Region) -> dict[str, Region]
     Raises:
         PlanError: ``region`` lies outside of the main output or cuts an axis that must be whole.
     """
-    main = graph.output_of(task)
-    if region == main.whole:
+    if region == graph.output_of(task).whole:
         return {name: graph.tensors[name].whole for name in task.inputs}
-    if len(region.start) == len(main.shape) and not region.size:
-        return {name: empty_region(len(graph.tensors[name].shape)) for name in task.inputs}
-    _, need = _backwards(graph, task, region)
-    return {name: need[name] for name in task.inputs}
+    return dict(zip(task.inputs, trace(graph, task, region).inputs, strict=True))
 
 
 def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[OperatorRegion, ...]:
@@ -41,7 +50,29 @@ def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[Operator
         PlanError: ``region`` is empty, lies outside of the main output or cuts an axis that must
             be whole.
     """
-    return _backwards(graph, task, region)[0]
+    found = trace(graph, task, region)
+    if not found.operators:
+        _check(graph, task, region, None)
+    return found.operators
+
+
+def trace(graph: Graph, task: Task, region: Region, axes: Collection[int] | None = None) -> Trace:
+    """`needed_inputs` and `operator_regions` at once.
+
+    Args:
+        axes: `splittable_axes` of the task, where they are known.
+
+    Raises:
+        PlanError: ``region`` lies outside of the main output or cuts an axis that must be whole.
+    """
+    tensors, main = graph.tensors, graph.output_of(task)
+    if region == main.whole:
+        wholes = tuple(_whole(op, tensors) for op in task.operators)
+        return Trace(wholes, tuple(tensors[name].whole for name in task.inputs))
+    if len(region.start) == len(main.shape) and not region.size:
+        return Trace((), tuple(empty_region(len(tensors[n].shape)) for n in task.inputs))
+    _check(graph, task, region, axes)
+    return _backwards(tensors, task, region)
 
 
 def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
@@ -64,14 +95,7 @@ def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
     return tuple(axis for axis in sorted(axes) if shape[axis] > 1)
 
 
-def _backwards(
-    graph: Graph, task: Task, region: Region
-) -> tuple[tuple[OperatorRegion, ...], dict[str, Region]]:
-    """The operators' regions, and the region needed of each tensor that they read."""
-    tensors = graph.tensors
-    if region == graph.output_of(task).whole:
-        return tuple(_whole(op, tensors) for op in task.operators), {}
-    _check(graph, task, region)
+def _backwards(tensors: Tensors, task: Task, region: Region) -> Trace:
     need = {task.outputs[0]: region}
     found = []
     for op in reversed(task.operators):
@@ -83,7 +107,7 @@ def _backwards(
                 before = need.get(name)
                 need[name] = read if before is None else before.hull(read)
         found.append(part)
-    return tuple(reversed(found)), need
+    return Trace(tuple(reversed(found)), tuple(need[name] for name in task.inputs))
 
 
 def _whole(op: Operator, tensors: Tensors) -> OperatorRegion:
@@ -93,7 +117,7 @@ def _whole(op: Operator, tensors: Tensors) -> OperatorRegion:
     return OperatorRegion(main, main, inputs)
 
 
-def _check(graph: Graph, task: Task, region: Region) -> None:
+def _check(graph: Graph, task: Task, region: Region, axes: Collection[int] | None) -> None:
     """Raise PlanError unless ``region`` can be computed by itself."""
     main = graph.output_of(task)
     what = f"task {task.name!r} ({task.kind}) cannot compute {region} of its output {main.name!r}"
@@ -105,7 +129,7 @@ def _check(graph: Graph, task: Task, region: Region) -> None:
         raise PlanError(
             f"{what}: that is empty or outside of {main.whole}; give a part that lies inside"
         )
-    axes = splittable_axes(graph, task)
+    axes = splittable_axes(graph, task) if axes is None else axes
     for axis, (range_, size) in enumerate(zip(ranges, main.shape, strict=True)):
         if range_ != (0, size) and axis not in axes:
             can = f"only axes {', '.join(map(str, axes))} can be cut" if axes else "no axis can be"

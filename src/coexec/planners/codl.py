@@ -1,7 +1,6 @@
 """CoDL: each heavy task is divided between the devices, in chains that share data at their ends."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import inf
 
 from coexec.errors import UsageError
@@ -11,8 +10,9 @@ from coexec.problem.solution import Solution
 from coexec.problem.timeline import Timeline
 from coexec.solvers.exact.listing import listed
 from coexec.solvers.splitting.branches import distributed, forks
-from coexec.solvers.splitting.placed import Sharing, Strips
+from coexec.solvers.splitting.placed import Sharing
 from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Cut, Dimension, axis_of
+from coexec.solvers.splitting.strips import Strips, pieces_of
 from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
@@ -62,7 +62,8 @@ def solve(
     width = width or min(_MOST_KEPT, max(1, _KEPT // max(1, len(problem.tasks))))
     search = _Search(problem, Sharing(problem, steps, channel_block), delta,
                      longest if chains else 1, _DIMENSIONS[dimension])  # fmt: skip
-    divided = Division.of(problem, quickest(problem, search.moves, width))
+    steps_found = quickest(problem, search.moves, width)
+    divided = Division.of(problem, pieces_of(problem, steps_found))
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
     whole = Division.undivided(problem, Solution(timeline.place, sequence))
     return best_of(problem, (divided, whole))
@@ -114,7 +115,7 @@ class _Search:
         sharing, problem = self._sharing, self._problem
         while len(chain.tasks) < self._longest and self._continues(chain.tasks[-1]):
             following = chain.tasks[-1] + 1
-            cut = replace(cut, axis=axis_of(problem.graph, problem.graph.tasks[following], "H"))
+            cut = cut._replace(axis=axis_of(problem.graph, problem.graph.tasks[following], "H"))
             end = problem.graph.tasks[chain.tasks[-1]].outputs[0]
             made = chain.made(problem)
             between = {end: tuple((device, box) for name, device, box in made if name == end)}

@@ -6,8 +6,9 @@ from coexec.errors import UsageError
 from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
 from coexec.solvers.splitting.branches import distributed, forks
-from coexec.solvers.splitting.placed import Sharing, Strips
+from coexec.solvers.splitting.placed import Sharing
 from coexec.solvers.splitting.shares import CHANNEL_BLOCK
+from coexec.solvers.splitting.strips import Strips, pieces_of
 from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
@@ -42,4 +43,4 @@ def solve(problem: Problem, *, steps: int = 10, channel_block: int = CHANNEL_BLO
         return (strips for strips in found if strips is not None)
 
     steps_found = quickest(problem, moves, 1, barriers=True)
-    return best_of(problem, [Division.of(problem, steps_found)])
+    return best_of(problem, [Division.of(problem, pieces_of(problem, steps_found))])

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from coexec.errors import PlanError
 from coexec.ir.graph import Piece
@@ -20,23 +20,6 @@ from coexec.timing.simulate import simulate
 __all__ = ["Division", "best_of", "planned"]
 
 
-class _HasPieces(Protocol):
-    """What one device computes in one go."""
-
-    @property
-    def device(self) -> int: ...
-
-    @property
-    def pieces(self) -> Sequence[Piece]: ...
-
-
-class _HasShares(Protocol):
-    """What devices compute at a time."""
-
-    @property
-    def shares(self) -> Sequence[_HasPieces]: ...
-
-
 class Division(NamedTuple):
     """Pieces of all tasks, by device in the order in which it computes them."""
 
@@ -49,12 +32,11 @@ class Division(NamedTuple):
     """Until it has ended, in the simulator, if that is known."""
 
     @classmethod
-    def of(cls, problem: Problem, steps: Iterable[_HasShares]) -> Self:
-        """Steps one behind the other."""
+    def of(cls, problem: Problem, done: Iterable[tuple[int, Piece]]) -> Self:
+        """Devices with the pieces that they compute, those of each device in its order."""
         order: list[list[Piece]] = [[] for _ in problem.devices]
-        for step in steps:
-            for share in step.shares:
-                order[share.device] += share.pieces
+        for device, piece in done:
+            order[device].append(piece)
         return cls(order)
 
     @classmethod
@@ -122,7 +104,7 @@ def _merged(problem: Problem, orders: Sequence[Sequence[int]]) -> list[int]:
 
 def _simulated_s(problem: Problem, found: Division) -> float:
     schedule = derive(_plan(problem, found, Provenance("")), problem.graph)
-    return simulate(schedule, problem.cost, problem.system).makespan_s
+    return simulate(schedule, problem.remembered_cost, problem.system).makespan_s
 
 
 def _plan(problem: Problem, found: Division, provenance: Provenance) -> Plan:

@@ -10,8 +10,10 @@ from itertools import permutations
 from math import inf
 
 from coexec.costs.base import CostModel
+from coexec.costs.remembered import RememberedCosts
 from coexec.errors import InfeasibleError
 from coexec.ir.graph import Graph, Task
+from coexec.ir.parts import GraphParts
 from coexec.plans.footprint import task_bytes
 from coexec.problem.bounds import Bounds, Matrix
 from coexec.problem.indexed import IndexedGraph
@@ -42,6 +44,16 @@ class Problem(IndexedGraph):
     def devices(self) -> range:
         """All places."""
         return range(len(self.system.devices))
+
+    @cached_property
+    def parts(self) -> GraphParts:
+        """What is known of parts of tasks."""
+        return GraphParts(self.graph)
+
+    @cached_property
+    def remembered_cost(self) -> CostModel:
+        """`cost` for those who ask for the same parts of tasks again."""
+        return RememberedCosts(self.cost, self.parts)
 
     @cached_property
     def places(self) -> Places:

@@ -6,9 +6,9 @@ from itertools import product
 from math import fsum, inf
 from typing import NamedTuple
 
-from coexec.ir.graph import Piece
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.placed import Fetch, Held, Portion, Sharing, Strips
+from coexec.solvers.splitting.placed import Sharing
+from coexec.solvers.splitting.strips import Fetch, Held, Portion, Strips
 
 __all__ = ["Fork", "distributed", "forks"]
 
@@ -104,15 +104,10 @@ class _Alone(NamedTuple):
 
 
 def _alone(sharing: Sharing, tasks: Sequence[int], device: int, held: Held) -> _Alone:
-    pieces = _wholes(sharing, tasks)
-    fetches = [fetch for task, piece in zip(tasks, pieces, strict=True)
-               for fetch in sharing.fetches(task, piece.region, device, held)]  # fmt: skip
-    return _Alone(device, tasks, sharing.compute_s(tasks, pieces, device), fetches)
-
-
-def _wholes(sharing: Sharing, tasks: Sequence[int]) -> tuple[Piece, ...]:
-    graph = sharing.problem.graph
-    return tuple(graph.whole_piece(graph.tasks[task]) for task in tasks)
+    wholes = [sharing.whole(task) for task in tasks]
+    fetches = [fetch for task, whole in zip(tasks, wholes, strict=True)
+               for fetch in sharing.fetches(task, whole, device, held)]  # fmt: skip
+    return _Alone(device, tasks, sharing.compute_s(tasks, wholes, device), fetches)
 
 
 def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
@@ -127,12 +122,15 @@ def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
 
 def _together(sharing: Sharing, fork: Fork, branches: Sequence[_Alone]) -> Strips:
     """One launch, and one copy of each tensor, for each device."""
-    shares, fetches = list[Portion](), list[tuple[Fetch, ...]]()
+    shares, tasks_of = list[Portion](), list[tuple[int, ...]]()
+    fetches = list[tuple[Fetch, ...]]()
     for device in sorted({branch.device for branch in branches}):
         own = [branch for branch in branches if branch.device == device]
-        tasks = sorted(task for branch in own for task in branch.tasks)
+        tasks = sorted([task for branch in own for task in branch.tasks])
         saved_s = (len(own) - 1) * sharing.problem.launches_s[device]
-        compute_s = fsum(branch.compute_s for branch in own) - saved_s
-        shares.append(Portion(device, _wholes(sharing, tasks), compute_s))
+        compute_s = fsum([branch.compute_s for branch in own]) - saved_s
+        shares.append(Portion(device, tuple([sharing.whole(task) for task in tasks]), compute_s))
+        tasks_of.append(tuple(tasks))
         fetches.append(tuple({f.name: f for branch in own for f in branch.fetches}.values()))
-    return Strips.of(sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(fetches))
+    return Strips.of(sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(tasks_of),
+                     tuple(fetches))  # fmt: skip

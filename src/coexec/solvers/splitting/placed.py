@@ -1,96 +1,16 @@
 """Where the parts of tensors lie while a plan of shares grows, and what a strip costs there."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from coexec.ir.graph import Piece
+from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.ir.stitch import in_sequence, missing
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.needs import Needs
 from coexec.solvers.splitting.shares import Cut, Dimension, axis_of, cuts_of, parts
+from coexec.solvers.splitting.strips import Fetch, Held, Parts, Portion, Strips
 
-__all__ = ["Fetch", "Held", "Parts", "Portion", "Sharing", "Strips"]
-
-Parts = tuple[tuple[int, Region], ...]
-"""Devices with the region of a tensor that each has."""
-
-Held = Mapping[str, Parts]
-"""By tensor that is still read, where its parts lie. Inputs of the model are not listed: all
-devices have them."""
-
-
-class Portion(NamedTuple):
-    """What one device computes in one go."""
-
-    device: int
-    pieces: tuple[Piece, ...]
-    compute_s: float
-    """With one launch for all of them."""
-
-
-class Fetch(NamedTuple):
-    """A part of a tensor of which a device lacks something."""
-
-    name: str
-    region: Region
-    copy_s: float
-    latencies_s: tuple[tuple[int, float], ...]
-    """Of the devices that make what it lacks, each with the latency of its link."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strips:
-    """What the devices compute of some tasks, handing over nothing inside."""
-
-    tasks: tuple[int, ...]
-    cut: Cut | None
-    """Of the last task; None where devices compute different tasks."""
-    shares: tuple[Portion, ...]
-    fetches: tuple[tuple[Fetch, ...], ...]
-    """By share, what its device gets of others first."""
-    durations_s: tuple[float, ...]
-    """By share, seconds of copying and computing: where nothing is handed over, devices go on
-    within a launch."""
-
-    @classmethod
-    def of(
-        cls, problem: Problem, tasks: tuple[int, ...], cut: Cut | None, shares: tuple[Portion, ...],
-        fetches: tuple[tuple[Fetch, ...], ...],
-    ) -> "Strips":  # fmt: skip
-        """With durations that follow from the rest."""
-        alone = not any(fetches)
-        durations_s = tuple(
-            math.fsum(fetch.copy_s for fetch in own)
-            + max(0.0, compute_s - alone * problem.launches_s[device])
-            for (device, _, compute_s), own in zip(shares, fetches, strict=True)
-        )
-        return cls(tasks, cut, shares, fetches, durations_s)
-
-    @property
-    def seconds(self) -> float:
-        """Until the last device has ended, if all begin when everything that they read is made."""
-        return max(
-            duration_s + max((s for f in own for _, s in f.latencies_s), default=0.0)
-            for duration_s, own in zip(self.durations_s, self.fetches, strict=True)
-        )
-
-    def made(self, problem: Problem) -> list[tuple[str, int, Region]]:
-        """Tensors, devices and which part of the tensor these have now that they had not."""
-        graph = problem.graph
-        found = [
-            (f.name, share.device, f.region)
-            for share, own in zip(self.shares, self.fetches, strict=True)
-            for f in own
-        ]
-        for device, pieces, _ in self.shares:
-            for piece in pieces:
-                main, *others = graph.task[piece.task].outputs
-                found.append((main, device, piece.region))
-                found += [(name, device, graph.tensors[name].whole) for name in others]
-        return found  # fmt: skip
+__all__ = ["Sharing"]
 
 
 class Sharing:
@@ -104,28 +24,37 @@ class Sharing:
                       for device in problem.devices]  # fmt: skip
         """Each device computes all."""
         self._steps, self._channel_block = steps, channel_block
-        self._needs = Needs(problem.graph)
-        self._cuts: dict[tuple[int, Dimension], Sequence[Cut]] = {}
+        self._parts = [problem.parts.of(task) for task in problem.graph.tasks]
+        numbers: dict[tuple[TaskParts, tuple[float, ...]], int] = {}
+        self.kind = [
+            numbers.setdefault(alike, len(numbers))
+            for alike in zip(self._parts, problem.latency_s, strict=True)
+        ]
+        """By task, a number that is equal for tasks that are alike and take equally long."""
+        self._cuts: dict[tuple[TaskParts, Dimension], Sequence[Cut]] = {}
         self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Portion, ...] | None] = {}
-        self._piece_s: dict[tuple[int, float, int, Region], float] = {}
+        self._part_s: dict[tuple[TaskParts, float, int, Region], float] = {}
         self._fetches: dict[tuple[int, int, Parts, Region], Fetch | None] = {}
+
+    def whole(self, number: int) -> Region:
+        """Of the main output of a task."""
+        return self._parts[number].whole
 
     def cuts(self, number: int, dimension: Dimension) -> Sequence[Cut]:
         """The cuts of a task along a dimension; none where it cannot be divided."""
-        graph = self.problem.graph
-        task = graph.tasks[number]
-        key = self._needs.form(task), dimension
+        parts = self._parts[number]
+        key = parts, dimension
         if key not in self._cuts:
-            axis = axis_of(graph, task, dimension)
+            axis = axis_of(parts.graph, parts.task, dimension)
             block = self._channel_block if dimension == "OC" else 1
-            devices, whole = len(self.problem.devices), graph.output_of(task).whole
             self._cuts[key] = () if axis is None else cuts_of(
-                whole, axis, devices, self._steps, block)  # fmt: skip
+                parts.whole, axis, len(self.problem.devices), self._steps, block)  # fmt: skip
         return self._cuts[key]
 
     def strips(self, tasks: tuple[int, ...], cut: Cut, held: Held) -> Strips | None:
-        """The strips of a chain of tasks, each reading the one before; None if that cannot be: a
-        task does not run on a device with a share, or two devices would compute the same.
+        """The strips of a chain of tasks, each reading the one before and nothing else; None if
+        that cannot be: a task does not run on a device with a share, or two devices would compute
+        the same.
 
         The last task is divided as ``cut`` says. Before it, each device computes what its own part
         is computed from.
@@ -134,13 +63,13 @@ class Sharing:
         if shares is None:
             return None
         fetches = tuple(
-            self.fetches(tasks[0], pieces[0].region, device, held) for device, pieces, _ in shares
+            [self.fetches(tasks[0], regions[0], device, held) for device, regions, _ in shares]
         )
-        return Strips.of(self.problem, tasks, cut, shares, fetches)
+        return Strips.of(self.problem, tasks, cut, shares, (tasks,) * len(shares), fetches)
 
     def shares(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
         """What each device computes in `strips`."""
-        key = tasks, cut
+        key = tuple([self.kind[task] for task in tasks]), cut
         if key not in self._shares:
             self._shares[key] = self._shared(tasks, cut)
         return self._shares[key]
@@ -148,16 +77,18 @@ class Sharing:
     def fetches(self, number: int, region: Region, device: int, held: Held) -> tuple[Fetch, ...]:
         """What a device gets of others for a region of a task."""
         task = self.problem.graph.tasks[number]
-        needed = self._needs.of(task, region) or ()
-        found = (
+        needed = self._parts[number].needed(region) or ()
+        found = [
             self.fetch(name, box, device, held[name])
             for name, box in zip(task.inputs, needed, strict=True)
             if name in held
-        )
-        return tuple(fetch for fetch in found if fetch is not None)
+        ]
+        return tuple([fetch for fetch in found if fetch is not None])
 
     def fetch(self, name: str, region: Region, device: int, there: Parts) -> Fetch | None:
         """What a device gets of others for a region of a tensor, if it has not got it all."""
+        if all(owner == device for owner, _ in there):
+            return None
         item_bytes = self.problem.graph.tensors[name].item_bytes
         key = item_bytes, device, there, region
         if key not in self._fetches:
@@ -165,24 +96,24 @@ class Sharing:
         found = self._fetches[key]
         return found if found is None or found.name == name else found._replace(name=name)
 
-    def compute_s(self, tasks: Sequence[int], pieces: Sequence[Piece], device: int) -> float:
+    def compute_s(self, tasks: Sequence[int], regions: Sequence[Region], device: int) -> float:
         """Seconds of pieces in one launch; infinite where a task does not run."""
-        each_s = [self._one_s(n, p.region, device) for n, p in zip(tasks, pieces, strict=True)]
+        each_s = [self._one_s(n, r, device) for n, r in zip(tasks, regions, strict=True)]
         if math.inf in each_s:
             return math.inf
         return math.fsum(each_s) - (len(each_s) - 1) * self.problem.launches_s[device]
 
     def _one_s(self, number: int, region: Region, device: int) -> float:
         """Tasks that are alike, and as a whole take equally long, do so in part."""
-        problem = self.problem
-        task, whole_s = problem.graph.tasks[number], problem.latency_s[number][device]
-        if whole_s == math.inf or region == problem.graph.output_of(task).whole:
+        problem, parts = self.problem, self._parts[number]
+        whole_s = problem.latency_s[number][device]
+        if whole_s == math.inf or region == parts.whole:
             return whole_s
-        key = self._needs.form(task), whole_s, device, region
-        if key not in self._piece_s:
-            place = problem.system.places[device]
-            self._piece_s[key] = problem.cost.piece_s(problem.graph, task, region, place)
-        return self._piece_s[key]
+        key = parts, whole_s, device, region
+        if key not in self._part_s:
+            part_s = problem.remembered_cost.parts_s(parts, problem.system.places[device])
+            self._part_s[key] = part_s(problem.graph.tasks[number], region)
+        return self._part_s[key]
 
     def _fetched(self, name: str, region: Region, device: int, there: Parts) -> Fetch | None:
         problem = self.problem
@@ -209,31 +140,31 @@ class Sharing:
         return problem.cost.stitch_s(region.size * tensor.item_bytes, place)
 
     def _shared(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
-        graph = self.problem.graph
         found: list[Portion] = []
-        whole = graph.output_of(graph.tasks[tasks[-1]]).whole
-        for device, region in enumerate(parts(whole, cut)):
+        for device, region in enumerate(parts(self.whole(tasks[-1]), cut)):
             if region is None:
                 continue
-            pieces = self._backwards(tasks, region)
-            if pieces is None or any(set(pieces) & set(other.pieces) for other in found):
+            regions = self._backwards(tasks, region)
+            if regions is None or any(_in_common(regions, other.regions) for other in found):
                 return None
-            compute_s = self.compute_s(tasks, pieces, device)
+            compute_s = self.compute_s(tasks, regions, device)
             if compute_s == math.inf:
                 return None
-            found.append(Portion(device, pieces, compute_s))
+            found.append(Portion(device, regions, compute_s))
         return tuple(found)
 
-    def _backwards(self, tasks: tuple[int, ...], region: Region) -> tuple[Piece, ...] | None:
-        """The pieces of one device, from the first task to the last; None if a task cannot be
+    def _backwards(self, tasks: tuple[int, ...], region: Region) -> tuple[Region, ...] | None:
+        """What one device computes, from the first task to the last; None if a task cannot be
         divided so."""
-        graph, found = self.problem.graph, list[Piece]()
-        for at in reversed(range(len(tasks))):
-            task = graph.tasks[tasks[at]]
-            found.append(Piece(task.name, region))
-            needed = self._needs.of(task, region)
+        found = [region]
+        for number in tasks[:0:-1]:
+            needed = self._parts[number].needed(found[-1])
             if needed is None:
                 return None
-            if at:
-                region = needed[task.inputs.index(graph.tasks[tasks[at - 1]].outputs[0])]
-        return tuple(found[::-1])
+            found.append(needed[0])
+        return None if self._parts[tasks[0]].needed(found[-1]) is None else tuple(found[::-1])
+
+
+def _in_common(some: Sequence[Region], others: Sequence[Region]) -> bool:
+    """Whether two devices would compute the same of a task."""
+    return any(one == other for one, other in zip(some, others, strict=True))

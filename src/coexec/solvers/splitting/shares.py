@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from coexec.ir.graph import Graph, Task
 from coexec.ir.receptive import splittable_axes
@@ -23,8 +22,7 @@ _SPATIAL = frozenset({"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool
 """Operators on [N, C, spatial axes], of any number of spatial axes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """How an output is divided."""
 
     axis: int | None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.placed import Held, Strips
+from coexec.solvers.splitting.strips import Held, Strips
 
 __all__ = ["Moves", "Reached", "quickest"]
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from coexec.ir.graph import Graph, Task, Tensor
-from coexec.ir.receptive import splittable_axes
-from coexec.solvers.splitting.needs import Needs
+from coexec.ir.parts import GraphParts, TaskParts
 
 __all__ = ["ROWS", "Range", "RowGraph", "RowRead", "bits_of", "turned"]
 
@@ -47,8 +46,8 @@ class RowGraph:
         self.row_bytes = tuple(
             t.size_bytes // r if r else 0 for t, r in zip(tensors, self.rows, strict=True)
         )
-        needs = Needs(graph)
-        tables = [_tables(graph, task, needs) for task in graph.tasks]
+        parts = GraphParts(graph)
+        tables = [_tables(graph, task, parts.of(task)) for task in graph.tasks]
         self.cuttable = tuple(found is not None for found in tables)
         """By task, whether its output can be cut by rows."""
         self.reads = tuple(
@@ -140,14 +139,16 @@ def _is_map(tensor: Tensor) -> bool:
     return len(tensor.shape) > ROWS + 1
 
 
-def _tables(graph: Graph, task: Task, needs: Needs) -> Sequence[_Tables | tuple[None, None]] | None:
+def _tables(
+    graph: Graph, task: Task, parts: TaskParts
+) -> Sequence[_Tables | tuple[None, None]] | None:
     """By input, the rows that each row needs; None if the task cannot be cut by rows alone."""
     output = graph.output_of(task)
-    if not _is_map(output) or len(task.outputs) > 1 or ROWS not in splittable_axes(graph, task):
+    if not _is_map(output) or len(task.outputs) > 1 or ROWS not in parts.axes:
         return None
     found = []
     for row in range(output.shape[ROWS]):
-        regions = needs.of(task, output.whole.with_axis(ROWS, row, row + 1))
+        regions = parts.needed(output.whole.with_axis(ROWS, row, row + 1))
         if regions is None:
             return None
         found.append(regions)
