@@ -1,6 +1,7 @@
 """uLayer: each task is divided by output channels, or whole branches go to devices."""
 
 from collections.abc import Iterable
+from math import inf
 
 from coexec.errors import UsageError
 from coexec.problem.division import Division, best_of
@@ -37,10 +38,18 @@ def solve(problem: Problem, *, steps: int = 10, channel_block: int = CHANNEL_BLO
     sharing, forks_at = Sharing(problem, steps, channel_block), forks(problem)
 
     def moves(number: int, state: Reached) -> Iterable[Strips]:
-        cuts = [*sharing.alone, *sharing.cuts(number, "OC")]
-        found = [sharing.strips((number,), cut, state.held) for cut in cuts]
-        found += [distributed(sharing, fork, state.held) for fork in forks_at.get(number, ())]
-        return (strips for strips in found if strips is not None)
+        for fork in forks_at.get(number, ()):
+            if (branches := distributed(sharing, fork, state.held)) is not None:
+                yield branches
+        best_s = inf
+        for cut in (*sharing.alone, *sharing.cuts(number, "OC")):
+            shares = sharing.shares((number,), cut)
+            if shares is None or state.least_end_s(shares, problem.launches_s) > best_s:
+                continue  # what is fetched for it need not be known
+            strips = sharing.strips((number,), cut, state.held)
+            if strips is not None:
+                yield strips
+                best_s = min(best_s, max(state.free_after(strips)))
 
     steps_found = quickest(problem, moves, 1, barriers=True)
     return best_of(problem, [Division.of(problem, pieces_of(problem, steps_found))])

@@ -1,11 +1,11 @@
 """The quickest way along the tasks of a model: each step computes some of them, on some devices."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.strips import Held, Strips
+from coexec.solvers.splitting.strips import Held, Portion, Strips
 
 __all__ = ["Moves", "Reached", "quickest"]
 
@@ -32,6 +32,11 @@ class Reached:
             found.append(state.step)
             state = state.before
         return found[::-1]
+
+    def least_end_s(self, shares: Iterable[Portion], launches_s: Sequence[float]) -> float:
+        """No step with these shares ends sooner, whatever has to be fetched for it."""
+        return max(self.free_s[device] + max(0.0, compute_s - launches_s[device])
+                   for device, _, compute_s in shares)  # fmt: skip
 
     def free_after(self, step: Strips) -> tuple[float, ...]:
         """By device, when it has nothing left to do after one step more."""
