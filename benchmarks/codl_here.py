@@ -27,6 +27,7 @@ from coexec.costs.base import CostModel
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.opened import OpenDevice
+from coexec.solvers.splitting.shares import FINE_STEPS
 from coexec.workbench import Settings, Workbench
 
 MODELS = ("vgg16", "yolov2", "resnet34", "squeezenet", "inception_v3")
@@ -61,7 +62,8 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
         for each, device in zip((FIRST, SECOND), names, strict=True):
             contest.planned(each, "single", device=without_engine(device))
         for each, (planner, given) in dividing().items():
-            contest.planned(each, planner, **given)
+            # The steps of our default, so that no planner has finer shares than another.
+            contest.planned(each, planner, **given, steps=FINE_STEPS)
         contest.of_another(WIDE, wide, wide.plan("single"))
         session = work.given.onnx_runtime(threads=1)
         expected = session.run(None, dict(contest.feeds))

@@ -32,6 +32,7 @@ from coexec.ir.graph import Graph
 from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.platforms import Platform, load
+from coexec.solvers.splitting.shares import STEPS
 from coexec.timing.energy import energy_j
 from coexec.timing.simulate import simulate
 
@@ -56,9 +57,9 @@ def platform_of(phone: str, label: str) -> Platform:
 
 
 def options_of(planner: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """With a phone's block of channels, for planners that ask for it."""
-    asked = "channel_block" in PLANNERS[planner].options
-    return {**given, "channel_block": BLOCK} if asked else dict(given)
+    """With a phone's block of channels and the paper's tenths, for planners that divide tasks."""
+    divides = "channel_block" in PLANNERS[planner].options
+    return {**given, "channel_block": BLOCK, "steps": STEPS} if divides else dict(given)
 
 
 def rows(plans: Plans, models: Sequence[str], phones: Sequence[str]) -> Iterator[list[Row]]:

@@ -150,9 +150,18 @@ def test_never_slower_than_one_device(
         assert found_s <= alone_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("devices", "tasks", "steps"), [(2, 3, 16), (2, 301, 10), (3, 3, 10)])
+def test_shares_are_finer_where_there_is_time(devices: int, tasks: int, steps: int) -> None:
+    speeds = {f"null:{device}": 1.0 for device in range(devices)}
+    plan = PLANNERS["codl"](chain_model(tasks), Proportional(speeds), system(devices))
+    assert plan.provenance.options["steps"] == steps
+    given = PLANNERS["codl"](chain_model(3), Proportional(speeds), system(devices), steps=7)
+    assert given.provenance.options["steps"] == 7
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"dimension": "W"}, "hybrid, H, OC"), ({"steps": 0}, "at least 1"),
+    [({"dimension": "W"}, "hybrid, H, OC"), ({"steps": -1}, "at least 1"),
      ({"delta": -0.1}, "at least 0")],
 )  # fmt: skip
 def test_options_out_of_range(options: dict[str, object], words: str) -> None:

@@ -11,7 +11,14 @@ from coexec.problem.timeline import Timeline
 from coexec.solvers.exact.listing import listed
 from coexec.solvers.splitting.branches import distributed, forks
 from coexec.solvers.splitting.placed import Sharing
-from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Cut, Dimension, axis_of
+from coexec.solvers.splitting.shares import (
+    CHANNEL_BLOCK,
+    FINE_STEPS,
+    STEPS,
+    Cut,
+    Dimension,
+    axis_of,
+)
 from coexec.solvers.splitting.strips import Strips, pieces_of
 from coexec.solvers.splitting.walk import Reached, quickest
 
@@ -26,7 +33,7 @@ _LEAST_S = 1e-12
 
 
 def solve(
-    problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = STEPS,
+    problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = 0,
     delta: float = 0.2, longest: int = 30, channel_block: int = CHANNEL_BLOCK, width: int = 0,
 ) -> Division:  # fmt: skip
     """Divide each task by rows or output channels as is quickest, and chain tasks divided by rows.
@@ -43,7 +50,8 @@ def solve(
     Args:
         dimension: "H" (rows), "OC" (output channels), or "hybrid", whichever is quicker for a task.
         chains: whether tasks are chained.
-        steps: a device's share is a multiple of one step of so many.
+        steps: a device's share is a multiple of one step of so many; 0: 16 for two devices and up
+            to 300 tasks, else 10.
         delta: how far a share may be from that with which all devices would end a task at the same
             time, were costs in proportion to shares.
         longest: tasks in a chain.
@@ -55,10 +63,12 @@ def solve(
     """
     if dimension not in _DIMENSIONS:
         raise UsageError(f"dimension is {dimension!r}; it wants one of {', '.join(_DIMENSIONS)}")
-    if min(steps, longest, channel_block) < 1 or delta < 0 or width < 0:
-        raise UsageError(f"steps, longest and channel_block are at least 1, delta and width at "
-                         f"least 0, not {steps}, {longest}, {channel_block}, {delta:g} and "
+    if min(longest, channel_block) < 1 or min(steps, delta, width) < 0:
+        raise UsageError(f"longest and channel_block are at least 1, steps, delta and width at "
+                         f"least 0, not {longest}, {channel_block}, {steps}, {delta:g} and "
                          f"{width}")  # fmt: skip
+    quick = len(problem.devices) > 2 or len(problem.tasks) > _KEPT
+    steps = steps or (STEPS if quick else FINE_STEPS)
     width = width or min(_MOST_KEPT, max(1, _KEPT // max(1, len(problem.tasks))))
     search = _Search(problem, Sharing(problem, steps, channel_block), delta,
                      longest if chains else 1, _DIMENSIONS[dimension])  # fmt: skip
@@ -66,7 +76,8 @@ def solve(
     divided = Division.of(problem, pieces_of(problem, steps_found))
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
     whole = Division.undivided(problem, Solution(timeline.place, sequence))
-    return best_of(problem, (divided, whole))
+    found = best_of(problem, (divided, whole))
+    return found._replace(options={"steps": steps, "width": width})
 
 
 class _Search:

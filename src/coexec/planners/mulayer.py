@@ -8,14 +8,14 @@ from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
 from coexec.solvers.splitting.branches import distributed, forks
 from coexec.solvers.splitting.placed import Sharing
-from coexec.solvers.splitting.shares import CHANNEL_BLOCK
+from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS
 from coexec.solvers.splitting.strips import Strips, pieces_of
 from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
 
 
-def solve(problem: Problem, *, steps: int = 10, channel_block: int = CHANNEL_BLOCK) -> Division:
+def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_BLOCK) -> Division:
     """Divide each task by output channels, at the ratio at which it ends soonest.
 
     Devices wait for each other after each task. Where branches run side by side, each of them goes

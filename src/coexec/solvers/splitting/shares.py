@@ -8,10 +8,22 @@ from coexec.ir.graph import Graph, Task
 from coexec.ir.receptive import splittable_axes
 from coexec.ir.region import Region
 
-__all__ = ["CHANNEL_BLOCK", "STEPS", "Cut", "Dimension", "axis_of", "cuts_of", "parts", "ratios"]
+__all__ = [
+    "CHANNEL_BLOCK",
+    "FINE_STEPS",
+    "STEPS",
+    "Cut",
+    "Dimension",
+    "axis_of",
+    "cuts_of",
+    "parts",
+    "ratios",
+]
 
 STEPS = 10
 """Shares are multiples of a tenth, as in CoDL."""
+FINE_STEPS = 16
+"""So that each block of 16 may end a part of up to 256 channels, of which tenths miss a few."""
 CHANNEL_BLOCK = 16
 """Channels that lie together on every processor: blocks are of 4, 8 or 16."""
 Dimension = Literal["H", "OC"]
