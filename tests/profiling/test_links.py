@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coexec.engines.null import NullEngine
-from coexec.profiling.links import crossing, launch_overhead, stitching, wake_up
+from coexec.profiling.links import crossing, feeding, launch_overhead, stitching, wake_up
 from coexec.system.hardware import MAIN, Device, EngineInfo
 
 pytestmark = pytest.mark.alone
@@ -36,6 +36,24 @@ class Starting(NullEngine):
 
     def run(self) -> None:
         _take(1e-3)
+
+
+class Ahead(NullEngine):
+    """Is launched ahead: a launch takes a millisecond of the thread, and the kernel nothing."""
+
+    launches_ahead = True
+    ended = True
+
+    def launch(self) -> "Ahead":
+        _take(1e-3)
+        return self
+
+    def wait(self) -> None:
+        pass
+
+    def span_s(self) -> tuple[float, float]:
+        now_s = time.perf_counter()
+        return now_s, now_s
 
 
 class Far(NullEngine):
@@ -100,3 +118,10 @@ def test_putting_together_counts_the_tensor_and_each_byte() -> None:
     tensor, byte = stitching(Slow(*null(0)))
     assert tensor.seconds == pytest.approx(0.2e-3, rel=0.3)
     assert byte.seconds == pytest.approx(BYTE_S, rel=0.3)
+
+
+def test_feeding_is_what_the_launching_thread_does_for_another_device() -> None:
+    fed = feeding(HERE, Ahead(*null(1)), "passive").seconds
+    assert 0.9e-3 < fed < 1.5e-3
+    other = feeding(HERE, NullEngine(*null(1)), "passive").seconds
+    assert other < 0.5e-3

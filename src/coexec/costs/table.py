@@ -40,15 +40,23 @@ class CostTable:
     """By place, then by piece: the parts of tasks that were measured."""
     predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
     """By place, those that were trained on such a one."""
+    feedings_s: Mapping[Place, float] = field(default_factory=dict)
+    """By place, seconds for which its thread launches, behind a segment of its own, a segment of
+    another device that computes by itself. Charged as a part of each launch: in plans for both,
+    nearly each segment has one beside it."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         whole_s = self._whole_s(task, place)
         if region.size == graph.output_of(task).whole.size or math.isinf(whole_s):
-            return whole_s
+            return whole_s + self._feeding_s(place)
         return self.parts_s(TaskParts(graph, task), place)(task, region)
 
     def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
-        size, launch_s = parts.whole.size, self.launch_s(place)
+        feeding_s, unfed_s = self._feeding_s(place), self._unfed_parts_s(parts, place)
+        return lambda task, region: feeding_s + unfed_s(task, region)
+
+    def _unfed_parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
+        size, launch_s = parts.whole.size, self.launches_s.get(place, 0.0)
         measured_s, predictor = self.pieces_s.get(place, {}), self.predictors.get(place)
         shares = None if predictor is None else PartShares(predictor, parts)
 
@@ -74,8 +82,11 @@ class CostTable:
                 f"coexec profile MODEL --devices {place}"
             ) from None
 
+    def _feeding_s(self, place: Place) -> float:
+        return self.feedings_s.get(place, 0.0)
+
     def launch_s(self, place: Place) -> float:
-        return self.launches_s.get(place, 0.0)
+        return self.launches_s.get(place, 0.0) + self._feeding_s(place)
 
     def stitch_s(self, size_bytes: int, place: Place) -> float:
         tensor_s, byte_s = self.stitches_s.get(place, (0.0, 0.0))

@@ -16,6 +16,7 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.dialect import as_it_lies
 from coexec.frontend.load import load, random_inputs
+from coexec.frontend.module import Module
 from coexec.frontend.synthetic import products
 from coexec.ir.graph import Tensor
 from coexec.plans.derive import stepwise
@@ -27,7 +28,7 @@ from coexec.system.hardware import Place
 from coexec.timing.trace import Span
 from coexec.zoo.builder import Builder
 
-__all__ = ["crossing", "launch_overhead", "stitching", "wake_up"]
+__all__ = ["crossing", "feeding", "launch_overhead", "stitching", "wake_up"]
 
 _CHAIN = 40
 _RUNS = 10
@@ -100,6 +101,45 @@ def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
             spans = recorder.trace().of("compute")
             gaps_s += [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
     return Measurement.of(gaps_s)
+
+
+def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:
+    """Seconds for which the thread of ``source`` launches a segment of ``target``, which is
+    launched ahead, behind each segment of its own: so much later its next one begins."""
+    alone, fed = (_gaps_s(source, target, waiting, beside) for beside in (False, True))
+    between_s = statistics.median(alone)
+    return Measurement.of([max(0.0, gap_s - between_s) for gap_s in fed])
+
+
+def _gaps_s(
+    source: OpenEngine, target: OpenEngine, waiting: Waiting, beside: bool
+) -> Sequence[float]:
+    """Seconds between segments of ``source`` in a chain, perhaps with one of ``target`` behind
+    each. Those are a chain of their own, which reads nothing of the other."""
+    places = [source.place, target.place] if beside else [source.place]
+    segments, modules = list[Segment](), list[Module]()
+    for layer in range(_CHAIN // 2):
+        for number, place in enumerate(places):
+            index = len(segments)
+            before = [index - len(places), index - 1] if number else [index - len(places)]
+            after = tuple(i for i in before if i >= 0)
+            segments.append(Segment(index, *place, (), (), (), after))
+            start = number * _CHAIN + layer
+            modules.append(products(range(start, start + 1), _LONG))
+    ends = modules[-len(places) :]
+    inputs = tuple(t for module in modules[: len(places)] for t in module.inputs)
+    outputs = tuple(t for module in ends for t in module.outputs)
+    compiled = CompiledPlan(inputs, outputs, {}, {}, tuple(segments), (), tuple(modules))
+    feeds = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in inputs}
+    devices = _devices(source, target)
+    gaps_s: list[float] = []
+    with Executor(compiled, devices, waiting=waiting) as executor:
+        for _ in range(_RUNS):
+            recorder = RealRecorder(compiled, [d.spec.name for d in devices])
+            executor.run(feeds, recorder)
+            spans = [s for s in recorder.trace().of("compute") if s.place == source.place]
+            gaps_s += [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
+    return gaps_s
 
 
 def crossing(

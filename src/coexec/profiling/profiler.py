@@ -21,7 +21,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
-from coexec.profiling.links import crossing, launch_overhead, stitching, wake_up
+from coexec.profiling.links import crossing, feeding, launch_overhead, stitching, wake_up
 from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
 from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
@@ -104,6 +104,7 @@ class Profiler:
             predictors={
                 e.place: found for e in self._engines if (found := self._trained_on(e)) is not None
             },
+            feedings_s={e.place: self._feeding_s(e) for e in self._engines},
         )
 
     def measure_pieces(self, compiler: Compiler) -> None:
@@ -240,6 +241,21 @@ class Profiler:
         names = ["stitching a tensor", "stitching, a byte"]
         tensor_s, byte_s = self._cached(self._key(engine), names, lambda: stitching(engine))
         return tensor_s, byte_s
+
+    def _feeding_s(self, engine: OpenEngine) -> float:
+        """Of the slowest of the devices that are launched ahead from this engine's thread."""
+        fed = [e for e in self._engines if e.launches_ahead and e.memory == engine.memory]
+        if engine.launches_ahead or not fed:
+            return 0.0
+        return max(self._fed_s(engine, target) for target in fed)
+
+    def _fed_s(self, source: OpenEngine, target: OpenEngine) -> float:
+        key = f"{self._key(source)} -> {self._key(target)}"
+        how = "" if self._waiting == "passive" else ", awake"
+        (seconds,) = self._cached(
+            key, [f"feeding{how}"], lambda: [feeding(source, target, self._waiting)]
+        )
+        return seconds
 
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""

@@ -1,0 +1,36 @@
+"""Costs that are looked up: what a launch contains."""
+
+import pytest
+from graphs import make_graph
+
+from coexec.costs.table import CostTable
+from coexec.ir.region import Region
+from coexec.system.hardware import Place
+from coexec.timing.clock import launched_s
+
+HOST, FED = Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl")
+GRAPH = make_graph({"a": [], "b": ["a"]}, {"a": 8, "b": 8})
+TABLE = CostTable(
+    {HOST: {"a": 5.0, "b": 7.0}, FED: {"a": 5.0, "b": 7.0}},
+    {HOST: 1.0, FED: 1.0},
+    feedings_s={HOST: 0.5},
+)
+
+
+def seconds(name: str, place: Place, items: int | None = None) -> float:
+    task = GRAPH.task[name]
+    whole = GRAPH.output_of(task).whole
+    region = whole if items is None else Region(whole.start, (items, *whole.stop[1:]))
+    return TABLE.piece_s(GRAPH, task, region, place)
+
+
+def test_feeding_another_device_is_a_part_of_each_launch() -> None:
+    assert (TABLE.launch_s(HOST), TABLE.launch_s(FED)) == (1.5, 1.0)
+    assert (seconds("a", HOST), seconds("a", FED)) == (5.5, 5.0)
+    together_s = launched_s([seconds("a", HOST), seconds("b", HOST)], TABLE.launch_s(HOST))
+    assert together_s == pytest.approx(5.0 + 7.0 - 1.0 + 0.5)
+
+
+def test_a_part_pays_for_one_launch_and_one_feeding() -> None:
+    assert seconds("a", FED, 4) == pytest.approx(1.0 + (5.0 - 1.0) / 2)
+    assert seconds("a", HOST, 4) == pytest.approx(0.5 + seconds("a", FED, 4))
