@@ -33,9 +33,9 @@ def test_parts_need_what_the_rules_say(data: st.DataObject) -> None:
         for region in (piece.region, graph.output_of(task).whole, empty):
             for _ in range(2):
                 assert parts.of(task).needed(region) == plain_needs(graph, task, region)
-        trace = parts.of(task).trace(piece.region)
-        if trace is not None and trace.operators:
-            assert trace.operators == operator_regions(graph, task, piece.region)
+        field = parts.of(task).receptive_field(piece.region)
+        if field is not None and field.operators:
+            assert field.operators == operator_regions(graph, task, piece.region)
 
 
 @quick

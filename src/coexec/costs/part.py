@@ -22,14 +22,14 @@ def part_of_task(
     task, known = parts.task, parts.graph.tensors
     if region == parts.whole:
         return task.operators, known
-    trace = parts.trace(region)
-    if trace is None or not trace.operators:
+    field = parts.receptive_field(region)
+    if field is None or not field.operators:
         return None
     # Outputs that nobody reads are no tensors of the graph.
     names = (name for op in task.operators for name in (*op.inputs, *op.outputs))
     tensors = {name: known[name] for name in names if name in known}
     operators = []
-    for op, cut in zip(task.operators, trace.operators, strict=True):
+    for op, cut in zip(task.operators, field.operators, strict=True):
         for name, read in zip(op.inputs, cut.inputs, strict=True):
             if name and read is not None:
                 tensors[name] = _resized(tensors[name], read.shape)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from coexec.errors import PlanError
 from coexec.ir.graph import Graph, Task
-from coexec.ir.receptive import Trace, splittable_axes, trace
+from coexec.ir.receptive import ReceptiveField, receptive_field, splittable_axes
 from coexec.ir.region import Region
 
 __all__ = ["GraphParts", "TaskParts"]
@@ -20,27 +20,27 @@ class TaskParts:
     def __init__(self, graph: Graph, task: Task) -> None:
         self.graph, self.task = graph, task
         self.whole = graph.output_of(task).whole
-        self._traces: dict[Region, Trace | None] = {}
+        self._fields: dict[Region, ReceptiveField | None] = {}
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
         """Those along which any cut is exact."""
         return splittable_axes(self.graph, self.task)
 
-    def trace(self, region: Region) -> Trace | None:
+    def receptive_field(self, region: Region) -> ReceptiveField | None:
         """What ``region`` is computed from; None if it cannot be computed by itself."""
-        if region not in self._traces:
+        if region not in self._fields:
             try:
-                found = trace(self.graph, self.task, region, self.axes)
+                found = receptive_field(self.graph, self.task, region, self.axes)
             except PlanError:
                 found = None
-            self._traces[region] = found
-        return self._traces[region]
+            self._fields[region] = found
+        return self._fields[region]
 
     def needed(self, region: Region) -> tuple[Region, ...] | None:
         """By input of the task, the box that ``region`` is computed from; None if it cannot be
         computed by itself."""
-        found = self.trace(region)
+        found = self.receptive_field(region)
         return None if found is None else found.inputs
 
 

@@ -15,11 +15,17 @@ from coexec.ir.region import Region
 from coexec.ir.rules import RULES, OperatorRegion
 from coexec.ir.rules.base import Tensors, empty_region
 
-__all__ = ["OperatorRegion", "Trace", "needed_inputs", "operator_regions", "splittable_axes",
-           "trace"]  # fmt: skip
+__all__ = [
+    "OperatorRegion",
+    "ReceptiveField",
+    "needed_inputs",
+    "operator_regions",
+    "receptive_field",
+    "splittable_axes",
+]
 
 
-class Trace(NamedTuple):
+class ReceptiveField(NamedTuple):
     """What a region of a task's main output is computed from."""
 
     operators: tuple[OperatorRegion, ...]
@@ -40,7 +46,7 @@ def needed_inputs(graph: Graph, task: Task, region: Region) -> dict[str, Region]
     """
     if region == graph.output_of(task).whole:
         return {name: graph.tensors[name].whole for name in task.inputs}
-    return dict(zip(task.inputs, trace(graph, task, region).inputs, strict=True))
+    return dict(zip(task.inputs, receptive_field(graph, task, region).inputs, strict=True))
 
 
 def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[OperatorRegion, ...]:
@@ -50,13 +56,15 @@ def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[Operator
         PlanError: ``region`` is empty, lies outside of the main output or cuts an axis that must
             be whole.
     """
-    found = trace(graph, task, region)
+    found = receptive_field(graph, task, region)
     if not found.operators:
         _check(graph, task, region, None)
     return found.operators
 
 
-def trace(graph: Graph, task: Task, region: Region, axes: Collection[int] | None = None) -> Trace:
+def receptive_field(
+    graph: Graph, task: Task, region: Region, axes: Collection[int] | None = None
+) -> ReceptiveField:
     """`needed_inputs` and `operator_regions` at once.
 
     Args:
@@ -68,9 +76,9 @@ def trace(graph: Graph, task: Task, region: Region, axes: Collection[int] | None
     tensors, main = graph.tensors, graph.output_of(task)
     if region == main.whole:
         wholes = tuple(_whole(op, tensors) for op in task.operators)
-        return Trace(wholes, tuple(tensors[name].whole for name in task.inputs))
+        return ReceptiveField(wholes, tuple(tensors[name].whole for name in task.inputs))
     if len(region.start) == len(main.shape) and not region.size:
-        return Trace((), tuple(empty_region(len(tensors[n].shape)) for n in task.inputs))
+        return ReceptiveField((), tuple(empty_region(len(tensors[n].shape)) for n in task.inputs))
     _check(graph, task, region, axes)
     return _backwards(tensors, task, region)
 
@@ -95,7 +103,7 @@ def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
     return tuple(axis for axis in sorted(axes) if shape[axis] > 1)
 
 
-def _backwards(tensors: Tensors, task: Task, region: Region) -> Trace:
+def _backwards(tensors: Tensors, task: Task, region: Region) -> ReceptiveField:
     need = {task.outputs[0]: region}
     found = []
     for op in reversed(task.operators):
@@ -107,7 +115,7 @@ def _backwards(tensors: Tensors, task: Task, region: Region) -> Trace:
                 before = need.get(name)
                 need[name] = read if before is None else before.hull(read)
         found.append(part)
-    return Trace(tuple(reversed(found)), tuple(need[name] for name in task.inputs))
+    return ReceptiveField(tuple(reversed(found)), tuple(need[name] for name in task.inputs))
 
 
 def _whole(op: Operator, tensors: Tensors) -> OperatorRegion:
