@@ -84,11 +84,12 @@ def command(
     if json:
         tasks_s = {str(place): seconds for place, seconds in cost.tasks_s.items()}
         launches_s = {str(place): seconds for place, seconds in cost.launches_s.items()}
+        feedings_s = {str(place): seconds for place, seconds in cost.feedings_s.items()}
         bases = {str(place): found for place, found in cost.bases.items()}
         parts_s = {str(place): {str(piece): seconds for piece, seconds in found.items()}
                    for place, found in cost.pieces_s.items()}  # fmt: skip
-        print_json({"tasks_s": tasks_s, "launches_s": launches_s, "bases": bases,
-                    "pieces_s": parts_s} | system.to_json())  # fmt: skip
+        print_json({"tasks_s": tasks_s, "launches_s": launches_s, "feedings_s": feedings_s,
+                    "bases": bases, "pieces_s": parts_s} | system.to_json())  # fmt: skip
         return
     table = Table("task", "kind", *map(str, system.places), box=None)
     first = cost.tasks_s[system.places[0]]
