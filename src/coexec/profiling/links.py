@@ -36,6 +36,10 @@ _QUICK, _LONG = 128, 384
 """Sizes of square products: one worth the work of several threads, and one that takes long enough
 for another device to fall asleep. A thread that has slept for a while takes longer to wake up."""
 
+_FED = 2
+"""Kernels of a segment that is launched for another device. Those of divided networks have one or
+two, and as many launches for boxes that have to be put together as every second one of them."""
+
 _STITCHED = (8, 56)
 """Height and width of feature maps that are put together."""
 _LAYERS, _CHANNELS = 24, 128
@@ -124,8 +128,9 @@ def _gaps_s(
             before = [index - len(places), index - 1] if number else [index - len(places)]
             after = tuple(i for i in before if i >= 0)
             segments.append(Segment(index, *place, (), (), (), after))
-            start = number * _CHAIN + layer
-            modules.append(products(range(start, start + 1), _LONG))
+            count = _FED if number else 1
+            start = number * _CHAIN + layer * count
+            modules.append(products(range(start, start + count), _LONG))
     ends = modules[-len(places) :]
     inputs = tuple(t for module in modules[: len(places)] for t in module.inputs)
     outputs = tuple(t for module in ends for t in module.outputs)
