@@ -246,9 +246,7 @@ def test_spans_of_a_device_with_two_engines_do_not_overlap(cache: Cache) -> None
 def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cache: Cache) -> None:
     """Traced kernels have a queue of their own."""
     (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
-    place = device.first.place
-    schedule = stepwise(MODEL.graph, {task.name: place for task in MODEL.graph.tasks})
-    plan = Compiler(MODEL, cache).compile(schedule, [device])
+    plan, place = compiled_on(cache, device), device.first.place
     end_s, answers = time.monotonic() + 2.0, list[bool]()
 
     def work(executor: Executor, traced: bool) -> None:
@@ -278,3 +276,29 @@ def test_an_opencl_device_rests_when_it_has_ended_all(cache: Cache) -> None:
     assert engine.rests(time.monotonic() + 60) and work.ended
     work.wait()
     device.close()
+
+
+def test_arrays_of_the_caller_are_only_read(cache: Cache) -> None:
+    """Also where an aligned one, computed on as it lies, is followed by one that is not aligned."""
+    (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
+    plan = compiled_on(cache, device)
+    (name,) = MODEL.graph.inputs
+    feeds = []
+    for seed, offset in enumerate((0, 4, 0, 4)):
+        values = random_inputs(MODEL.graph, seed)[name]
+        raw = np.empty(values.nbytes + 128, np.uint8)
+        start = -raw.ctypes.data % 64 + offset
+        feeds.append(raw[start : start + values.nbytes].view(np.float32).reshape(values.shape))
+        feeds[-1][...] = values
+    with Executor(plan, [device]) as executor:
+        for _ in range(2):
+            for seed, feed in enumerate(feeds):
+                executor.run({name: feed})
+                np.testing.assert_array_equal(feed, random_inputs(MODEL.graph, seed)[name])
+    device.close()
+
+
+def compiled_on(cache: Cache, device: OpenDevice) -> CompiledPlan:
+    """All tasks on one device, each a segment of its own."""
+    schedule = stepwise(MODEL.graph, {t.name: device.first.place for t in MODEL.graph.tasks})
+    return Compiler(MODEL, cache).compile(schedule, [device])

@@ -22,6 +22,8 @@ class HostArray:
 
     array: Array
     buffer: Any
+    copied: bool = False
+    """The array is ours, for values of others that are not aligned."""
 
 
 class HostArrays:
@@ -46,8 +48,9 @@ class HostArrays:
             return before
         if tensor.__array_interface__["data"][0] % self._alignment == 0:
             return self._seen(tensor)
-        if before is None or before.array.shape != tensor.shape:
+        if before is None or not before.copied or before.array.shape != tensor.shape:
             before = self._seen(aligned_empty(Tensor("", tensor.shape, tensor.dtype.name)))
+            before.copied = True
         before.array[...] = tensor
         return before
 
