@@ -131,7 +131,6 @@ class InFlight(Protocol):
         ...
 
 
-@runtime_checkable
 class Launchable(Bound, Protocol):
     """A bound program that a device computes by itself, while the launching thread goes on."""
 

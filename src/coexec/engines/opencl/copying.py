@@ -6,11 +6,9 @@ from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
-import pyopencl as cl
-
 from coexec.engines.base import BoxCopy
-from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.errors import ExecutionError
 from coexec.frontend.module import Array
 
@@ -35,10 +33,13 @@ Rectangle = tuple[tuple[int, int, int], Side, Side]
 
 def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
     """The rectangles that make up a copy of at least one item. None if there are more than `_MOST`,
-    if OpenCL does not take their pitches, or if the two views differ in type or shape."""
+    if OpenCL does not take their pitches, if an array is not contiguous, or if the two views differ
+    in type or shape."""
     if copy.into.dtype != copy.part.dtype or copy.into.shape != copy.part.shape:
         return None
     whole, views = (copy.target, copy.source), (copy.into, copy.part)
+    if not all(array.flags.c_contiguous for array in whole):
+        return None
     row_bytes, axes = _joined(*views)
     outer, (layers, rows) = axes[:-2], ([(1, 0, 0)] * 2 + axes)[-2:]
     if math.prod(size for size, _, _ in outer) > _MOST:
@@ -108,22 +109,14 @@ class ArrayCopies:
     then; `HostArrays` has tried that the driver keeps no copies.
     """
 
-    def __init__(self, queue: DeviceQueue, found: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
-        self._queue = queue
-        buffers: dict[int, Any] = {}
-
-        def buffer(array: Array) -> Any:
-            if id(array) not in buffers:
-                flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-                flat = array.view()
-                flat.shape = (array.size,)  # which, unlike reshape, never copies
-                buffers[id(array)] = cl.Buffer(queue.context, flags, hostbuf=flat)
-            return buffers[id(array)]
-
+    def __init__(self, memory: HostArrays, found: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
+        self._queue = memory.queue
+        arrays = {id(a): a for copy, _ in found for a in (copy.target, copy.source)}
+        buffers = {key: memory.seen(array).buffer for key, array in arrays.items()}
         self._copies: list[tuple[Any, Any, dict[str, Any]]] = [
             (
-                buffer(copy.target),
-                buffer(copy.source),
+                buffers[id(copy.target)],
+                buffers[id(copy.source)],
                 {
                     "region": region,
                     "dst_origin": to.origin,

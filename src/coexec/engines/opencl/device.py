@@ -157,7 +157,7 @@ class OpenClCores(_Kernels):
         super().__init__(*args)
         self.alignment = self.arch.block * np.dtype(np.float32).itemsize  # kernels write vectors
         with translated(self.device.name, "trying whether it computes in the host's memory"):
-            self._memory = HostArrays(self._queue, self.alignment)
+            self._memory: HostArrays = HostArrays(self._queue, self.alignment)
 
     def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
         found = [(copy, rectangles(copy)) for copy in copies if copy.part.size]
@@ -165,7 +165,7 @@ class OpenClCores(_Kernels):
             return None
         pairs = [(copy, rectangle) for copy, made in found for rectangle in made or ()]
         with translated(self.device.name, "seeing the host's arrays"):
-            return ArrayCopies(self._queue, pairs)
+            return ArrayCopies(self._memory, pairs)
 
     @cached_property
     def dialect(self) -> Dialect:

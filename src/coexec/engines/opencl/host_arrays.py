@@ -47,9 +47,9 @@ class HostArrays:
         if before is not None and before.array is tensor:
             return before
         if tensor.__array_interface__["data"][0] % self._alignment == 0:
-            return self._seen(tensor)
+            return self.seen(tensor)
         if before is None or not before.copied or before.array.shape != tensor.shape:
-            before = self._seen(aligned_empty(Tensor("", tensor.shape, tensor.dtype.name)))
+            before = self.seen(aligned_empty(Tensor("", tensor.shape, tensor.dtype.name)))
             before.copied = True
         before.array[...] = tensor
         return before
@@ -64,7 +64,8 @@ class HostArrays:
     def sent(self, tensors: Sequence[HostArray]) -> None:
         """There is nothing to note."""
 
-    def _seen(self, array: Array) -> HostArray:
+    def seen(self, array: Array) -> HostArray:
+        """An array that is contiguous, as kernels and copies see it."""
         flags = cl.mem_flags.READ_WRITE if array.flags.writeable else cl.mem_flags.READ_ONLY
         flat = array if array.size else np.zeros(1, array.dtype)
         buffer = cl.Buffer(
@@ -77,7 +78,7 @@ class HostArrays:
         to."""
         ones, twos = (aligned_empty(Tensor("", (64,), "float32")) for _ in range(2))
         ones[...], twos[...] = 1.0, 2.0
-        source, target = self._seen(ones), self._seen(twos)
+        source, target = self.seen(ones), self.seen(twos)
         ones[...] = 3.0
         cl.enqueue_copy(self.queue.commands, target.buffer, source.buffer)
         self.queue.finish()
