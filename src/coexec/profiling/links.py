@@ -16,10 +16,11 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.dialect import as_it_lies
 from coexec.frontend.load import load, random_inputs
-from coexec.frontend.module import Module
+from coexec.frontend.model import Model
 from coexec.frontend.synthetic import products
-from coexec.ir.graph import Tensor
-from coexec.plans.derive import stepwise
+from coexec.ir.graph import Graph, Piece, Tensor
+from coexec.plans.derive import derive, stepwise
+from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Segment
 from coexec.profiling.store import Measurement
 from coexec.runtime.executor import Executor, Waiting
@@ -36,9 +37,8 @@ _QUICK, _LONG = 128, 384
 """Sizes of square products: one worth the work of several threads, and one that takes long enough
 for another device to fall asleep. A thread that has slept for a while takes longer to wake up."""
 
-_FED = 2
-"""Kernels of a segment that is launched for another device. Those of divided networks have one or
-two, and as many launches for boxes that have to be put together as every second one of them."""
+_FED_HEIGHT, _FED_KERNEL = 16, 3
+"""Of feature maps and filters that are divided: they take half a millisecond, as in networks."""
 
 _STITCHED = (8, 56)
 """Height and width of feature maps that are put together."""
@@ -108,43 +108,36 @@ def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
 
 
 def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:
-    """Seconds for which the thread of ``source`` launches a segment of ``target``, which is
-    launched ahead, behind each segment of its own: so much later its next one begins."""
-    alone, fed = (_gaps_s(source, target, waiting, beside) for beside in (False, True))
-    between_s = statistics.median(alone)
-    return Measurement.of([max(0.0, gap_s - between_s) for gap_s in fed])
+    """Seconds by which a segment of ``source`` begins later because its thread launches segments of
+    ``target``, which is launched ahead, between its own.
 
-
-def _gaps_s(
-    source: OpenEngine, target: OpenEngine, waiting: Waiting, beside: bool
-) -> Sequence[float]:
-    """Seconds between segments of ``source`` in a chain, perhaps with one of ``target`` behind
-    each. Those are a chain of their own, which reads nothing of the other."""
-    places = [source.place, target.place] if beside else [source.place]
-    segments, modules = list[Segment](), list[Module]()
-    for layer in range(_CHAIN // 2):
-        for number, place in enumerate(places):
-            index = len(segments)
-            before = [index - len(places), index - 1] if number else [index - len(places)]
-            after = tuple(i for i in before if i >= 0)
-            segments.append(Segment(index, *place, (), (), (), after))
-            count = _FED if number else 1
-            start = number * _CHAIN + layer * count
-            modules.append(products(range(start, start + count), _LONG))
-    ends = modules[-len(places) :]
-    inputs = tuple(t for module in modules[: len(places)] for t in module.inputs)
-    outputs = tuple(t for module in ends for t in module.outputs)
-    compiled = CompiledPlan(inputs, outputs, {}, {}, tuple(segments), (), tuple(modules))
-    feeds = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in inputs}
+    Convolutions in a chain are divided, the first half of them by rows and the others by channels.
+    ``target`` has an eighth of each, so that nobody waits for it.
+    """
+    model = _convolutions(_FED_HEIGHT, _FED_KERNEL)
+    graph, pieces = model.graph, dict[Place, list[Piece]]({source.place: [], target.place: []})
+    for number, task in enumerate(graph.tasks):
+        whole, axis = graph.output_of(task).whole, 2 if number < _LAYERS // 2 else 1
+        cut = whole.shape[axis] * 7 // 8
+        pieces[source.place].append(Piece(task.name, whole.with_axis(axis, 0, cut)))
+        pieces[target.place].append(Piece(task.name, whole.with_axis(axis, cut, whole.stop[axis])))
+    places = {place: tuple(own) for place, own in pieces.items()}
+    divided = Plan.of_places(graph.fingerprint, places, Provenance("a way to measure"))
     devices = _devices(source, target)
-    gaps_s: list[float] = []
-    with Executor(compiled, devices, waiting=waiting) as executor:
-        for _ in range(_RUNS):
-            recorder = RealRecorder(compiled, [d.spec.name for d in devices])
-            executor.run(feeds, recorder)
-            spans = [s for s in recorder.trace().of("compute") if s.place == source.place]
-            gaps_s += [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
-    return gaps_s
+    alone = stepwise(graph, {task.name: source.place for task in graph.tasks})
+    gaps_s = []
+    with _own_cache() as cache:
+        compiler = Compiler(model, cache)
+        for schedule in (alone, derive(divided, graph)):
+            runs = _spans(compiler.compile(schedule, devices), devices, waiting, graph)
+            own = [[s for s in run if s.place == source.place] for run in runs]
+            gaps_s.append([_mean_gap_s(spans) for spans in own])
+    between_s = statistics.median(gaps_s[0])
+    return Measurement.of([max(0.0, gap_s - between_s) for gap_s in gaps_s[1]])
+
+
+def _mean_gap_s(spans: Sequence[Span]) -> float:
+    return statistics.fmean(max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans))
 
 
 def crossing(
@@ -181,28 +174,16 @@ def _extra_s(
     source: OpenEngine, target: OpenEngine, waiting: Waiting, height: int, kernel: int
 ) -> Measurement:
     """Seconds that a convolution and the next take longer if the next is on another device."""
-    builder = Builder("chain", (1, _CHANNELS, height, height))
-    value = builder.input
-    for layer in range(_LAYERS):
-        value = builder.conv(value, f"layer{layer}", _CHANNELS, kernel, pad=kernel // 2)
-    model = load(builder.finish(value, "y"))
+    model = _convolutions(height, kernel)
     tasks = [task.name for task in model.graph.tasks]
     places = [source.place, target.place]
     devices = _devices(source, target)
-    names = [device.spec.name for device in devices]
-    feeds = random_inputs(model.graph)
 
     def spans(turns: Sequence[Place]) -> list[Sequence[Span]]:
         """By run, all but the first and last ones of a chain on these devices in turn."""
         place_of = {name: turns[i % 4] for i, name in enumerate(tasks)}
         compiled = compiler.compile(stepwise(model.graph, place_of), devices)
-        found: list[Sequence[Span]] = []
-        with Executor(compiled, devices, waiting=waiting) as executor:
-            for _ in range(3 + _RUNS):
-                recorder = RealRecorder(compiled, names)
-                executor.run(feeds, recorder)
-                found.append(recorder.trace().of("compute")[4:-4])
-        return found[3:]
+        return [run[4:-4] for run in _spans(compiled, devices, waiting, model.graph)]
 
     with _own_cache() as cache:
         compiler = Compiler(model, cache)
@@ -216,6 +197,29 @@ def _extra_s(
         if [a.place, b.place] == places
     ]
     return Measurement.of([max(0.0, s) for s in crossings_s])
+
+
+def _convolutions(height: int, kernel: int) -> Model:
+    """Equal convolutions in a chain."""
+    builder = Builder("chain", (1, _CHANNELS, height, height))
+    value = builder.input
+    for layer in range(_LAYERS):
+        value = builder.conv(value, f"layer{layer}", _CHANNELS, kernel, pad=kernel // 2)
+    return load(builder.finish(value, "y"))
+
+
+def _spans(
+    compiled: CompiledPlan, devices: Sequence[OpenDevice], waiting: Waiting, graph: Graph
+) -> list[Sequence[Span]]:
+    """What computed when, by run; without the first runs, which bind programs."""
+    names, feeds = [device.spec.name for device in devices], random_inputs(graph)
+    found: list[Sequence[Span]] = []
+    with Executor(compiled, devices, waiting=waiting) as executor:
+        for _ in range(3 + _RUNS):
+            recorder = RealRecorder(compiled, names)
+            executor.run(feeds, recorder)
+            found.append(recorder.trace().of("compute"))
+    return found[3:]
 
 
 @contextmanager

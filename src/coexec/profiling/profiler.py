@@ -251,9 +251,9 @@ class Profiler:
 
     def _fed_s(self, source: OpenEngine, target: OpenEngine) -> float:
         key = f"{self._key(source)} -> {self._key(target)}"
-        how = "" if self._waiting == "passive" else ", awake"
+        name = "feeding" if self._waiting == "passive" else "feeding, awake"
         (seconds,) = self._cached(
-            key, [f"feeding{how}"], lambda: [feeding(source, target, self._waiting)]
+            key, [f"{name}, divided layers"], lambda: [feeding(source, target, self._waiting)]
         )
         return seconds
 
