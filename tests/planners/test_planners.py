@@ -1,5 +1,6 @@
 """Every planner keeps the contract of planners, in a model of time that is the simulator's."""
 
+import gc
 import math
 from dataclasses import replace
 from itertools import permutations, product
@@ -255,3 +256,26 @@ def test_exhaustive_is_brute_force(data: st.DataObject) -> None:
     plan = PLANNERS["exhaustive"](*case)
     assert predicted_s(plan) == plan.provenance.bound_s == pytest.approx(best_s)
     assert plan.provenance.status == "optimal"
+
+
+# The collector of garbage
+
+
+def test_objects_are_frozen_while_a_plan_is_made_and_never_longer() -> None:
+    graph, seen = make_graph({"a": ()}), list[int]()
+    cost, system = table(graph, {"A": [1.0], "B": [2.0]}), make_system("AB")
+
+    def solve(problem: Problem) -> None:
+        seen.append(gc.get_freeze_count())
+        raise InfeasibleError("no way")
+
+    planner = replace(PLANNERS["single"], solve=solve)
+    for already in (False, True):
+        if already:
+            gc.freeze()
+        before = gc.get_freeze_count()
+        with pytest.raises(InfeasibleError):
+            planner(graph, cost, system)
+        assert gc.get_freeze_count() == before
+        assert (seen[-1] > before) != already
+    gc.unfreeze()

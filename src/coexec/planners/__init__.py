@@ -7,8 +7,10 @@ To add a planner: one file whose name is the planner's, with a function ``solve`
 Options are keyword-only, have defaults and carry their unit in the name.
 """
 
+import gc
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -54,13 +56,14 @@ class Planner:
             InfeasibleError: some task runs on no device, or no memory can hold the plan.
             UsageError, DeviceError, PlanError: an option has no meaning for this planner or case.
         """
-        problem = Problem(graph, cost, system)
-        solution = self.solve(problem, **options)
-        used = made_with(self.solve, options, solution)
-        if isinstance(solution, Division):
-            plan = planned(problem, solution, self.name, used)
-        else:
-            plan = build_plan(problem, solution, self.name, used)
+        with _older_objects_kept():
+            problem = Problem(graph, cost, system)
+            solution = self.solve(problem, **options)
+            used = made_with(self.solve, options, solution)
+            if isinstance(solution, Division):
+                plan = planned(problem, solution, self.name, used)
+            else:
+                plan = build_plan(problem, solution, self.name, used)
         verify_plan(plan, graph, system)
         return plan
 
@@ -68,6 +71,24 @@ class Planner:
     def options(self) -> Mapping[str, inspect.Parameter]:
         """The options by name, each with its default and type."""
         return options_of(self.solve)
+
+
+@contextmanager
+def _older_objects_kept() -> Iterator[None]:
+    """Until the end, garbage is looked for among new objects only.
+
+    Planning makes millions of objects, so that all of the process's are looked through every now
+    and then: a fifth of the time, for garbage that planning does not make. Where the caller, or
+    another thread, has frozen objects already, nothing changes.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 _SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
