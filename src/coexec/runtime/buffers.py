@@ -1,7 +1,7 @@
 """The memory that one run writes: device tensors, and the programs bound to them."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from coexec.engines.base import Bound, OpenEngine
 from coexec.plans.schedule import Segment
@@ -12,6 +12,16 @@ from coexec.runtime.recorder import Recorder
 from coexec.runtime.transfers import Landed, Transfers
 
 __all__ = ["Buffers"]
+
+
+class _Changing(NamedTuple):
+    """What has to be done for a bound segment in each run."""
+
+    engine: OpenEngine
+    inputs: tuple[tuple[str, bool], ...]
+    """Those that are moved or put together, each with whether it lies elsewhere each time."""
+    outputs: tuple[str, ...]
+    """Those that lie elsewhere each time."""
 
 
 class Buffers:
@@ -27,8 +37,8 @@ class Buffers:
         self._rules = wait_rules(installation, self._allocation)
         self._landed: Landed = {}
         self._bindings: dict[int, Bound] = {}
-        self._changing: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        """By segment, inputs and outputs that lie elsewhere in each run."""
+        self._changing: dict[int, _Changing] = {}
+        """By segment that is bound."""
 
     def transfers(self, feeds: Mapping[str, Any], recorder: Recorder) -> Transfers:
         """The values of a new run."""
@@ -41,28 +51,39 @@ class Buffers:
     def bound(self, segment: Segment, values: Transfers) -> Bound | None:
         """The segment's program with its tensors; None if there is nothing to compute."""
         index = segment.index
+        bound = self._bindings.get(index)
+        if bound is not None:
+            changing = self._changing[index]
+            for name, elsewhere in changing.inputs:
+                tensor = values.input(name, changing.engine, index)
+                if elsewhere:
+                    bound.set_input(name, tensor)
+            for name in changing.outputs:
+                bound.set_output(name, values.returned[name])
+            return bound
         program = self._installed.programs[index]
         if program is None:
             return None
         engine = self._installed.engines[segment.place]
-        bound = self._bindings.get(index)
-        if bound is not None:
-            changing_inputs, changing_outputs = self._changing[index]
-            for name in changing_inputs:
-                bound.set_input(name, values.input(name, engine, index))
-            for name in changing_outputs:
-                bound.set_output(name, values.returned[name])
-            return bound
         names = self._installed.inputs(index)
         inputs = {name: values.input(name, engine, index) for name in names}
         module = self._installed.compiled.modules[index]
         outputs = {t.name: values.tensor(t.name) for t in module.outputs}
-        self._changing[index] = (
-            tuple(n for n in names if not self._stays(n, engine)),
-            tuple(n for n in outputs if n not in self._allocation.static),
-        )
+        self._changing[index] = self._what_changes(index, engine, names, outputs)
         self._bindings[index] = bound = program.bind(inputs, outputs)
         return bound
+
+    def _what_changes(
+        self, index: int, engine: OpenEngine, inputs: Iterable[str], outputs: Iterable[str]
+    ) -> _Changing:
+        allocation = self._allocation
+        moved = (n for n in inputs if not self._stays(n, engine))
+        return _Changing(
+            engine,
+            tuple((n, (index, n) not in allocation.gathers) for n in moved
+                  if (index, n) not in allocation.in_place),
+            tuple(name for name in outputs if name not in allocation.static),
+        )  # fmt: skip
 
     def _stays(self, value: str, engine: OpenEngine) -> bool:
         """Whether ``engine`` finds a value in the same tensor in every run."""

@@ -22,6 +22,8 @@ from coexec.system.hardware import MAIN, Place
 
 __all__ = ["SegmentsInFlight", "WaitRules", "wait_rules"]
 
+_NONE: Mapping[int, InFlight] = {}
+
 
 @dataclass(frozen=True)
 class WaitRules:
@@ -83,7 +85,8 @@ class SegmentsInFlight:
 
     def before(self, node: int) -> Mapping[int, InFlight]:
         """Those that have to end before the host runs or launches a segment."""
-        return {i: self.works[i] for i in self.rules.before[node] if i in self.works}
+        waits = self.rules.before[node]
+        return {i: self.works[i] for i in waits if i in self.works} if waits else _NONE
 
     def may_launch(self, node: int) -> bool:
         """Whether a thread of any device can launch a segment without waiting.
@@ -91,5 +94,7 @@ class SegmentsInFlight:
         Raises:
             ExecutionError: a device does not tell.
         """
-        anywhere = node in self.rules.anywhere
-        return anywhere and all(work.ended for work in self.before(node).values())
+        if node not in self.rules.anywhere:
+            return False
+        before = self.before(node)
+        return not before or all(work.ended for work in before.values())

@@ -59,6 +59,7 @@ class Run:
         """Jobs for the caller's thread; None when the run has stopped."""
         self.stopped = False
         self.error: BaseException | None = None
+        self._segments = installed.compiled.segments
         self._progress = progress
         self._cancelled = cancelled
         self._under_way = 0
@@ -106,7 +107,7 @@ class Run:
 
         The job stands before its reader in the queue, so the run cannot have ended yet.
         """
-        place = self.installed.compiled.segments[reader].place
+        place = self._segments[reader].place
         try:
             if not self.stopped:
                 self.transfers.input(value, self.installed.engines[place], reader)
@@ -133,7 +134,7 @@ class Run:
         following, ready = None, deque(nodes)
         while ready:
             node = ready.popleft()
-            device = self.installed.compiled.segments[node].device
+            device = self._segments[node].device
             if device == name:
                 following = node
             elif self._may_launch(node, name):
@@ -150,8 +151,9 @@ class Run:
         """
         if self.stopped or self._is_cancelled():
             return []
-        segment, work = self.installed.compiled.segments[node], None
-        if not self._wait_for(self._in_flight.before(node), name):
+        segment, work = self._segments[node], None
+        before = self._in_flight.before(node)
+        if before and not self._wait_for(before, name):
             return []
         self.recorder.begin(node)
         try:
@@ -164,10 +166,10 @@ class Run:
             self._failed(error, segment, name)
             return []
         self.recorder.end(node, work)
-        segments = self.installed.compiled.segments
         for value, reader in self.installed.crossing.get(node, ()):
-            if segments[reader].device != name:  # this thread moves it when it gets there
-                self._give(segments[reader].device, (value, reader))
+            device = self._segments[reader].device
+            if device != name:  # this thread moves it when it gets there
+                self._give(device, (value, reader))
         return self._finish(node)
 
     def _may_launch(self, node: int, name: str) -> bool:
@@ -175,7 +177,7 @@ class Run:
         try:
             return self._in_flight.may_launch(node)
         except Exception as error:
-            self._failed(error, self.installed.compiled.segments[node], name)
+            self._failed(error, self._segments[node], name)
             return False
 
     def _wait_for(self, works: Mapping[int, InFlight], name: str) -> bool:
@@ -184,7 +186,7 @@ class Run:
             try:
                 work.wait()
             except Exception as error:
-                self._failed(error, self.installed.compiled.segments[node], name)
+                self._failed(error, self._segments[node], name)
                 return False
         return True
 
@@ -217,12 +219,8 @@ class Run:
 
     def _finish(self, node: int) -> list[int]:
         """The segments that may start after ``node`` has ended. The last one stops the run."""
-        end_s = time.monotonic() + _LONGEST_HOLD_S
-        while not self._lock.acquire(timeout=LOOK_S):
-            if self.stopped:
-                return []
-            if time.monotonic() > end_s:
-                raise UnfinishedError("a thread was killed while it handed on a result; run again")
+        if not self._lock.acquire(blocking=False) and not self._locked():
+            return []
         try:
             if self.stopped:
                 return []
@@ -233,6 +231,16 @@ class Run:
             return freed
         finally:
             self._lock.release()
+
+    def _locked(self) -> bool:
+        """Wait for the lock; False if the run was stopped."""
+        end_s = time.monotonic() + _LONGEST_HOLD_S
+        while not self._lock.acquire(timeout=LOOK_S):
+            if self.stopped:
+                return False
+            if time.monotonic() > end_s:
+                raise UnfinishedError("a thread was killed while it handed on a result; run again")
+        return True
 
     def stop(self) -> None:
         """End the run and wake the caller's thread."""
