@@ -102,8 +102,7 @@ def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
         for _ in range(_RUNS):
             recorder = RealRecorder(compiled, [d.spec.name for d in devices])
             executor.run({"v0": np.zeros((_LONG, _LONG), np.float32)}, recorder)
-            spans = recorder.trace().of("compute")
-            gaps_s += [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
+            gaps_s += _gaps_s(recorder.trace().of("compute"))
     return Measurement.of(gaps_s)
 
 
@@ -131,13 +130,14 @@ def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
         for schedule in (alone, derive(divided, graph)):
             runs = _spans(compiler.compile(schedule, devices), devices, waiting, graph)
             own = [[s for s in run if s.place == source.place] for run in runs]
-            gaps_s.append([_mean_gap_s(spans) for spans in own])
+            gaps_s.append([statistics.fmean(_gaps_s(spans)) for spans in own])
     between_s = statistics.median(gaps_s[0])
     return Measurement.of([max(0.0, gap_s - between_s) for gap_s in gaps_s[1]])
 
 
-def _mean_gap_s(spans: Sequence[Span]) -> float:
-    return statistics.fmean(max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans))
+def _gaps_s(spans: Sequence[Span]) -> list[float]:
+    """Seconds from the end of each to the start of the next."""
+    return [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
 
 
 def crossing(

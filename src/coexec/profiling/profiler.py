@@ -250,11 +250,10 @@ class Profiler:
         return max(self._fed_s(engine, target) for target in fed)
 
     def _fed_s(self, source: OpenEngine, target: OpenEngine) -> float:
-        key = f"{self._key(source)} -> {self._key(target)}"
-        name = "feeding" if self._waiting == "passive" else "feeding, awake"
-        (seconds,) = self._cached(
-            key, [f"{name}, divided layers"], lambda: [feeding(source, target, self._waiting)]
-        )
+        (seconds,) = self._between(
+            source, target, ["feeding, divided layers"],
+            lambda: [feeding(source, target, self._waiting)],
+        )  # fmt: skip
         return seconds
 
     def system(self) -> System:
@@ -264,21 +263,27 @@ class Profiler:
 
     def _link(self, source: OpenEngine, target: OpenEngine) -> Link:
         ends = source.device.name, target.device.name
-        key = f"{self._key(source)} -> {self._key(target)}"
-        how = "" if self._waiting == "passive" else ", awake"
         if source.memory == target.memory:
-            (latency_s,) = self._cached(
-                key, [f"handover{how}"], lambda: [wake_up(source, target, self._waiting)]
+            (latency_s,) = self._between(
+                source, target, ["handover"], lambda: [wake_up(source, target, self._waiting)]
             )
             return Link(*ends, latency_s, source_engine=source.info.name,
                         target_engine=target.info.name)  # fmt: skip
-        latency_s, byte_s = self._cached(
-            key,
-            [f"crossing{how}", f"crossing, a byte{how}"],
+        latency_s, byte_s = self._between(
+            source, target, ["crossing", "crossing, a byte"],
             lambda: crossing(source, target, self._waiting),
-        )
+        )  # fmt: skip
         return Link(*ends, latency_s, 1 / byte_s if byte_s else math.inf,
                     source_engine=source.info.name, target_engine=target.info.name)  # fmt: skip
+
+    def _between(
+        self, source: OpenEngine, target: OpenEngine, names: Sequence[str],
+        measure: Callable[[], Sequence[Measurement]],
+    ) -> list[float]:  # fmt: skip
+        """What was measured of two engines in the way in which cores wait here."""
+        key = f"{self._key(source)} -> {self._key(target)}"
+        how = "" if self._waiting == "passive" else ", awake"
+        return self._cached(key, [f"{name}{how}" for name in names], measure)
 
     def _cached(
         self, key: str, signatures: Sequence[str], measure: Callable[[], Sequence[Measurement]]

@@ -23,6 +23,7 @@ from coexec.system.hardware import MAIN, Place
 __all__ = ["SegmentsInFlight", "WaitRules", "wait_rules"]
 
 _NONE: Mapping[int, InFlight] = {}
+"""For the many segments that wait for nothing: to make it each time takes longer than to look."""
 
 
 @dataclass(frozen=True)
