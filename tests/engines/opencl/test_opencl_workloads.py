@@ -1,5 +1,6 @@
 """What predictors are told of kernels is what the generators make."""
 
+import math
 from itertools import product
 from typing import Any
 
@@ -17,7 +18,8 @@ from coexec.engines.opencl.kernels.base import KernelLaunch
 from coexec.engines.opencl.workloads import workload
 
 CPU = Architecture("cpu", 16, registers=32)
-GPU = Architecture("nvidia", 4, compute_units=16)
+GPU = Architecture("nvidia", 4, compute_units=16, max_group=1024, local_bytes=49152)
+PHONE = Architecture("mobile", 4, compute_units=2)
 
 
 def told(
@@ -100,8 +102,32 @@ def test_no_term_may_have_the_name_of_another() -> None:
         together({"a": 1.0, "b": 1.0}, {"b": 2.0, "a": 0.0})
 
 
-def test_gpus_run_whole_groups_on_their_units() -> None:
-    one, _ = told(16, 16, 16, 3, arch=GPU)
-    other, _ = told(16, 64, 16, 3, arch=GPU)
-    assert one.kind == "tiles, 3x3" and one.terms["waves"] == other.terms["waves"]
-    assert told(16, 512, 64, 3, arch=GPU)[0].terms["waves"] > one.terms["waves"]
+@pytest.mark.parametrize("arch", [GPU, PHONE], ids=["nvidia", "mobile"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "edge"),
+    list(product((3, 16, 72, 512), (16, 80, 200), (7, 20, 56), (1, 3, 5))),
+)
+def test_gpus_take_the_groups_that_are_launched_in_turns(
+    inputs: int, outputs: int, size: int, edge: int, arch: Architecture
+) -> None:
+    """Groups of 128 where the rule for work groups may choose."""
+    found, (first, *others) = told(inputs, outputs, size, edge, arch=arch)
+    terms = found.terms
+    items = math.prod(first.grid)
+    groups = items // math.prod(first.group) if first.group else math.ceil(items / 128)
+    assert terms["launches"] == 1 + len(others)
+    assert terms["turns"] == terms["alone"] * math.ceil(groups / arch.compute_units)
+    assert terms["shares"] * arch.compute_units == pytest.approx(terms["alone"] * groups)
+
+
+def test_a_gpu_shares_out_the_inner_axis_of_what_has_few_tiles() -> None:
+    few, launches = told(512, 16, 7, 3, arch=GPU)
+    assert [x.name for x in launches] == ["conv_tiled", "conv_sum"]
+    (_, parts, _), (_, _, splits) = launches[0].group or (0, 0, 0), launches[0].grid
+    assert few.terms["alone"] == math.ceil(512 * 9 / (16 * parts * splits))
+    assert few.kind.endswith(f"{parts} parts") and parts > 1 and splits > 1
+
+
+def test_a_gpu_computes_filters_of_any_size_by_tiles_alike() -> None:
+    assert len({told(64, 64, 56, edge, arch=GPU)[0].kind for edge in (1, 3, 5, 7)}) == 1
+    assert told(64, 64, 56, 3, arch=PHONE)[0].kind == "direct"

@@ -1,7 +1,7 @@
 """What the kernels of a task do, told by the kernels' own generators: tiles, bands, chunks.
 
-On CPU cores convolutions and matrix products are written out as they are generated; on GPUs as
-work groups of warps. All else is known by what it computes and moves.
+Convolutions are written out as they are generated, and on CPU cores matrix products. All else is
+known by what it computes and moves.
 """
 
 import math
@@ -10,20 +10,22 @@ from collections.abc import Mapping, Sequence
 from coexec.costs.base import Workload
 from coexec.costs.workloads import beside, plain_workload, together
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels import conv, conv_cpu, conv_depthwise, conv_winograd, gemm_cpu
-from coexec.engines.opencl.kernels.base import Context, Value, ceil_div
+from coexec.engines.opencl.kernels import (
+    conv,
+    conv_cpu,
+    conv_depthwise,
+    conv_direct,
+    conv_tiled,
+    conv_winograd,
+    gemm_cpu,
+)
+from coexec.engines.opencl.kernels.base import Context
 from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.engines.opencl.kernels.product import Product
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
 __all__ = ["workload"]
-
-_WARP = 32
-_GROUP = 128
-"""Work items of a group, roughly: of a GPU the rule for work groups takes 64 to 256."""
-_COLUMNS = 4
-"""Columns and output channels of a work item of a GPU."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -64,7 +66,7 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
     if shape.groups > 1:
         return None
     if arch.family != "cpu":
-        return f"tiles, {shape.kernel_h}x{shape.kernel_w}", _warps(arch, shape, x, y)
+        return _on_gpu(arch, shape) if conv_tiled.fits(shape, x) else None
     best = conv.ranked_on_cores(shape, x, arch)[0]
     if best != "direct":
         return best, conv_winograd.steps(arch, shape, x, y, int(best.removeprefix("winograd ")))
@@ -72,15 +74,13 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
     return kind, conv_cpu.steps(arch, shape, x)
 
 
-def _warps(arch: Architecture, shape: ConvShape, x: Value, y: Value) -> dict[str, float]:
-    """CoDL's form: warps of a group, one group after the other on each unit, times the blocks of
-    input channels."""
-    items = ceil_div(shape.out_w, _COLUMNS) * shape.out_h * ceil_div(shape.out_channels, _COLUMNS)
-    groups = ceil_div(shape.batch * items, _GROUP)
-    waves = ceil_div(_GROUP, _WARP) * ceil_div(groups, arch.compute_units)
-    blocks = ceil_div(shape.in_channels, _COLUMNS)
-    return {"waves": float(waves), "steps": float(waves * blocks * shape.kernel_h * shape.kernel_w),
-            "macs": float(shape.macs)}  # fmt: skip
+def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]]:
+    """Whatever the filter, tiles of a size are computed alike."""
+    tile = conv.tile_shape_on_gpu(shape, arch)
+    if tile is None:
+        return "direct", conv_direct.steps(arch, shape)
+    kind = f"tiles of {tile.pixels} x {tile.channels}, {tile.parts} parts"
+    return kind, conv_tiled.steps(arch, shape, tile)
 
 
 def _product(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:

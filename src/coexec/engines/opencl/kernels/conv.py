@@ -17,7 +17,7 @@ from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
-__all__ = ["launches", "ranked_on_cores", "why_not"]
+__all__ = ["launches", "ranked_on_cores", "tile_shape_on_gpu", "why_not"]
 
 Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
@@ -59,10 +59,16 @@ def _variants(node: Node, context: Context) -> Variants:
         return {"any": lambda: conv_any.launches(node, context)}
     tiled = {
         f"tiled {tile_shape}": partial(conv_tiled.launches, node, context, shape, tile_shape)
-        for tile_shape in conv_tiled.tile_shapes(shape, context)
+        for tile_shape in conv_tiled.tile_shapes(shape, context.arch)
     }
     direct = {"direct": lambda: conv_direct.launches(node, context, shape)}
-    return tiled | direct if context.arch.family == "nvidia" else direct | tiled
+    return tiled | direct if tile_shape_on_gpu(shape, context.arch) else direct | tiled
+
+
+def tile_shape_on_gpu(shape: ConvShape, arch: Architecture) -> conv_tiled.TileShape | None:
+    """The tiles by which a GPU computes a convolution unless it was measured; None: directly."""
+    shapes = conv_tiled.tile_shapes(shape, arch) if arch.family == "nvidia" else []
+    return shapes[0] if shapes else None
 
 
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:

@@ -7,20 +7,18 @@ The scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
 
 import numpy as np
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
-__all__ = ["fits", "launches"]
+__all__ = ["launches", "steps"]
 
 _PIXELS = 2
 _BLOCKS = 2
-
-
-def fits(shape: ConvShape, x: Value) -> bool:
-    """Blocks of four lanes, and one group."""
-    return x.block == 4 and shape.groups == 1
+_GROUP = 128
+"""Work items of a group, roughly: the rule for work groups takes 64 to 256."""
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
@@ -60,6 +58,24 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     source.lines("\n".join(f"  {line}" for line in lines))
     grid = (ceil_div(shape.out_w, _PIXELS), shape.out_h, pairs * shape.batch)
     return [source.finish(grid, convolution=shape.traits("convolution"))]
+
+
+def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:
+    """What the kernel does, as terms of a workload: blocks of input that follow each other.
+
+    CoDL's form (Jia et al., MobiSys 2022): whole groups, one after the other on each unit, times
+    the blocks under a filter. The terms are those of `conv_tiled.steps`.
+    """
+    pairs = ceil_div(shape.out_channels, 4 * _BLOCKS)
+    items = shape.batch * shape.out_h * ceil_div(shape.out_w, _PIXELS) * pairs
+    blocks = ceil_div(shape.in_channels, 4) * shape.kernel_h * shape.kernel_w
+    groups = ceil_div(items, _GROUP)
+    return {
+        "launches": 1.0,
+        "alone": float(blocks),
+        "turns": float(blocks * ceil_div(groups, arch.compute_units)),
+        "shares": blocks * groups / arch.compute_units,
+    }
 
 
 def _packed(weights: Array, x: Value, pairs: int) -> Array:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
-__all__ = ["TileShape", "fits", "launches", "tile_shapes"]
+__all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
 
 _DEPTH = 16
 """Of a tile along the inner axis: scalars; four blocks of four lanes."""
@@ -59,6 +60,10 @@ class TileShape:
         pixels = shape.batch * shape.out_h * shape.out_w
         return ceil_div(pixels, self.pixels) * ceil_div(shape.out_channels, self.channels)
 
+    def inner_tiles(self, shape: ConvShape) -> int:
+        """Tiles along the inner axis that a part of a group multiplies, one after the other."""
+        return ceil_div(_inner(shape), _DEPTH * self.parts * self.splits)
+
 
 _TILE_SHAPES = (
     TileShape(16, 8, 1, 2),
@@ -76,14 +81,13 @@ def fits(shape: ConvShape, x: Value) -> bool:
     return x.block == 4 and shape.groups == 1
 
 
-def tile_shapes(shape: ConvShape, context: Context) -> list[TileShape]:
+def tile_shapes(shape: ConvShape, arch: Architecture) -> list[TileShape]:
     """Candidates, the most promising first; none if no group fits this processor.
 
     By rule the largest tile of which every compute unit gets two, as one group waits while the
     other computes; below that the smallest, with the inner axis split. Tiles of 128 pixels and more
     lose on an H200 to more groups of half the size, so they are for measured tuning only.
     """
-    arch = context.arch
     units = arch.compute_units
     allowed = [
         t
@@ -100,6 +104,22 @@ def tile_shapes(shape: ConvShape, context: Context) -> list[TileShape]:
     splits = max(1, min(missing, depth // 8, 16))
     first = replace(chosen, splits=splits)
     return [first, *(t for t in allowed if t != first)]
+
+
+def steps(arch: Architecture, shape: ConvShape, tile_shape: TileShape) -> dict[str, float]:
+    """What the kernel does, as terms of a workload: launches, and tiles that follow each other.
+
+    One group takes its tiles one after the other, and a second one computes while the first waits.
+    So a unit takes something between its even share of all tiles and those of its groups in turn.
+    """
+    tiles = tile_shape.inner_tiles(shape)
+    groups = tile_shape.groups(shape) * tile_shape.splits
+    return {
+        "launches": 2.0 if tile_shape.splits > 1 else 1.0,
+        "alone": float(tiles),
+        "turns": float(tiles * ceil_div(groups, arch.compute_units)),
+        "shares": tiles * groups / arch.compute_units,
+    }
 
 
 def _inner(shape: ConvShape) -> int:
@@ -185,9 +205,8 @@ class _TiledConv:
         self._out_blocks = y.slices
         self.all_pixels = shape.batch * shape.out_h * shape.out_w
         self.columns = ceil_div(y.slices * 4, tile_shape.channels) * tile_shape.channels
-        inner = _inner(shape)
-        self.steps = ceil_div(inner, _DEPTH * tile_shape.parts * tile_shape.splits)
-        self._blocks = inner // 4
+        self.steps = tile_shape.inner_tiles(shape)
+        self._blocks = _inner(shape) // 4
         self.group = (tile_shape.items, tile_shape.parts, 1)
         self.grid = (
             ceil_div(self.all_pixels, tile_shape.pixels) * tile_shape.items,
