@@ -143,3 +143,14 @@ def test_a_processor_that_only_it_drives(install: Install) -> None:
         describe("npu:2")
     with pytest.raises(DeviceError, match="engine 'slow' does not drive 'cpu:"):
         describe(f"{CPU}/slow")
+
+
+def test_a_package_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own engines are found as those of others, so without its metadata there are none."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
+    forget()
+    try:
+        with pytest.raises(DeviceError, match="it is not installed in this Python"):
+            describe(CPU)
+    finally:
+        forget()

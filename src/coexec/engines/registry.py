@@ -51,7 +51,12 @@ class Driven:
 def _entries() -> "Mapping[str, EntryPoint]":
     from importlib.metadata import entry_points  # imports the parsers of e-mails
 
-    return {entry.name: entry for entry in entry_points(group=_GROUP)}
+    found = {entry.name: entry for entry in entry_points(group=_GROUP)}
+    if not found:  # its own are among them, so the package is used without being installed
+        raise DeviceError("coexec has no engines, because it is not installed in this Python: "
+                          "engines are found by what pip keeps of packages; python "
+                          "-m pip install coexec, or -e and the source's folder")  # fmt: skip
+    return found
 
 
 def engine_names() -> tuple[str, ...]:
