@@ -76,7 +76,7 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
 
 def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]]:
     """Whatever the filter, tiles of a size are computed alike."""
-    tile = conv.tile_shape_on_gpu(shape, arch)
+    tile = conv.ranked_on_gpu(shape, arch)[0]
     if tile is None:
         return "direct", conv_direct.steps(arch, shape)
     kind = f"tiles of {tile.pixels} x {tile.channels}, {tile.parts} parts"

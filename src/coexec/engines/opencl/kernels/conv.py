@@ -17,7 +17,7 @@ from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
-__all__ = ["launches", "ranked_on_cores", "tile_shape_on_gpu", "why_not"]
+__all__ = ["launches", "ranked_on_cores", "ranked_on_gpu", "why_not"]
 
 Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
@@ -57,18 +57,24 @@ def _variants(node: Node, context: Context) -> Variants:
         return _on_cores(node, context, shape)
     if not conv_tiled.fits(shape, x):
         return {"any": lambda: conv_any.launches(node, context)}
-    tiled = {
-        f"tiled {tile_shape}": partial(conv_tiled.launches, node, context, shape, tile_shape)
-        for tile_shape in conv_tiled.tile_shapes(shape, context.arch)
-    }
-    direct = {"direct": lambda: conv_direct.launches(node, context, shape)}
-    return tiled | direct if tile_shape_on_gpu(shape, context.arch) else direct | tiled
+    return _on_gpu(node, context, shape)
 
 
-def tile_shape_on_gpu(shape: ConvShape, arch: Architecture) -> conv_tiled.TileShape | None:
-    """The tiles by which a GPU computes a convolution unless it was measured; None: directly."""
-    shapes = conv_tiled.tile_shapes(shape, arch) if arch.family == "nvidia" else []
-    return shapes[0] if shapes else None
+def _on_gpu(node: Node, context: Context, shape: ConvShape) -> Variants:
+    found: dict[str, Callable[[], list[KernelLaunch]]] = {}
+    for tile in ranked_on_gpu(shape, context.arch):
+        if tile is None:
+            found["direct"] = partial(conv_direct.launches, node, context, shape)
+        else:
+            found[f"tiled {tile}"] = partial(conv_tiled.launches, node, context, shape, tile)
+    return found
+
+
+def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[conv_tiled.TileShape | None]:
+    """The variants that compute a convolution on a GPU, the most promising first: the sizes of
+    tiles, and None for the direct one."""
+    tiled = conv_tiled.tile_shapes(shape, arch)
+    return [*tiled, None] if arch.family == "nvidia" else [None, *tiled]
 
 
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:

@@ -5,11 +5,21 @@ that neighbouring items need at a time are the same, so they come from the cache
 The scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
 """
 
+import math
+
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.base import (
+    Context,
+    Grid,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+)
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
@@ -25,7 +35,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
-    pairs = ceil_div(y.slices, _BLOCKS)
+    pairs = _pairs(shape)
     source = Source("conv_direct", context.arch)
     source.read("x", x)
     source.constant("w", _packed(weights, x, pairs))
@@ -56,26 +66,25 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
             ]
         lines.append("}")
     source.lines("\n".join(f"  {line}" for line in lines))
-    grid = (ceil_div(shape.out_w, _PIXELS), shape.out_h, pairs * shape.batch)
-    return [source.finish(grid, convolution=shape.traits("convolution"))]
+    return [source.finish(_grid(shape), convolution=shape.traits("convolution"))]
 
 
 def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:
-    """What the kernel does, as terms of a workload: blocks of input that follow each other.
+    """What the kernel does, as terms of a workload: blocks of input under a filter, in turns.
 
-    CoDL's form (Jia et al., MobiSys 2022): whole groups, one after the other on each unit, times
-    the blocks under a filter. The terms are those of `conv_tiled.steps`.
+    CoDL's form (Jia et al., MobiSys 2022): whole groups, one after the other on each unit.
     """
-    pairs = ceil_div(shape.out_channels, 4 * _BLOCKS)
-    items = shape.batch * shape.out_h * ceil_div(shape.out_w, _PIXELS) * pairs
+    groups = ceil_div(math.prod(_grid(shape)), _GROUP)
     blocks = ceil_div(shape.in_channels, 4) * shape.kernel_h * shape.kernel_w
-    groups = ceil_div(items, _GROUP)
-    return {
-        "launches": 1.0,
-        "alone": float(blocks),
-        "turns": float(blocks * ceil_div(groups, arch.compute_units)),
-        "shares": blocks * groups / arch.compute_units,
-    }
+    return {"launches": 1.0, **in_turns(arch, blocks, groups)}
+
+
+def _pairs(shape: ConvShape) -> int:
+    return ceil_div(shape.out_channels, 4 * _BLOCKS)
+
+
+def _grid(shape: ConvShape) -> Grid:
+    return ceil_div(shape.out_w, _PIXELS), shape.out_h, _pairs(shape) * shape.batch
 
 
 def _packed(weights: Array, x: Value, pairs: int) -> Array:

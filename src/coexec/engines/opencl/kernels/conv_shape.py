@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import (
     Context,
     ConvTraits,
@@ -13,12 +14,13 @@ from coexec.engines.opencl.kernels.base import (
     Node,
     Source,
     Value,
+    ceil_div,
 )
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 
-__all__ = ["ConvShape", "packed_bias", "padded_copy", "tile_cycles", "without_columns"]
+__all__ = ["ConvShape", "in_turns", "packed_bias", "padded_copy", "tile_cycles", "without_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,20 @@ def tile_cycles(rows: float, blocks: int) -> float:
     from the second cache (about half a vector a cycle); all cores of the last decade are near this.
     """
     return max(rows * blocks / 2, (rows + blocks) / 2, 2 * blocks) + 1
+
+
+def in_turns(arch: Architecture, steps: int, groups: int) -> dict[str, float]:
+    """Terms of a workload: the steps that groups of work items take on a GPU, ``steps`` each.
+
+    One group takes its steps one after the other, and a second one computes while the first waits.
+    So a unit takes something between its even share of all steps and those of its groups in turn.
+    """
+    units = arch.compute_units
+    return {
+        "alone": float(steps),
+        "turns": float(steps * ceil_div(groups, units)),
+        "shares": steps * groups / units,
+    }
 
 
 def padded_copy(

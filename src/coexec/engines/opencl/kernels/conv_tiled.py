@@ -15,7 +15,7 @@ import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.frontend.module import Array
 
@@ -107,19 +107,10 @@ def tile_shapes(shape: ConvShape, arch: Architecture) -> list[TileShape]:
 
 
 def steps(arch: Architecture, shape: ConvShape, tile_shape: TileShape) -> dict[str, float]:
-    """What the kernel does, as terms of a workload: launches, and tiles that follow each other.
-
-    One group takes its tiles one after the other, and a second one computes while the first waits.
-    So a unit takes something between its even share of all tiles and those of its groups in turn.
-    """
-    tiles = tile_shape.inner_tiles(shape)
+    """What the kernel does, as terms of a workload: launches, and tiles in turns."""
     groups = tile_shape.groups(shape) * tile_shape.splits
-    return {
-        "launches": 2.0 if tile_shape.splits > 1 else 1.0,
-        "alone": float(tiles),
-        "turns": float(tiles * ceil_div(groups, arch.compute_units)),
-        "shares": tiles * groups / arch.compute_units,
-    }
+    launches = 2.0 if tile_shape.splits > 1 else 1.0
+    return {"launches": launches, **in_turns(arch, tile_shape.inner_tiles(shape), groups)}
 
 
 def _inner(shape: ConvShape) -> int:
