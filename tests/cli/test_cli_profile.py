@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from small_models import branches
+from needs_opencl import opencl_name
+from onnx import helper
+from small_models import branches, from_nodes, tensor_info
 
 from coexec.cli import main
+from coexec.engines.detect import usable_cores
 
 
 def test_training_and_what_is_said_without(
@@ -38,6 +42,26 @@ def test_parts_of_tasks_are_measured_once_and_counted(
     assert known and all(seconds > 0.0 for seconds in known.values())
     assert main(["profile", model, *on, "--pieces", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["pieces_s"]["null:0/null"] == known
+
+
+def test_changes_of_layout_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime and OpenCL have 24 channels in blocks that are not filled."""
+    core, *others = usable_cores()
+    if not others:
+        pytest.skip("needs two cores")
+    nodes = [helper.make_node("Conv", [x, w], [y]) for x, w, y in ("xwa", "avb")]
+    weights = {"w": np.ones((24, 16, 1, 1), np.float32), "v": np.ones((16, 24, 1, 1), np.float32)}
+    ends = [tensor_info(name, [1, 16, 8, 8]) for name in "xb"]
+    model = str(tmp_path / "model.onnx")
+    onnx.save(from_nodes(nodes, ends[:1], ends[1:], weights), model)
+    on = ["--devices", f"cpu:{core},{opencl_name()}", "--cache", str(tmp_path)]
+    assert main(["profile", model, *on, "--json"]) == 0
+    changes = json.loads(capfd.readouterr().out)["layout_changes"]
+    ways = {(c["source"], c["target"]) for c in changes}
+    assert {(f"cpu:{core}/onnxruntime", opencl_name()), (opencl_name(), opencl_name())} <= ways
+    assert all(c["tensors"] == ["a"] and c["byte_s"] >= 0.0 for c in changes)
+    assert main(["profile", model, *on]) == 0
+    assert "tensors that change their layout: 1" in " ".join(capfd.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 from graphs import make_graph
 
-from coexec.costs.table import CostTable
+from coexec.costs.table import CostTable, LayoutChange
 from coexec.ir.region import Region
-from coexec.system.hardware import Place
+from coexec.system.hardware import Link, Place
 from coexec.timing.clock import launched_s
 
 HOST, FED = Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl")
@@ -34,3 +34,18 @@ def test_feeding_another_device_is_a_part_of_each_launch() -> None:
 def test_a_part_pays_for_one_launch_and_one_feeding() -> None:
     assert seconds("a", FED, 4) == pytest.approx(1.0 + (5.0 - 1.0) / 2)
     assert seconds("a", HOST, 4) == pytest.approx(0.5 + seconds("a", FED, 4))
+
+
+def test_a_change_of_layout_is_charged_to_its_tensors_and_its_way() -> None:
+    changes = {
+        (HOST, FED): LayoutChange({"a"}, 0.25, 0.5),
+        (FED, FED): LayoutChange({"a"}, 0.0, 2.0),
+    }
+    cost = CostTable({}, stitches_s={FED: (1.0, 0.125)}, layout_changes=changes)
+    there = Link("cpu:0", "cpu:1", 0.0, 4.0, source_engine="onnxruntime", target_engine="opencl")
+    back = Link("cpu:1", "cpu:0", 0.0, 4.0, source_engine="opencl", target_engine="onnxruntime")
+    assert cost.transfer_s("a", 8, there) == 8 / 4 + 0.25 + 8 * 0.5
+    assert cost.transfer_s("b", 8, there) == cost.transfer_s("a", 8, back) == 8 / 4
+    assert cost.stitch_s("a", 8, 6, FED) == 1.0 + 8 * 0.125 + 6 * 2.0
+    assert cost.stitch_s("b", 8, 6, FED) == 1.0 + 8 * 0.125
+    assert cost.stitch_s("a", 8, 6, HOST) == 0.0

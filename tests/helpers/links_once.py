@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from coexec.engines.base import OpenEngine
-from coexec.profiling import profiler
+from coexec.profiling import engines
 
 __all__ = ["links_once"]
 
-_MEASURED = ("launch_overhead", "stitching", "wake_up", "crossing")
+_MEASURED = ("launch_overhead", "stitching", "wake_up", "crossing", "changing_layout", "own_layout")
 
 
 @contextmanager
 def links_once() -> Iterator[None]:
-    """The profiler remembers what it has measured of the same engines, whatever its store."""
+    """`EngineTimes` remembers what it has measured of the same engines, whatever its store."""
     with pytest.MonkeyPatch.context() as patch:
         for name in _MEASURED:
-            patch.setattr(profiler, name, _once(getattr(profiler, name)))
+            patch.setattr(engines, name, _once(getattr(engines, name)))
         yield
 
 

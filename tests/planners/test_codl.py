@@ -39,6 +39,8 @@ class Proportional:
     launch: float = 0.0
     stitch_byte_s: float = 0.0
     stitch_tensor_s: float = 0.0
+    dear: str = ""
+    """The tensor of which each byte takes a millisecond to be handed over."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         return region.size / self.rates[place.device] + self.launch
@@ -49,11 +51,11 @@ class Proportional:
     def launch_s(self, place: Place) -> float:
         return self.launch
 
-    def stitch_s(self, size_bytes: int, place: Place) -> float:
+    def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         return self.stitch_tensor_s + size_bytes * self.stitch_byte_s
 
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
-        return link.copy_s(size_bytes)
+    def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
+        return link.copy_s(size_bytes) + (1e-3 * size_bytes if tensor == self.dear else 0.0)
 
 
 def chain_model(length: int, size: int = 40) -> Graph:
@@ -183,12 +185,28 @@ def test_what_lies_side_by_side_need_not_be_put_together() -> None:
     cost = Proportional({"null:0": 1e6, "null:1": 1e6}, stitch_byte_s=1e-7)
     plan = PLANNERS["codl"](graph, cost, system(2), chains=False, channel_block=8)
     schedule = derive(plan, graph)
-    assert not any(schedule.stitched_bytes(segment) for segment in schedule.segments)
+    assert not any(schedule.stitched(segment) for segment in schedule.segments)
     rows = derive(PLANNERS["codl"](graph, cost, system(2), chains=False, dimension="H"), graph)
-    assert any(rows.stitched_bytes(segment) for segment in rows.segments)
+    assert any(rows.stitched(segment) for segment in rows.segments)
     free = Proportional({"null:0": 1e6, "null:1": 1e6})
     each = Proportional({"null:0": 1e6, "null:1": 1e6}, stitch_tensor_s=1e-3)
     bytes_s, tensors_s, free_s = (
         simulate(rows, c, system(2)).makespan_s for c in (cost, each, free)
     )
     assert min(bytes_s, tensors_s) > free_s
+
+
+def test_a_tensor_that_is_dear_to_hand_over_stays_where_it_is() -> None:
+    """As one does whose layout would have to be changed. All others are handed over as before."""
+    graph, rates = chain_model(6), {"null:0": 1e6, "null:1": 1e6}
+    options = {"chains": False, "dimension": "H"}
+    cheap, dear = Proportional(rates), Proportional(rates, dear="t2")
+    moved = {
+        cost.dear: {t.tensor for t in derive(plan, graph).transfers}
+        for cost in (cheap, dear)
+        for plan in [PLANNERS["codl"](graph, cost, system(2), **options)]
+    }
+    assert moved[""] == {"t0", "t1", "t2", "t3", "t4"} and "t2" not in moved["t2"] != set()
+    plan = PLANNERS["codl"](graph, dear, system(2))
+    assert simulate(derive(plan, graph), dear, system(2)).makespan_s < 0.6 * 6 * 0.0256
+    assert "t2" not in {t.tensor for t in derive(plan, graph).transfers}

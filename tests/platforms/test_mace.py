@@ -115,7 +115,7 @@ def test_sharing_costs_what_was_published() -> None:
 
     def shared_ms(source: Place, target: Place) -> tuple[float, float]:
         link = phone.system.link(source, target)
-        return 1e3 * phone.cost.transfer_s(4_000_000, link), 1e3 * link.sync_latency_s
+        return 1e3 * phone.cost.transfer_s("t", 4_000_000, link), 1e3 * link.sync_latency_s
 
     assert shared_ms(IMAGE, CPU) == pytest.approx((0.33 + 0.23, 0.85), rel=0.01)
     assert shared_ms(CPU, IMAGE) == pytest.approx((0.33, 0.06), rel=0.01)

@@ -187,7 +187,7 @@ def test_pieces_and_transfers(name: str) -> None:
         part_s, whole_s = (phone.cost.piece_s(graph, task, r, place) for r in (part, whole))
         assert 0 < part_s <= whole_s
     for link in phone.system.links:
-        times_s = [phone.cost.transfer_s(n, link) for n in (0, 4, 4000, 4_000_000)]
+        times_s = [phone.cost.transfer_s("t", n, link) for n in (0, 4, 4000, 4_000_000)]
         assert times_s == sorted(times_s)
         assert times_s[0] + link.sync_latency_s > 0 or link.source == link.target
         # HOPE's engine lets the CPU convert layouts, MACE the GPU, whichever way the tensor goes.

@@ -1,5 +1,6 @@
 """What starting and crossing takes, measured on devices that take their time where told."""
 
+import math
 import time
 from typing import Any
 
@@ -7,7 +8,16 @@ import numpy as np
 import pytest
 
 from coexec.engines.null import NullEngine
-from coexec.profiling.links import crossing, feeding, launch_overhead, stitching, wake_up
+from coexec.frontend.dialect import PLAIN, Dialect
+from coexec.profiling.links import (
+    changing_layout,
+    crossing,
+    feeding,
+    launch_overhead,
+    own_layout,
+    stitching,
+    wake_up,
+)
 from coexec.system.hardware import MAIN, Device, EngineInfo
 
 pytestmark = pytest.mark.alone
@@ -125,3 +135,64 @@ def test_feeding_is_what_the_launching_thread_does_for_another_device() -> None:
     assert 0.9e-3 < fed < 1.5e-3
     other = feeding(HERE, NullEngine(*null(1)), "passive").seconds
     assert other < 0.5e-3
+
+
+_BLOCKS = Dialect(
+    block=16, domain="made.up", enter=("made.up", "Enter"), leave=("made.up", "Leave"),
+    inner=lambda tensor: 16,
+)  # fmt: skip
+
+
+class InBlocks(NullEngine):
+    """Has its tensors in blocks."""
+
+    dialect = _BLOCKS
+
+
+class Blocked(InBlocks):
+    """Takes time for each byte that it reads or hands on otherwise, too."""
+
+    def compile(self, module: Any) -> Any:
+        plain = [t for t in (*module.inputs, *module.outputs)
+                 if module.layouts.get(t.name, PLAIN) == PLAIN]  # fmt: skip
+        return _Changing(sum(4 * math.prod(t.shape) for t in plain))
+
+
+class _Changing:
+    def __init__(self, changed_bytes: int) -> None:
+        self._changed_bytes = changed_bytes
+
+    def bind(self, inputs: Any, outputs: Any) -> "_Changing":
+        return self
+
+    def set_input(self, name: str, tensor: Any) -> None:
+        pass
+
+    def set_output(self, name: str, tensor: Any) -> None:
+        pass
+
+    def run(self) -> None:
+        _take(self._changed_bytes * BYTE_S)
+
+
+def another() -> tuple[Device, EngineInfo]:
+    """Engines of another version are not written alike: they hand blocks on if these are filled."""
+    info = EngineInfo("null", version="another")
+    return Device("null:1", "null", (info,)), info
+
+
+def test_a_change_of_layout_is_what_a_handover_takes_longer() -> None:
+    one, other = Blocked(*null(0)), Blocked(*another())
+    _, byte = changing_layout(one, other, "passive")
+    assert byte.seconds == pytest.approx(2 * BYTE_S, rel=0.3), "it leaves blocks and enters others"
+    _, byte = changing_layout(HERE, other, "passive")
+    assert byte.seconds == pytest.approx(BYTE_S, rel=0.3)
+    _, filled = crossing(one, other, "passive")
+    assert filled.seconds < BYTE_S / 5
+
+
+def test_what_is_put_together_leaves_its_blocks_and_enters_them() -> None:
+    own = Blocked(*null(0))
+    found = own_layout(own, InBlocks(*another()), "passive").seconds
+    assert found == pytest.approx(2 * BYTE_S, rel=0.3)
+    assert own_layout(HERE, InBlocks(*another()), "passive").seconds < BYTE_S / 5

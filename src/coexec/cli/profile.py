@@ -1,8 +1,9 @@
 """`coexec profile`: what each task costs on each device."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.table import Table
@@ -23,6 +24,7 @@ from coexec.cli.common import (
 from coexec.cli.console import out
 from coexec.costs.table import Basis, CostTable
 from coexec.errors import UsageError
+from coexec.ir.graph import Graph
 from coexec.system.hardware import Place
 from coexec.units import format_seconds
 from coexec.workbench import SAMPLES, Workbench, trained_on
@@ -80,27 +82,10 @@ def command(
         work = Workbench(model, asked)
         cost, system = work.measured
         doubts = work.untrained
-    graph = work.model.graph
     if json:
-        tasks_s = {str(place): seconds for place, seconds in cost.tasks_s.items()}
-        launches_s = {str(place): seconds for place, seconds in cost.launches_s.items()}
-        feedings_s = {str(place): seconds for place, seconds in cost.feedings_s.items()}
-        bases = {str(place): found for place, found in cost.bases.items()}
-        parts_s = {str(place): {str(piece): seconds for piece, seconds in found.items()}
-                   for place, found in cost.pieces_s.items()}  # fmt: skip
-        print_json({"tasks_s": tasks_s, "launches_s": launches_s, "feedings_s": feedings_s,
-                    "bases": bases, "pieces_s": parts_s} | system.to_json())  # fmt: skip
+        print_json(_as_json(cost) | system.to_json())
         return
-    table = Table("task", "kind", *map(str, system.places), box=None)
-    first = cost.tasks_s[system.places[0]]
-    for task in sorted(graph.tasks, key=lambda t: -first[t.name])[:top]:
-        times = (_time(cost, p, task.name) for p in system.places)
-        table.add_row(task.name, task.kind, *times)
-    if len(graph.tasks) > top:
-        table.add_row(f"… {len(graph.tasks) - top} more", "", *("" for _ in system.places))
-    table.add_row("sum", "", *(format_seconds(cost.total_s(p)) for p in system.places))
-    table.add_row("a launch", "", *(format_seconds(cost.launch_s(p)) for p in system.places))
-    out.print(table)
+    _print_tasks(cost, system.places, work.model.graph, top)
     for place in system.places:
         out.print(_counted(cost, place))
         if parts := len(cost.pieces_s.get(place, {})):
@@ -111,6 +96,41 @@ def command(
         copy = "memory is shared" if link.bandwidth_bytes_per_s == float("inf") else (
             f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s")  # fmt: skip
         out.print(f"{link.source} -> {link.target}: {format_seconds(link.sync_latency_s)}, {copy}")
+    for (source, target), change in cost.layout_changes.items():
+        way = f"{source}, its own part" if source == target else f"{source} -> {target}"
+        each_s, megabyte_s = format_seconds(change.tensor_s), format_seconds(1e6 * change.byte_s)
+        out.print(f"{way}: tensors that change their layout: {len(change.tensors)}, each "
+                  f"{each_s} and {megabyte_s} a MB")  # fmt: skip
+
+
+def _as_json(cost: CostTable) -> dict[str, Any]:
+    return {
+        "tasks_s": {str(place): seconds for place, seconds in cost.tasks_s.items()},
+        "launches_s": {str(place): seconds for place, seconds in cost.launches_s.items()},
+        "feedings_s": {str(place): seconds for place, seconds in cost.feedings_s.items()},
+        "bases": {str(place): found for place, found in cost.bases.items()},
+        "pieces_s": {
+            str(place): {str(piece): seconds for piece, seconds in found.items()}
+            for place, found in cost.pieces_s.items()
+        },
+        "layout_changes": [
+            {"source": str(source), "target": str(target), "tensors": sorted(change.tensors),
+             "tensor_s": change.tensor_s, "byte_s": change.byte_s}
+            for (source, target), change in cost.layout_changes.items()
+        ],
+    }  # fmt: skip
+
+
+def _print_tasks(cost: CostTable, places: Sequence[Place], graph: Graph, top: int) -> None:
+    table = Table("task", "kind", *map(str, places), box=None)
+    first = cost.tasks_s[places[0]]
+    for task in sorted(graph.tasks, key=lambda t: -first[t.name])[:top]:
+        table.add_row(task.name, task.kind, *(_time(cost, p, task.name) for p in places))
+    if len(graph.tasks) > top:
+        table.add_row(f"… {len(graph.tasks) - top} more", "", *("" for _ in places))
+    table.add_row("sum", "", *(format_seconds(cost.total_s(p)) for p in places))
+    table.add_row("a launch", "", *(format_seconds(cost.launch_s(p)) for p in places))
+    out.print(table)
 
 
 def _train(

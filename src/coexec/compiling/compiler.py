@@ -1,9 +1,10 @@
 """Make a plan ready to start: lower the model for each engine, cut it into the plan's segments."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from coexec.errors import StoreError
 from coexec.frontend.lowered import Lowered, as_it_is, read_lowered
 from coexec.frontend.model import Model
 from coexec.frontend.module import Array
-from coexec.frontend.pieces import cut_pieces, handed_on
+from coexec.frontend.pieces import changing_layout, cut_pieces, handed_on, leaving_blocks
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
 from coexec.ir.graph import tensor_part
+from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Part, Schedule
 from coexec.system.hardware import Place
 
@@ -71,6 +73,22 @@ class Compiler:
             modules,
             gathers,
         )
+
+    def changing_layout(
+        self, places: Sequence[Place], devices: Sequence[OpenDevice]
+    ) -> Mapping[tuple[Place, Place], Set[str]]:
+        """By source and target, the tensors that change their layout where one place reads what
+        the other has made; of a place to itself, where it puts its own part together with theirs.
+        """
+        graph = self.model.graph
+        apart = stepwise(graph, {task.name: places[0] for task in graph.tasks})
+        lowered = self._lower(places, devices, _borders(apart, tasks_apart=False))
+        between = {
+            (a, b): changing_layout(graph, lowered[a], lowered[b])
+            for a, b in permutations(places, 2)
+        }
+        own = {(a, a): leaving_blocks(graph, lowered[a], lowered.values()) for a in places}
+        return between | own
 
     @cached_property
     def _plain(self) -> Lowered:

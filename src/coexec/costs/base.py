@@ -45,12 +45,14 @@ class CostModel(Protocol):
         """
         ...
 
-    def stitch_s(self, size_bytes: int, place: Place) -> float:
-        """Seconds that ``place`` puts a tensor of so many bytes together from boxes of others."""
+    def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
+        """Seconds that ``place`` puts so many bytes of a tensor together from boxes; ``own_bytes``
+        of them it has made itself."""
         ...
 
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
-        """Seconds that a transfer keeps the link and its busy processor occupied."""
+    def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
+        """Seconds that moving so many bytes of a tensor keeps the link and its busy processor
+        occupied; with a change of its layout, where its ends have it in different ones."""
         ...
 
 
@@ -69,11 +71,11 @@ class AlteredCosts:
     def launch_s(self, place: Place) -> float:
         return self.base.launch_s(place)
 
-    def stitch_s(self, size_bytes: int, place: Place) -> float:
-        return self.base.stitch_s(size_bytes, place)
+    def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
+        return self.base.stitch_s(tensor, size_bytes, own_bytes, place)
 
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
-        return self.base.transfer_s(size_bytes, link)
+    def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
+        return self.base.transfer_s(tensor, size_bytes, link)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,11 +110,11 @@ class PlatformCosts:
     def launch_s(self, place: Place) -> float:
         return 0.0
 
-    def stitch_s(self, size_bytes: int, place: Place) -> float:
+    def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         """What was published counts it in the transfers."""
         return 0.0
 
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
+    def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
         return self.setups_s.get((link.source, link.target), 0.0) + link.copy_s(size_bytes)
 
 

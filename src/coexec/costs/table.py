@@ -1,7 +1,7 @@
 """A cost model that looks everything up: what `coexec.profiling.profiler` found."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,11 +13,22 @@ from coexec.ir.parts import TaskParts
 from coexec.ir.region import Region
 from coexec.system.hardware import Link, Place
 
-__all__ = ["Basis", "CostTable"]
+__all__ = ["Basis", "CostTable", "LayoutChange"]
 
 Basis = Literal["measured", "known", "predicted", "estimated"]
 """Where a time comes from: measured now, or before; predicted from other sizes of the task; or
 estimated from what it computes and moves, as it could not be measured."""
+
+
+@dataclass(frozen=True)
+class LayoutChange:
+    """What it takes to change the layout of tensors on their way through one memory."""
+
+    tensors: Set[str]
+    tensor_s: float
+    """Seconds of each that is handed over, besides those of handing over any."""
+    byte_s: float
+    """Seconds of each byte that is handed over."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,9 @@ class CostTable:
     """By place, seconds for which its thread launches, behind a segment of its own, a segment of
     another device that computes by itself. Charged as a part of each launch: in plans for both,
     nearly each segment has one beside it."""
+    layout_changes: Mapping[tuple[Place, Place], LayoutChange] = field(default_factory=dict)
+    """By source and target; links between memories were measured with theirs. Of a place to itself:
+    of what it has made itself and puts together with what others have made in another layout."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         whole_s = self._whole_s(task, place)
@@ -88,12 +102,20 @@ class CostTable:
     def launch_s(self, place: Place) -> float:
         return self.launches_s.get(place, 0.0) + self._feeding_s(place)
 
-    def stitch_s(self, size_bytes: int, place: Place) -> float:
+    def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         tensor_s, byte_s = self.stitches_s.get(place, (0.0, 0.0))
-        return tensor_s + size_bytes * byte_s
+        return tensor_s + size_bytes * byte_s + self._change_s(tensor, own_bytes, place, place)
 
-    def transfer_s(self, size_bytes: int, link: Link) -> float:
-        return link.copy_s(size_bytes)
+    def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
+        source = Place(link.source, link.source_engine)
+        target = Place(link.target, link.target_engine)
+        return link.copy_s(size_bytes) + self._change_s(tensor, size_bytes, source, target)
+
+    def _change_s(self, tensor: str, size_bytes: int, source: Place, target: Place) -> float:
+        change = self.layout_changes.get((source, target))
+        if change is None or tensor not in change.tensors:
+            return 0.0
+        return change.tensor_s + size_bytes * change.byte_s
 
     def total_s(self, place: Place) -> float:
         """Seconds of all tasks one by one at ``place``."""

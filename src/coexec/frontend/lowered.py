@@ -74,6 +74,25 @@ class Lowered:
         """How the engine has ``tensor``, which it knows as ``value``."""
         return self.layout(value) or self.dialect.held(tensor)
 
+    def native_layout(self, tensor: Tensor) -> Layout:
+        """How the engine itself has ``tensor``."""
+        return self.held(self.native(tensor.name), tensor)
+
+    def has_exactly(self, tensor: Tensor) -> bool:
+        """Whether the engine has the channels of ``tensor`` and none that fill blocks or gaps."""
+        return self.filled(tensor.name, tensor.shape[1]) == tensor.shape[1]
+
+    @cached_property
+    def read_outside(self) -> frozenset[str]:
+        """The tensors that the engine itself has in blocks, but some operator of it reads as the
+        model has them."""
+        found = set[str]()
+        for node in self.nodes:
+            if not _is_layout(node, self.dialect):
+                found.update(self.stands_for[v] for v in reads(node)
+                             if v in self.stands_for and self.layout(v) <= PLAIN)  # fmt: skip
+        return frozenset(n for n in found if self.layout(self.native(n)) > PLAIN)
+
     def filled(self, name: str, channels: int) -> int:
         """The channels of the whole tensor ``name``, with those that fill the last block."""
         native = self.native(name)

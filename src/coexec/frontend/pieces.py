@@ -7,7 +7,7 @@ padding at the tensor's own borders only, of weights a view is taken. Nodes that
 of are replaced by those of the model as it was given.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from coexec.frontend.cutting import nodes_of
@@ -16,12 +16,12 @@ from coexec.frontend.lowered import Lowered, reads
 from coexec.frontend.module import Gather, GatheredBox, Module
 from coexec.frontend.parts import part_name
 from coexec.frontend.writing import Writer
-from coexec.ir.graph import Graph, Piece
+from coexec.ir.graph import Graph, Piece, Tensor
 from coexec.ir.region import Region
 from coexec.plans.schedule import Part, Schedule, Segment, Supply, as_made
 from coexec.system.hardware import Place
 
-__all__ = ["cut_pieces", "handed_on"]
+__all__ = ["changing_layout", "cut_pieces", "handed_on", "leaving_blocks"]
 
 
 class _Handed(NamedTuple):
@@ -94,6 +94,31 @@ def handed_on(schedule: Schedule) -> set[str]:
             own = {name for task in tasks for name in task.outputs}
             names.update(name for task in tasks for name in task.inputs if name not in own)
     return names
+
+
+def changing_layout(graph: Graph, source: Lowered, target: Lowered) -> Set[str]:
+    """The tensors that ``source`` may make and ``target`` read which do not lie as they were made
+    when they are read, however they are divided: see `_Exchange`."""
+    if source is target:
+        return frozenset()
+    read = dict.fromkeys(name for task in graph.tasks for name in task.inputs)
+    made = (graph.tensors[name] for name in read if name in graph.producer)
+    return frozenset(t.name for t in made if not t.opaque and _changes(t, source, target))
+
+
+def leaving_blocks(graph: Graph, own: Lowered, others: Iterable[Lowered]) -> Set[str]:
+    """The tensors that an engine has in blocks and does not put together in blocks with what one of
+    ``others`` has made of them."""
+    changing = {name for other in others for name in changing_layout(graph, other, own)}
+    return frozenset(n for n in changing if own.native_layout(graph.tensors[n]) > PLAIN)
+
+
+def _changes(tensor: Tensor, source: Lowered, target: Lowered) -> bool:
+    layout = source.native_layout(tensor)
+    if layout != target.native_layout(tensor):
+        return True
+    exact = layout <= PLAIN or (source.has_exactly(tensor) and target.has_exactly(tensor))
+    return not exact or tensor.name in target.read_outside
 
 
 def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
@@ -206,7 +231,7 @@ class _Exchange:
         """
         tensor = self._schedule.graph.tensors[name]
         lowered = [own, *(self._lowered[place] for place in places)]
-        if all(low.filled(name, tensor.shape[1]) == tensor.shape[1] for low in lowered):
+        if all(low.has_exactly(tensor) for low in lowered):
             return True
         channels = (0, tensor.shape[1])
         whole = all((box.start[1], box.stop[1]) == channels for box in boxes)
@@ -221,5 +246,4 @@ class _Exchange:
         return WIDE if found == {WIDE} else PLAIN
 
     def _native(self, place: Place, name: str) -> Layout:
-        low = self._lowered[place]
-        return low.held(low.native(name), self._schedule.graph.tensors[name])
+        return self._lowered[place].native_layout(self._schedule.graph.tensors[name])

@@ -111,9 +111,10 @@ class Schedule:
         """Indices of the segments of each device that has some, in order."""
         return by_device(self.segments)
 
-    def stitched_bytes(self, segment: Segment) -> list[int]:
-        """The size of each part that a segment reads and that has to be put together from boxes:
-        not what another makes as it is read, nor what others can write side by side."""
+    def stitched(self, segment: Segment) -> list[tuple[str, int, int]]:
+        """Each part that a segment reads and that has to be put together from boxes: its tensor,
+        its bytes, and those of them that the same place has made. Not what another makes as it is
+        read, nor what others can write side by side."""
         found = []
         for name, region in segment.reads:
             supplies = self.supplies.get((segment.index, (name, region)), ())
@@ -122,7 +123,9 @@ class Schedule:
             whole = all(s.box == s.made for s in supplies) and region == tensor.whole
             in_place = whole and in_sequence((s.made for s in supplies), region)
             if not (fed or as_made(supplies, region) or in_place):
-                found.append(region.size * tensor.item_bytes)
+                own = sum(s.box.size for s in supplies
+                          if self.segments[s.segment].place == segment.place)  # fmt: skip
+                found.append((name, region.size * tensor.item_bytes, own * tensor.item_bytes))
         return found
 
     @property

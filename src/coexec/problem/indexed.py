@@ -21,9 +21,14 @@ class IndexedGraph:
         """All tasks in topological order."""
         return range(len(self.graph.tasks))
 
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Of the tensors that one task makes and another reads; these alone ever move."""
+        return tuple(self._tensor)
+
     @cached_property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """Sizes of the tensors that one task makes and another reads; these alone ever move."""
+        """Their sizes."""
         return tuple(self.graph.tensors[name].size_bytes for name in self._tensor)
 
     @cached_property

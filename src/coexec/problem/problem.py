@@ -98,17 +98,16 @@ class Problem(IndexedGraph):
     @cached_property
     def transfer_s(self) -> tuple[Matrix, ...]:
         """By tensor, by source and target device: seconds that moving it occupies the link."""
-        of_size = {
-            size_bytes: tuple(
+        return tuple(
+            tuple(
                 tuple(
-                    0.0 if a == b else self.cost.transfer_s(size_bytes, link)
+                    0.0 if a == b else self.cost.transfer_s(name, size_bytes, link)
                     for b, link in enumerate(row)
                 )
                 for a, row in enumerate(self.links)
             )
-            for size_bytes in set(self.tensor_bytes)
-        }
-        return tuple(of_size[size_bytes] for size_bytes in self.tensor_bytes)
+            for name, size_bytes in zip(self.tensor_names, self.tensor_bytes, strict=True)
+        )
 
     @cached_property
     def moves(self) -> tuple[tuple[tuple[Move, ...], ...], ...]:

@@ -29,7 +29,10 @@ from coexec.system.hardware import Place
 from coexec.timing.trace import Span
 from coexec.zoo.builder import Builder
 
-__all__ = ["crossing", "feeding", "launch_overhead", "stitching", "wake_up"]
+__all__ = [
+    "changing_layout", "crossing", "feeding", "launch_overhead", "own_layout", "stitching",
+    "wake_up",
+]  # fmt: skip
 
 _CHAIN = 40
 _RUNS = 10
@@ -43,6 +46,9 @@ _FED_HEIGHT, _FED_KERNEL = 16, 3
 _STITCHED = (8, 56)
 """Height and width of feature maps that are put together."""
 _LAYERS, _CHANNELS = 24, 128
+_OWN_HEIGHT = 48
+_UNEVEN = 124
+"""Channels that fill no whole number of blocks of any width above four, and take as long."""
 _MAPS = ((16, 3), (48, 1))
 """Height and width of feature maps and of filters: few and many bytes for the same work."""
 
@@ -114,14 +120,9 @@ def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
     ``target`` has an eighth of each, so that nobody waits for it.
     """
     model = _convolutions(_FED_HEIGHT, _FED_KERNEL)
-    graph, pieces = model.graph, dict[Place, list[Piece]]({source.place: [], target.place: []})
-    for number, task in enumerate(graph.tasks):
-        whole, axis = graph.output_of(task).whole, 2 if number < _LAYERS // 2 else 1
-        cut = whole.shape[axis] * 7 // 8
-        pieces[source.place].append(Piece(task.name, whole.with_axis(axis, 0, cut)))
-        pieces[target.place].append(Piece(task.name, whole.with_axis(axis, cut, whole.stop[axis])))
-    places = {place: tuple(own) for place, own in pieces.items()}
-    divided = Plan.of_places(graph.fingerprint, places, Provenance("a way to measure"))
+    graph = model.graph
+    axes = [2 if number < _LAYERS // 2 else 1 for number in range(_LAYERS)]
+    divided = _divided(graph, source.place, target.place, axes, 7 / 8)
     devices = _devices(source, target)
     alone = stepwise(graph, {task.name: source.place for task in graph.tasks})
     gaps_s = []
@@ -133,6 +134,40 @@ def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
             gaps_s.append([statistics.fmean(_gaps_s(spans)) for spans in own])
     between_s = statistics.median(gaps_s[0])
     return Measurement.of([max(0.0, gap_s - between_s) for gap_s in gaps_s[1]])
+
+
+def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurement:
+    """Seconds of each byte that ``own`` has made and puts together with what ``other`` has made, if
+    both have to hand it on as the model has it: ``own`` leaves its layout and enters it again.
+
+    Convolutions in a chain are divided in halves by rows. Their feature maps fill their blocks, and
+    do not.
+    """
+    seconds, devices = [], _devices(own, other)
+    with _own_cache() as cache:
+        for channels in (_CHANNELS, _UNEVEN):
+            model = _convolutions(_OWN_HEIGHT, _FED_KERNEL, channels)
+            graph = model.graph
+            divided = _divided(graph, own.place, other.place, [2] * _LAYERS, 1 / 2)
+            compiled = Compiler(model, cache).compile(derive(divided, graph), devices)
+            runs = _spans(compiled, devices, waiting, graph)
+            spans = [[s.duration_s for s in run[2:-2] if s.place == own.place] for run in runs]
+            seconds.append([statistics.median(durations_s) for durations_s in spans])
+    size_bytes = 4 * _UNEVEN * _OWN_HEIGHT**2 // 2
+    even_s = statistics.median(seconds[0])
+    return Measurement.of([max(0.0, s - even_s) / size_bytes for s in seconds[1]])
+
+
+def _divided(graph: Graph, first: Place, second: Place, axes: Sequence[int], share: float) -> Plan:
+    """Each task in two parts along its axis, of which ``first`` has this share."""
+    pieces = dict[Place, list[Piece]]({first: [], second: []})
+    for task, axis in zip(graph.tasks, axes, strict=True):
+        whole = graph.output_of(task).whole
+        cut = int(whole.shape[axis] * share)
+        pieces[first].append(Piece(task.name, whole.with_axis(axis, 0, cut)))
+        pieces[second].append(Piece(task.name, whole.with_axis(axis, cut, whole.stop[axis])))
+    places = {place: tuple(own) for place, own in pieces.items()}
+    return Plan.of_places(graph.fingerprint, places, Provenance("a way to measure"))
 
 
 def _gaps_s(spans: Sequence[Span]) -> list[float]:
@@ -153,15 +188,34 @@ def crossing(
     Returns:
         Seconds of a crossing without bytes, and seconds of each byte.
     """
-    few, many = (_extra_s(source, target, waiting, *of) for of in _MAPS)
-    return _straight(few, many, [height for height, _ in _MAPS])
+    return _crossing_s(source, target, waiting, _CHANNELS)
+
+
+def changing_layout(
+    source: OpenEngine, target: OpenEngine, waiting: Waiting
+) -> tuple[Measurement, Measurement]:
+    """What it takes to read on ``target`` what ``source`` made in the same memory, if the tensor
+    lies in another layout there: as `crossing`, with feature maps that do not fill their blocks,
+    which are handed on as the model has them.
+
+    Returns:
+        Seconds of a tensor without bytes, with the handover itself, and seconds of each byte.
+    """
+    return _crossing_s(source, target, waiting, _UNEVEN)
+
+
+def _crossing_s(
+    source: OpenEngine, target: OpenEngine, waiting: Waiting, channels: int
+) -> tuple[Measurement, Measurement]:
+    few, many = (_extra_s(source, target, waiting, channels, *of) for of in _MAPS)
+    return _straight(few, many, [height for height, _ in _MAPS], channels)
 
 
 def _straight(
-    few: Measurement, many: Measurement, heights: Sequence[int]
+    few: Measurement, many: Measurement, heights: Sequence[int], channels: int = _CHANNELS
 ) -> tuple[Measurement, Measurement]:
     """Seconds without bytes and seconds of each byte, from those of feature maps of two heights."""
-    sizes = [4 * _CHANNELS * height**2 for height in heights]
+    sizes = [4 * channels * height**2 for height in heights]
     byte_s = max(0.0, many.seconds - few.seconds) / (sizes[1] - sizes[0])
     fixed_s = max(0.0, few.seconds - byte_s * sizes[0])
     return (
@@ -171,10 +225,11 @@ def _straight(
 
 
 def _extra_s(
-    source: OpenEngine, target: OpenEngine, waiting: Waiting, height: int, kernel: int
-) -> Measurement:
+    source: OpenEngine, target: OpenEngine, waiting: Waiting, channels: int, height: int,
+    kernel: int,
+) -> Measurement:  # fmt: skip
     """Seconds that a convolution and the next take longer if the next is on another device."""
-    model = _convolutions(height, kernel)
+    model = _convolutions(height, kernel, channels)
     tasks = [task.name for task in model.graph.tasks]
     places = [source.place, target.place]
     devices = _devices(source, target)
@@ -199,12 +254,12 @@ def _extra_s(
     return Measurement.of([max(0.0, s) for s in crossings_s])
 
 
-def _convolutions(height: int, kernel: int) -> Model:
+def _convolutions(height: int, kernel: int, channels: int = _CHANNELS) -> Model:
     """Equal convolutions in a chain."""
-    builder = Builder("chain", (1, _CHANNELS, height, height))
+    builder = Builder("chain", (1, channels, height, height))
     value = builder.input
     for layer in range(_LAYERS):
-        value = builder.conv(value, f"layer{layer}", _CHANNELS, kernel, pad=kernel // 2)
+        value = builder.conv(value, f"layer{layer}", channels, kernel, pad=kernel // 2)
     return load(builder.finish(value, "y"))
 
 

@@ -6,7 +6,7 @@ measured at other sizes are predicted first, and measured only where an error ma
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
 from coexec.ir.graph import Graph, Task
 from coexec.plans.derive import stepwise
-from coexec.profiling.links import crossing, feeding, launch_overhead, stitching, wake_up
+from coexec.profiling.engines import EngineTimes
 from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
 from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
@@ -29,7 +29,7 @@ from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, part_of, sw
 from coexec.profiling.traffic import Quiet
 from coexec.profiling.trained import trained_predictor
 from coexec.runtime.executor import Waiting
-from coexec.system.hardware import Link, Place, System
+from coexec.system.hardware import Place, System
 
 __all__ = ["Effort", "Profiler", "Progress", "launch_in"]
 
@@ -69,14 +69,13 @@ class Profiler:
         self._launches_apart = launches_apart
         self._predictor = predictor
         self._trained: dict[str, LatencyPredictor | None] = {}
-        self._launches_s: dict[str, float] = {}
         self._quiet = quiet
-        self._waiting: Waiting = waiting
         self._devices = devices
         self._store = store
         self._fresh = fresh
         self._effort = effort or Effort()
         self._progress = progress or (lambda what, done, total: None)
+        self._engine_times = EngineTimes(devices, store, waiting, self._key, fresh)
 
     def cost(self, compiler: Compiler) -> CostTable:
         """Seconds of each task of the model on each device, with its first engine.
@@ -97,14 +96,15 @@ class Profiler:
         infinite: dict[str, float] = dict.fromkeys(names, math.inf)
         return CostTable(
             {at: infinite | {n: s for n, (s, _) in found.items()} for at, found in times.items()},
-            {e.place: self._launch_s(e) for e in self._engines},
+            {e.place: self._engine_times.launch_s(e) for e in self._engines},
             {at: {n: basis for n, (_, basis) in found.items()} for at, found in times.items()},
-            {e.place: self._stitching_s(e) for e in self._engines},
+            {e.place: self._engine_times.stitching_s(e) for e in self._engines},
             {e.place: known_pieces(graph, self._store.read(self._key(e))) for e in self._engines},
             predictors={
                 e.place: found for e in self._engines if (found := self._trained_on(e)) is not None
             },
-            feedings_s={e.place: self._feeding_s(e) for e in self._engines},
+            feedings_s={e.place: self._engine_times.feeding_s(e) for e in self._engines},
+            layout_changes=self._engine_times.layout_changes(compiler),
         )
 
     def measure_pieces(self, compiler: Compiler) -> None:
@@ -160,7 +160,7 @@ class Profiler:
         if view.deciding:
             measured = self._measured(tasks, view)
             if measured is None:
-                return _estimated(tasks, self._launch_s(tasks.engine))
+                return _estimated(tasks, self._engine_times.launch_s(tasks.engine))
             new = {s: m for s, m in measured.items() if s not in stored}
             self._store.write(key, new)
             view = self._view(tasks, tasks.operators, {**stored, **new})
@@ -173,7 +173,7 @@ class Profiler:
         self, tasks: "_Tasks", operators: Mapping[str, str], stored: Mapping[str, Measurement]
     ) -> Outlook:
         steps = steps_of(tasks.graph, tasks.own, operators)
-        launch_s = self._launch_s(tasks.engine)
+        launch_s = self._engine_times.launch_s(tasks.engine)
         predictor = self._predictor
         if predictor is None:
             trained = self._trained_on(tasks.engine)
@@ -230,70 +230,15 @@ class Profiler:
             )  # fmt: skip
         return None
 
-    def _launch_s(self, engine: OpenEngine) -> float:
-        key = self._key(engine)
-        if key not in self._launches_s:
-            (seconds,) = self._cached(key, ["launch"], lambda: [launch_overhead(engine)])
-            self._launches_s[key] = seconds
-        return self._launches_s[key]
-
-    def _stitching_s(self, engine: OpenEngine) -> tuple[float, float]:
-        names = ["stitching a tensor", "stitching, a byte"]
-        tensor_s, byte_s = self._cached(self._key(engine), names, lambda: stitching(engine))
-        return tensor_s, byte_s
-
-    def _feeding_s(self, engine: OpenEngine) -> float:
-        """Of the slowest of the devices that are launched ahead from this engine's thread."""
-        fed = [e for e in self._engines if e.launches_ahead and e.memory == engine.memory]
-        if engine.launches_ahead or not fed:
-            return 0.0
-        return max(self._fed_s(engine, target) for target in fed)
-
-    def _fed_s(self, source: OpenEngine, target: OpenEngine) -> float:
-        (seconds,) = self._between(
-            source, target, ["feeding, divided layers"],
-            lambda: [feeding(source, target, self._waiting)],
-        )  # fmt: skip
-        return seconds
-
     def system(self) -> System:
         """The devices, with a measured link for every ordered pair of them."""
-        links = tuple(self._link(a, b) for a in self._engines for b in self._engines if a is not b)
+        links = tuple(
+            self._engine_times.link(a, b)
+            for a in self._engines
+            for b in self._engines
+            if a is not b
+        )
         return System(tuple(d.spec for d in self._devices), links)
-
-    def _link(self, source: OpenEngine, target: OpenEngine) -> Link:
-        ends = source.device.name, target.device.name
-        if source.memory == target.memory:
-            (latency_s,) = self._between(
-                source, target, ["handover"], lambda: [wake_up(source, target, self._waiting)]
-            )
-            return Link(*ends, latency_s, source_engine=source.info.name,
-                        target_engine=target.info.name)  # fmt: skip
-        latency_s, byte_s = self._between(
-            source, target, ["crossing", "crossing, a byte"],
-            lambda: crossing(source, target, self._waiting),
-        )  # fmt: skip
-        return Link(*ends, latency_s, 1 / byte_s if byte_s else math.inf,
-                    source_engine=source.info.name, target_engine=target.info.name)  # fmt: skip
-
-    def _between(
-        self, source: OpenEngine, target: OpenEngine, names: Sequence[str],
-        measure: Callable[[], Sequence[Measurement]],
-    ) -> list[float]:  # fmt: skip
-        """What was measured of two engines in the way in which cores wait here."""
-        key = f"{self._key(source)} -> {self._key(target)}"
-        how = "" if self._waiting == "passive" else ", awake"
-        return self._cached(key, [f"{name}{how}" for name in names], measure)
-
-    def _cached(
-        self, key: str, signatures: Sequence[str], measure: Callable[[], Sequence[Measurement]]
-    ) -> list[float]:
-        """Seconds of each signature: all from the store, or else all measured together."""
-        known = {} if self._fresh else self._store.read(key)
-        if not set(signatures) <= known.keys():
-            known = dict(zip(signatures, measure(), strict=True))
-            self._store.write(key, known)
-        return [known[signature].seconds for signature in signatures]
 
 
 def launch_in(name: str) -> str:

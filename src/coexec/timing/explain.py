@@ -212,25 +212,26 @@ class _Times:
         """``start_s``: when the plan starts it there; None: in the first gap that is left."""
         task, computing_s = self._graph.task[piece.task], self._computing_s(piece, place)
         made_s = arrived_s = 0.0
-        for made in (made for name in task.inputs for made in self._makers.get(name, ())):
+        for name, made in ((n, made) for n in task.inputs for made in self._makers.get(n, ())):
             there_s = made.computed_s if made.segment == segment.index else made.end_s
             made_s = max(made_s, there_s)
-            arrived_s = max(arrived_s, there_s + self._moving_s(made.size_bytes, made.place, place))
+            moving_s = self._moving_s(name, made.size_bytes, made.place, place)
+            arrived_s = max(arrived_s, there_s + moving_s)
         if start_s is None:
             start_s = _gap(self._busy[place.device], arrived_s, computing_s)
         start_s = max(start_s, made_s)
         inputs_s = min(arrived_s, start_s) - made_s
-        result_s = max((self._moving_s(self._share(task, piece, name), place, other)
+        result_s = max((self._moving_s(name, self._share(task, piece, name), place, other)
                         for name in task.outputs for reader in self._graph.readers.get(name, ())
                         for other in self._places[reader.name]), default=0.0)  # fmt: skip
         return Delivery(place.device, made_s, inputs_s, start_s - made_s - inputs_s, computing_s,
                         result_s)  # fmt: skip
 
-    def _moving_s(self, size_bytes: int, source: Place, target: Place) -> float:
+    def _moving_s(self, tensor: str, size_bytes: int, source: Place, target: Place) -> float:
         if source == target:
             return 0.0
         link = self._system.link(source, target)
-        return link.sync_latency_s + self._cost.transfer_s(size_bytes, link)
+        return link.sync_latency_s + self._cost.transfer_s(tensor, size_bytes, link)
 
 
 def _gap(busy: Sequence[tuple[float, float]], from_s: float, length_s: float) -> float:

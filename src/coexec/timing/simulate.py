@@ -21,8 +21,8 @@ def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
         cost.piece_s(graph, graph.task[piece.task], piece.region, segment.place)
         for piece in segment.pieces
     ]
-    sizes = schedule.stitched_bytes(segment)
-    stitched_s = math.fsum(cost.stitch_s(size, segment.place) for size in sizes)
+    stitched = schedule.stitched(segment)
+    stitched_s = math.fsum(cost.stitch_s(*found, segment.place) for found in stitched)
     return stitched_s + launched_s(pieces_s, cost.launch_s(segment.place))
 
 
@@ -66,7 +66,7 @@ class VirtualClock:
         for transfer in schedule.transfers:
             source, target = self._ends(transfer)
             link = places.links[source][target]
-            self._transfer_s.append(cost.transfer_s(transfer.size_bytes, link))
+            self._transfer_s.append(cost.transfer_s(transfer.tensor, transfer.size_bytes, link))
         self._incoming, self._outgoing = _incoming(schedule), _outgoing(schedule)
         self._arrival_s: dict[tuple[int, int], float] = {}
         """By transfer and request, when what its target does not copy itself is there."""

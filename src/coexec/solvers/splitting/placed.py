@@ -12,6 +12,10 @@ from coexec.solvers.splitting.strips import Fetch, Held, Parts, Portion, Strips
 
 __all__ = ["Sharing"]
 
+_Sources = tuple[tuple[int, int] | None, tuple[tuple[int, int], ...]]
+"""Of a region that has to be put together, its bytes and those that its reader has made itself; and
+its other owners with the bytes that each gives."""
+
 
 class Sharing:
     """What it costs to divide the tasks of a problem. It remembers what it was asked: searches ask
@@ -34,7 +38,7 @@ class Sharing:
         self._cuts: dict[tuple[TaskParts, Dimension], Sequence[Cut]] = {}
         self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Portion, ...] | None] = {}
         self._part_s: dict[tuple[TaskParts, float, int, Region], float] = {}
-        self._fetches: dict[tuple[int, int, Parts, Region], Fetch | None] = {}
+        self._fetches: dict[tuple[int, int, Parts, Region], _Sources] = {}
 
     def whole(self, number: int) -> Region:
         """Of the main output of a task."""
@@ -89,12 +93,20 @@ class Sharing:
         """What a device gets of others for a region of a tensor, if it has not got it all."""
         if all(owner == device for owner, _ in there):
             return None
+        links, cost = self.problem.links, self.problem.cost
         item_bytes = self.problem.graph.tensors[name].item_bytes
         key = item_bytes, device, there, region
         if key not in self._fetches:
-            self._fetches[key] = self._fetched(name, region, device, there)
-        found = self._fetches[key]
-        return found if found is None or found.name == name else found._replace(name=name)
+            self._fetches[key] = self._sources(name, region, device, there)
+        stitched, sources = self._fetches[key]
+        if not sources:
+            return None
+        place = self.problem.system.places[device]
+        copy_s = 0.0 if stitched is None else cost.stitch_s(name, *stitched, place)
+        for owner, size_bytes in sources:
+            copy_s += cost.transfer_s(name, size_bytes, links[owner][device])
+        latencies_s = [(owner, links[owner][device].sync_latency_s) for owner, _ in sources]
+        return Fetch(name, region, copy_s, tuple(latencies_s))
 
     def compute_s(self, tasks: Sequence[int], regions: Sequence[Region], device: int) -> float:
         """Seconds of pieces in one launch; infinite where a task does not run."""
@@ -115,29 +127,26 @@ class Sharing:
             self._part_s[key] = part_s(problem.graph.tasks[number], region)
         return self._part_s[key]
 
-    def _fetched(self, name: str, region: Region, device: int, there: Parts) -> Fetch | None:
-        problem = self.problem
-        item_bytes = problem.graph.tensors[name].item_bytes
-        copy_s, latencies_s = self._stitch_s(name, region, device, there), list[tuple[int, float]]()
+    def _sources(self, name: str, region: Region, device: int, there: Parts) -> _Sources:
+        item_bytes = self.problem.graph.tensors[name].item_bytes
+        sources = list[tuple[int, int]]()
         rest = missing(region, [part for owner, part in there if owner == device])
+        own = region.size - sum(box.size for box in rest)
+        stitched = None
+        if self._stitched(name, region, there):
+            stitched = region.size * item_bytes, own * item_bytes
         for owner, part in there:
             items = sum(box.overlap(part).size for box in rest) if owner != device else 0
             if items:
-                link = problem.links[owner][device]
-                copy_s += problem.cost.transfer_s(items * item_bytes, link)
-                latencies_s.append((owner, link.sync_latency_s))
+                sources.append((owner, items * item_bytes))
                 rest = tuple(left for box in rest for left in missing(box, [part]))
-        return Fetch(name, region, copy_s, tuple(latencies_s)) if latencies_s else None
+        return stitched, tuple(sources)
 
-    def _stitch_s(self, name: str, region: Region, device: int, there: Parts) -> float:
-        """Seconds of putting a region together, unless its makers can write it side by side."""
-        problem = self.problem
-        tensor = problem.graph.tensors[name]
+    def _stitched(self, name: str, region: Region, there: Parts) -> bool:
+        """Whether a region has to be put together: its makers cannot write it side by side."""
+        whole = self.problem.graph.tensors[name].whole
         parts = [part for _, part in there if part.overlap(region).size]
-        if region in parts or (region == tensor.whole and in_sequence(set(parts), region)):
-            return 0.0
-        place = problem.system.places[device]
-        return problem.cost.stitch_s(region.size * tensor.item_bytes, place)
+        return not (region in parts or (region == whole and in_sequence(set(parts), region)))
 
     def _shared(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
         found: list[Portion] = []
