@@ -24,7 +24,8 @@ __all__ = ["KINDS", "LIMIT_BYTES", "Cache", "default_cache_folder"]
 
 _T = TypeVar("_T")
 
-KINDS = ("models", "lowered", "plans", "choices", "sources", "signatures", "kernels", "tuning")
+KINDS = ("models", "lowered", "plans", "choices", "comparisons", "sources", "signatures", "kernels",
+         "tuning")  # fmt: skip
 """The folders of entries."""
 
 LIMIT_BYTES = 8 << 30

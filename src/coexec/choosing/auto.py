@@ -4,8 +4,9 @@ The cores of a machine can be one wide device or several narrow ones, beside a G
 is fastest depends on the model: many branches favour plans, one long chain favours a wide device.
 So every configuration is profiled, planned by several planners and simulated; the best predictions,
 and always the best single device, then run for real, in turns (`race`), until it is clear which one
-is fastest. That one is remembered. A plan that is not clearly faster than the best single device is
-not taken.
+is fastest. That one is compared with ONNX Runtime (`comparison`): where it computes anything else,
+it is out, and the next one is compared. What is taken is remembered. A plan that is not clearly
+faster than the best single device is not taken.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from coexec.cache import Entry
+from coexec.choosing.comparison import Reference, compared, is_exact, known
 from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.doubt import MOST_RACES, doubt, spread
 from coexec.choosing.idle import Stopwatch, cpu_clock
@@ -30,6 +32,7 @@ from coexec.engines.registry import installed
 from coexec.errors import (
     CoexecError,
     DeviceError,
+    ExecutionError,
     InfeasibleError,
     PlanError,
     StoreError,
@@ -113,6 +116,20 @@ class _Contender(NamedTuple):
         )
         return self._replace(candidate=candidate, rounds_s=rounds_s)
 
+    def refused(self, reason: str) -> "_Contender":
+        """With why it may not answer requests."""
+        return self._replace(candidate=replace(self.candidate, refused=reason))
+
+    def why_not(self, reference: Reference) -> str | None:
+        """Why it may not answer requests; None if it computes what ONNX Runtime does."""
+        try:
+            prepared = self.work.prepared(self.plan)
+            return None if is_exact(prepared) else compared(prepared, None, reference).reason
+        except CoexecError as error:
+            return str(error)
+        finally:
+            self.work.release()  # some engines compute on one set of cores at a time
+
 
 class Auto:
     """Chooses for one model on one machine; what it has chosen before, it takes from the cache."""
@@ -184,6 +201,7 @@ class Auto:
 
         Raises:
             InfeasibleError: no configuration runs it.
+            ExecutionError: none computes what ONNX Runtime does.
             CoexecError: the model cannot be loaded.
         """
         if self._known is not None:
@@ -203,7 +221,7 @@ class Auto:
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
         outcome = _outcome(shortlist, self._requests, self._settings.quiet, tell)
-        ranked = _ranked(shortlist, outcome, self._requests, self._both)
+        ranked = self._compared(_ranked(shortlist, outcome, self._requests, self._both))
         others = [entry.candidate for entry in able if entry not in shortlist]
         others.sort(key=_predicted_s)
         candidates = [entry.candidate for entry in ranked] + others + refused
@@ -261,10 +279,27 @@ class Auto:
         near = [entry for entry in plans if _predicted_s(entry.candidate) <= limit]
         return alone + near[: self._shortlist]
 
+    def _compared(self, ranked: Sequence[_Contender]) -> list[_Contender]:
+        """``ranked`` from the best that computes what ONNX Runtime does; then what does not.
+
+        Raises:
+            ExecutionError: nothing does.
+        """
+        reference = Reference(self._first)
+        out: list[_Contender] = []
+        for number, entry in enumerate(ranked):
+            reason = entry.why_not(reference)
+            if reason is None:
+                return [entry, *ranked[number + 1 :], *out]
+            out.append(entry.refused(reason))
+        reasons = "; ".join(f"{'+'.join(e.candidate.devices)}: {e.candidate.refused}" for e in out)
+        raise ExecutionError(f"no plan may answer: {reasons}")
+
     def _doubt_of(self, ranked: Sequence[_Contender], stolen: float) -> str | None:
         """Why the choice should be raced again."""
         winner, *others = ranked
-        raced = [(entry.candidate, entry.rounds_s) for entry in others if entry.rounds_s]
+        raced = [(entry.candidate, entry.rounds_s) for entry in others
+                 if entry.rounds_s and entry.candidate.refused is None]  # fmt: skip
         return doubt(winner.candidate, winner.rounds_s, raced, self._before, stolen)
 
     def _remember(self, work: Workbench, plan: Plan, candidates: Iterable[Candidate]) -> None:
@@ -290,8 +325,11 @@ class Auto:
             work = self._open(candidates[0].devices)
             if work.fingerprint != data["devices"]:
                 return None
+            prepared = work.prepared(plan)
+            if not is_exact(prepared) and (before := known(prepared)) and before.reason:
+                return None  # a request has shown that it differs
             self._doubt, self._races = data["doubt"], data["races"]
-            return replace(work.prepared(plan), candidates=candidates)
+            return replace(prepared, candidates=candidates)
         except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError,
                 DeviceError):  # fmt: skip
             return None

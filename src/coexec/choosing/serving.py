@@ -9,14 +9,16 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from coexec.choosing import background
+from coexec.choosing.answered import ENOUGH, Answered
 from coexec.choosing.background import Job
+from coexec.choosing.comparison import compared, is_exact, refuse
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
 from coexec.errors import (
@@ -75,6 +77,10 @@ class _State:
     """Of requests that the own session has answered."""
     decided: bool = False
     """A plan was made or found, or cannot be had: nothing more is tried."""
+    answered: Answered | None = None
+    """Requests to compare a plan with. None while none is to be compared."""
+    pending: Prepared | None = None
+    """A plan that waits for enough of them, because made-up inputs do not run."""
 
 
 class Serving:
@@ -95,6 +101,8 @@ class Serving:
         """Called by any thread when a plan has taken over."""
         self.doubt: Callable[[Running], str | None] = lambda running: None
         """Why a plan does not compute what the own session does; None if it does."""
+        self.watches = False
+        """Whether `observe` has a use for requests."""
 
     @property
     def any_running(self) -> bool:
@@ -133,6 +141,7 @@ class Serving:
             return False
         state = self._state(shapes)
         self._try(shapes, state, prepared)
+        _warn_of(state)
         if asked.doubt is not None:
             self._submit(shapes, state, after_s=_AGAIN_S, again=True)
         return True
@@ -151,6 +160,8 @@ class Serving:
             self._take(state, asked.prepare())
         except (DeviceError, ExecutionError, ModelError) as error:
             self._give_up(state, error)
+        else:
+            _warn_of(state)
 
     def start_later(self, shapes: Shapes) -> None:
         """Plan for these shapes in the background."""
@@ -172,6 +183,18 @@ class Serving:
         elif state.spent_s >= _LOOK_S and not state.looked:
             state.looked = True
             self._submit(shapes, state, after_s=0.0, only_look=True)
+
+    def observe(
+        self, shapes: Shapes, feeds: Any, names: Sequence[str], outputs: Sequence[Any]
+    ) -> None:
+        """The own session has answered a request: plans are compared with some of its answers."""
+        for key in dict.fromkeys(((), shapes)):
+            state = self._states.get(key)
+            if state is None or state.answered is None:
+                continue
+            state.answered.add(feeds, names, outputs)
+            if state.pending is not None and state.job is None and state.answered.full:
+                self._submit_pending(key, state, state.pending)
 
     def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:
         """A device of the plan has failed, and the own session has answered: it goes on so."""
@@ -246,8 +269,27 @@ class Serving:
                 return False
             return True
 
+        if state.running is None:
+            self._watch(state)
         done = partial(self._prepared, shapes, state, time.monotonic() + after_s)
         state.job = Job(self.source, self._of(shapes), needed, done, after_s, again)
+        background.submit(state.job)
+
+    def _watch(self, state: _State) -> None:
+        """Keep requests of these shapes from now on."""
+        state.answered = state.answered or Answered()
+        self.watches = True
+
+    def _submit_pending(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
+        """Compare a plan in the background with the requests that were kept for it."""
+
+        def needed() -> bool:
+            state.pending = None
+            self._try(shapes, state, prepared)
+            state.job = None
+            return False
+
+        state.job = Job(self.source, self._of(shapes), needed, lambda error: None)
         background.submit(state.job)
 
     def _found(self, shapes: Shapes, state: _State) -> bool:
@@ -298,25 +340,59 @@ class Serving:
         return f"{source} ({at})" if at else source
 
     def _take(self, state: _State, prepared: Prepared) -> None:
-        """Let a plan answer from now on."""
+        """Let a plan answer from now on, if it computes what ONNX Runtime does."""
         alone = prepared.plan.as_given and not prepared.beside
         own_is_best = alone and self._settings.devices is None
         new = None if own_is_best else Running(started(prepared), prepared)
         reason = None
         if new is not None:
             _warm_up(new)
-            if (reason := self.doubt(new)) is not None:
+            try:
+                reason = self._why_not(state, new)
+            except BaseException:
+                new.runner.close()
+                raise
+            if reason is not None:
                 new.runner.close()
                 new = None
         with self._lock:
             old, state.running, state.reason = state.running, new, reason
             state.decided = True
+            if state.pending is None:
+                state.answered = None
+                self.watches = any(s.answered is not None for s in self._states.values())
         if old is not None:
             old.runner.close()
         if self._closed:
             self._drop(state)
         else:
             self.changed()
+
+    def _why_not(self, state: _State, new: Running) -> str | None:
+        """Why a plan may not answer: it differs from ONNX Runtime, or cannot be compared yet."""
+        prepared = new.prepared
+        if not is_exact(prepared):
+            result = compared(prepared, new.runner)
+            by_requests = result.unknown is not None and not result.is_random
+            if result.reason is not None and not by_requests:
+                return result.reason
+            count, differs = 0, None
+            if state.answered is not None:
+                count, differs = state.answered.compare(prepared, new.runner, result)
+            if differs is not None:
+                return refuse(prepared, result, differs).reason
+            if by_requests and count < ENOUGH:
+                state.pending = prepared
+                self._watch(state)
+                return f"{result.reason}. It is compared with the next {ENOUGH} requests"
+        return self.doubt(new)
+
+
+def _warn_of(state: _State) -> None:
+    """Say once why a plan does not answer though it was made."""
+    if state.reason is not None and state.decided and state.pending is None:
+        text = f"{state.reason}. ONNX Runtime's own session answers in its place"
+        warnings.warn(text, DegradedWarning, stacklevel=5)
 
 
 def _plans(state: _State) -> bool:

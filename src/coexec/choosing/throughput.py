@@ -18,12 +18,20 @@ from functools import cached_property, partial
 from typing import Any
 
 from coexec.cache import Entry
+from coexec.choosing.comparison import Reference, compared, is_exact
 from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.idle import Rest
 from coexec.engines import detect
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import installed
-from coexec.errors import CoexecError, DeviceError, InfeasibleError, PlanError, StoreError
+from coexec.errors import (
+    CoexecError,
+    DeviceError,
+    ExecutionError,
+    InfeasibleError,
+    PlanError,
+    StoreError,
+)
 from coexec.frontend.inputs import candidates
 from coexec.frontend.module import Array
 from coexec.profiling.traffic import undisturbed
@@ -107,6 +115,7 @@ class Throughput:
 
         Raises:
             InfeasibleError: no configuration runs the model.
+            ExecutionError: none computes what ONNX Runtime does.
             CoexecError: the model cannot be loaded.
         """
         if self.known is not None:
@@ -119,14 +128,39 @@ class Throughput:
             if rates:
                 refused |= failed
                 break
-        losers = [Candidate(n, "single", None, refused=text) for n, text in refused.items()]
         ranked = _ranked(list(rates or able), rates)
+        refused |= self._unlike(able, ranked)
+        losers = [Candidate(n, "single", None, refused=text) for n, text in refused.items()]
+        ranked = [names for names in ranked if names not in refused]
         rows = [
             Candidate(names, "single", None, per_s=statistics.median(rates[names]))
             if names in rates else Candidate(names, "single", None)
             for names in ranked
         ]  # fmt: skip
         return self._kept(able[ranked[0]], [*rows, *losers])
+
+    def _unlike(
+        self, able: Mapping[Configuration, Prepared], ranked: Sequence[Configuration]
+    ) -> dict[Configuration, str]:
+        """Why configurations before the first that computes what ONNX Runtime does are out.
+
+        Raises:
+            ExecutionError: none does.
+        """
+        reference = Reference(self._whole)
+        out: dict[Configuration, str] = {}
+        for names in ranked:
+            try:
+                reason = None
+                if not is_exact(able[names]):
+                    reason = compared(able[names], None, reference).reason
+            except CoexecError as error:
+                reason = str(error)
+            if reason is None:
+                return out
+            out[names] = reason
+        reasons = "; ".join(f"{'+'.join(names)}: {text}" for names, text in out.items())
+        raise ExecutionError(f"no plan may answer: {reasons}")
 
     def _able(self) -> tuple[dict[Configuration, Prepared], dict[Configuration, str]]:
         """The configurations that run the model; and why the others do not.

@@ -17,9 +17,8 @@ from coexec.cli.console import err
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
-from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE, is_half, worst_difference
+from coexec.frontend.difference import is_rounding, worst_difference
 from coexec.frontend.module import Array
-from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
 from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
@@ -264,32 +263,15 @@ def differences(
     return {name: worst_difference(found[name], expected[name]) for name in found}
 
 
-_AMPLIFIED = 2.0
-
-
-def tolerance(work: Workbench) -> float:
-    """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
-    half = any(e.precision != "fp32" for d in work.devices for e in d.spec.engines)
-    return HALF_TOLERANCE if half else tolerance_of(work.graph)
-
-
-def tolerance_of(graph: Graph) -> float:
-    """The same, for devices that compute in float32 what is given in it."""
-    half = any(is_half(tensor) for tensor in graph.tensors.values())
-    return HALF_TOLERANCE if half else TOLERANCE
-
-
 def judged(worst: float, work: Workbench, feeds: Mapping[str, Array]) -> str:
     """What is to be said of outputs that differ by so much; see `judged_by`."""
-    return judged_by(worst, tolerance(work), work.given, feeds)
+    return judged_by(worst, work.tolerance, work.given, feeds)
 
 
 def judged_by(worst: float, allowed: float, given: GivenModel, feeds: Mapping[str, Array]) -> str:
     """What is to be said of outputs that differ by so much.
 
-    Some models amplify rounding: then ONNX Runtime's own answers with and without its
-    optimisations differ, too, and outputs may differ by twice as much. Where these differ by over
-    `HALF_TOLERANCE`, that is no rounding any more: random operators, for example.
+    Some models amplify rounding: see `coexec.frontend.check.is_rounding`.
 
     Raises:
         ExecutionError: they are not what they should be.
@@ -298,7 +280,7 @@ def judged_by(worst: float, allowed: float, given: GivenModel, feeds: Mapping[st
         return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
     optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
     own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
-    if own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own:
+    if is_rounding(worst, own):
         return (f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
                 f"with and without its optimisations differ by {own:.1e}, as this model amplifies "
                 f"rounding for these inputs")  # fmt: skip

@@ -7,20 +7,13 @@ import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError, first_line
-from coexec.frontend.module import Array, is_float, numpy_type
+from coexec.frontend.difference import HALF_TOLERANCE, TOLERANCE, is_narrow, worst_difference
+from coexec.frontend.module import Array
 from coexec.frontend.plain import plain_session
 from coexec.frontend.values import run_session
-from coexec.ir.graph import Tensor
 from coexec.ort import OrtSession
 
-__all__ = ["HALF_TOLERANCE", "TOLERANCE", "check_same", "is_half", "plain_session",
-           "worst_difference"]  # fmt: skip
-
-TOLERANCE = 1e-4
-"""Allowed difference, relative to the largest value of an output."""
-
-HALF_TOLERANCE = 1e-2
-"""The same where tensors are stored in 16 bits."""
+__all__ = ["check_same", "plain_session", "worst_difference"]
 
 
 def check_same(
@@ -91,50 +84,9 @@ def _difference(names: Sequence[str], found: Sequence[Any], expected: Sequence[A
     """The first output that differs, and by how much; None if none does."""
     for name, a, b in zip(names, found, expected, strict=True):
         worst = worst_difference(a, b)
-        half = isinstance(b, np.ndarray) and _is_narrow(b.dtype)
+        half = isinstance(b, np.ndarray) and is_narrow(b.dtype)
         allowed = HALF_TOLERANCE if half else TOLERANCE
         if worst > allowed:
             return (f"output {name!r}: by {worst:.2g} of its largest value, {allowed:.0e} is "
                     f"allowed")  # fmt: skip
     return None
-
-
-def is_half(tensor: Tensor) -> bool:
-    """Whether it has 16 bits a number or fewer: to round the other way is more than `TOLERANCE`."""
-    return not tensor.opaque and _is_narrow(numpy_type(tensor.dtype))
-
-
-def _is_narrow(kind: np.dtype[Any]) -> bool:
-    return is_float(kind) and kind.itemsize < np.dtype(np.float32).itemsize
-
-
-def worst_difference(found: Any, expected: Any) -> float:
-    """Largest absolute difference, relative to the largest expected value; infinite if the
-    shapes differ or one has a number where the other has none.
-
-    Of sequences and maps the worst of their members; infinite if the members are others.
-    """
-    if isinstance(expected, dict) and isinstance(found, dict):
-        if found.keys() != expected.keys():
-            return float("inf")
-        return worst_difference(list(found.values()), [expected[key] for key in found])
-    if isinstance(expected, list) and isinstance(found, list):
-        if len(found) != len(expected):
-            return float("inf")
-        return max(map(worst_difference, found, expected), default=0.0)
-    if expected is None or found is None:
-        return 0.0 if found is expected else float("inf")
-    return _array_difference(np.asarray(found), np.asarray(expected))
-
-
-def _array_difference(found: Array, expected: Array) -> float:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return float("inf")
-    if not is_float(expected.dtype):
-        return 0.0 if np.array_equal(found, expected) else float("inf")
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(finite, np.isfinite(a)) or not finite.any():
-        return 0.0 if np.array_equal(a, b, equal_nan=True) else float("inf")
-    scale = float(np.abs(b[finite]).max()) or 1.0
-    return float(np.abs(a[finite] - b[finite]).max()) / scale

@@ -3,18 +3,21 @@
 No values suit every model: a fed shape, axis or size decides what an operator may do. Divisors and
 indices are told from the graph; for the rest there are several candidates, and the reader tries
 one after the other.
+
+Ordinary numbers hide faults: a guard against log(0) that is gone, a maximum that loses NaN. So
+`probes` gives the same inputs with float values that models rarely see.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from coexec.frontend.module import is_float, numpy_type
+from coexec.frontend.module import Array, is_float, numpy_type
 from coexec.ir.graph import Graph, Operator, Tensor
 
-__all__ = ["candidates", "filled", "random_inputs", "random_values"]
+__all__ = ["candidates", "filled", "probes", "random_inputs", "random_values"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -31,6 +34,51 @@ def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
     for filling in (1, 0):
         tensors = (graph.tensors[name] for name in graph.inputs)
         yield {t.name: filled(t, filling) for t in tensors}
+
+
+def probes(
+    tensors: Iterable[Tensor], ordinary: Mapping[str, Any], seed: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Variants of ``ordinary`` inputs in which only float values are others; each with its name.
+
+    The most telling come first, for readers who do not have the time for all of them.
+
+    Args:
+        tensors: the model's inputs.
+        ordinary: inputs that the model takes. Integers, texts and what has no values of its own
+            stay as they are, because they decide shapes and indices.
+    """
+    floats = [t for t in tensors if not t.opaque and is_float(numpy_type(t.dtype))]
+    for what, values in _FLOATS.items() if floats else ():
+        rng = np.random.default_rng(seed)
+        others = {}
+        for tensor in floats:
+            kind = numpy_type(tensor.dtype)
+            narrow = kind.itemsize < np.dtype(np.float32).itemsize
+            normal = rng.standard_normal(tensor.shape, dtype=np.float32)
+            others[tensor.name] = np.asarray(values(normal, rng, narrow), np.float32).astype(kind)
+        yield what, {**ordinary, **others}
+
+
+def _some(normal: Array, rng: "np.random.Generator", value: float) -> Array:
+    """``normal`` with ``value`` in one of a hundred places, and in one at least."""
+    flat = normal.reshape(-1).copy()
+    if flat.size:
+        flat[rng.integers(0, flat.size, max(1, flat.size // 100))] = value
+    return flat.reshape(normal.shape)
+
+
+_FLOATS: "Mapping[str, Callable[[Array, np.random.Generator, bool], Array]]" = {
+    "zeros": lambda normal, rng, narrow: np.zeros_like(normal),
+    "some that are no numbers": lambda normal, rng, narrow: _some(normal, rng, np.nan),
+    "very large numbers": lambda normal, rng, narrow: normal * (1e2 if narrow else 1e4),
+    "some that are infinite": lambda normal, rng, narrow: _some(normal, rng, np.inf),
+    "negative numbers": lambda normal, rng, narrow: -abs(normal),
+    "very small numbers": lambda normal, rng, narrow: normal * (1e-3 if narrow else 1e-20),
+    "numbers from 0 to 1": lambda normal, rng, narrow: rng.random(normal.shape, np.float32),
+}
+"""By what they are called, float values: of standard normal numbers, a generator, and whether the
+type has 16 bits or fewer."""
 
 
 def filled(tensor: Tensor, filling: int) -> Any:

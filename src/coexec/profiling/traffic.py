@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -31,6 +32,7 @@ class Traffic:
     def __init__(self) -> None:
         self._cell = memoryview(bytearray(_SIZE_BYTES)).cast("d")
         self._path = ""
+        self._publishing = threading.Lock()
 
     def begin(self) -> None:
         """A request begins."""
@@ -46,23 +48,28 @@ class Traffic:
         Raises:
             OSError: there is no place for it.
         """
-        if not self._path:
-            file, path = tempfile.mkstemp(prefix="coexec-traffic-")
-            try:
-                os.truncate(file, _SIZE_BYTES)
-                mapped = memoryview(mmap.mmap(file, _SIZE_BYTES)).cast("d")
-            except OSError:
-                os.unlink(path)
-                raise
-            finally:
-                os.close(file)
-            mapped[0] = self._cell[0]
-            self._cell, self._path = mapped, path
+        with self._publishing:
+            self._path = self._path or self._publish()
         return self._path
+
+    def _publish(self) -> str:
+        file, path = tempfile.mkstemp(prefix="coexec-traffic-")
+        try:
+            os.truncate(file, _SIZE_BYTES)
+            mapped = memoryview(mmap.mmap(file, _SIZE_BYTES)).cast("d")
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(file)
+        mapped[0] = self._cell[0]
+        self._cell = mapped
+        return path
 
     def leave(self) -> None:
         """In a forked child: the file is the parent's."""
         self._cell, self._path = memoryview(bytearray(_SIZE_BYTES)).cast("d"), ""
+        self._publishing = threading.Lock()  # another thread of the parent may have held it
 
     def withdraw(self) -> None:
         """Remove the file. Who has opened it can go on reading."""

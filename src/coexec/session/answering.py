@@ -77,6 +77,8 @@ class AnsweringSession(DescribedSession):
         names = output_names or [output.name for output in self._outputs_meta]
         outputs: list[Any] = self._sess.run(names, feeds, None)
         TRAFFIC.end()
+        if self._serving is not None and self._serving.watches:
+            self._observe(self._shapes_of(feeds), names, feeds, outputs)
         self._unaccounted_s += time.monotonic() - start_s
         if self._unaccounted_s > _ACCOUNTED_S:
             seconds, self._unaccounted_s = self._unaccounted_s, 0.0
@@ -159,11 +161,21 @@ class AnsweringSession(DescribedSession):
                 answer = call()
         finally:
             TRAFFIC.end()
+        if asked is not None and isinstance(answer, list):
+            self._observe(why.shapes, *asked, answer)
         if self._serving is not None and why.shapes:
             self._serving.answered(why.shapes, time.perf_counter() - start_s)
         if self._serving is not None and why.failed is not None:
             self._serving.failed(why.shapes, *why.failed)
         return answer
+
+    def _observe(
+        self, shapes: Shapes, names: Sequence[str] | None, feeds: Any, outputs: Sequence[Any]
+    ) -> None:
+        """The own session's answer to a request, which plans are compared with."""
+        if self._serving is not None and self._serving.watches:
+            names = names or [output.name for output in self._signature.outputs]
+            self._serving.observe(shapes, feeds, names, outputs)
 
     def _why_not(self, asked: tuple[Any, Any] | None) -> InputError | None:
         return None if asked is None else why_not(self._signature, *asked)

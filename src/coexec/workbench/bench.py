@@ -112,6 +112,14 @@ class Workbench:
             return profiler.cost(self.compiler), profiler.system()
 
     @property
+    def tolerance(self) -> float:
+        """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
+        from coexec.frontend.difference import HALF_TOLERANCE, tolerance_of
+
+        half = any(e.precision != "fp32" for d in self.devices for e in d.spec.engines)
+        return HALF_TOLERANCE if half else tolerance_of(self.graph)
+
+    @property
     def untrained(self) -> list[str]:
         """A line for each device without a latency predictor, for people."""
         from coexec.profiling.store import ProfileStore
@@ -194,7 +202,7 @@ class Workbench:
 
     def prepared(self, plan: Plan) -> Prepared:
         """``plan`` compiled; from the cache if it is there and sound."""
-        asked = repr(plan.to_json())
+        asked = _text(plan)
         return self._found(asked) or self._made(asked, plan)
 
     def start(self, prepared: Prepared) -> Runner:
@@ -222,17 +230,22 @@ class Workbench:
             return None
         with suppress(StoreError, PlanError, KeyError):  # damaged: it is made again
             compiled, extra = load_compiled(entry, self.cache.weights)
-            return Prepared(self, Plan.from_json(extra["plan"]), compiled)
+            return Prepared(self, Plan.from_json(extra["plan"]), compiled, key=extra["key"])
         return None
 
     def _made(self, asked: str, plan: Plan) -> Prepared:
         """``plan`` compiled, and kept in the cache."""
         compiled = self.compiled(plan)
+        key = self._key(_text(plan))
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
             # The key only now: it is another if the model changed while it was loaded.
-            extra = {"plan": plan.to_json()}
+            extra = {"plan": plan.to_json(), "key": key}
             self.cache.add("plans", self._key(asked), save_compiled(compiled, extra))
-        return Prepared(self, plan, compiled)
+        return Prepared(self, plan, compiled, key=key)
+
+
+def _text(plan: Plan) -> str:
+    return repr(plan.to_json())
 
 
 def _own_session(engine: OpenEngine, given: GivenModel) -> OwnSession:

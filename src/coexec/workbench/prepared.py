@@ -95,6 +95,8 @@ class Prepared:
     """What "auto" considered: what ran, the best first, then by prediction."""
     beside: "tuple[Prepared, ...]" = ()
     """Plans for other devices that answer other requests at the same time (mode "throughput")."""
+    key: str = ""
+    """Of the plan, the model and the devices: where the cache keeps what is known of them."""
 
     @property
     def compiled(self) -> CompiledPlan:

@@ -7,8 +7,8 @@ import numpy as np
 
 from coexec.cli.arrays import packed
 from coexec.cli.cluster.frames import Frames
-from coexec.cli.common import judged_by, tolerance_of
-from coexec.frontend.check import worst_difference
+from coexec.cli.common import judged_by
+from coexec.frontend.difference import tolerance_of, worst_difference
 from coexec.frontend.module import Array
 from coexec.workbench.given import GivenModel
 
