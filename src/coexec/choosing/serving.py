@@ -373,15 +373,14 @@ class Serving:
         prepared = new.prepared
         if not is_exact(prepared):
             result = compared(prepared, new.runner)
-            by_requests = result.unknown is not None and not result.is_random
-            if result.reason is not None and not by_requests:
+            if result.reason is not None and not result.by_requests:
                 return result.reason
             count, differs = 0, None
             if state.answered is not None:
                 count, differs = state.answered.compare(prepared, new.runner, result)
             if differs is not None:
                 return refuse(prepared, result, differs).reason
-            if by_requests and count < ENOUGH:
+            if result.by_requests and count < ENOUGH:
                 state.pending = prepared
                 self._watch(state)
                 return f"{result.reason}. It is compared with the next {ENOUGH} requests"
