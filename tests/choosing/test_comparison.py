@@ -356,3 +356,31 @@ def test_where_nothing_agrees_there_is_no_plan(
     monkeypatch.setattr(auto, "compared", lambda *_: Comparison(differs="output 'y' is wrong"))
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
         Auto(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
+
+
+def chooses() -> onnx.ModelProto:
+    """Which of four equal rows is the greatest: any of them for zeros."""
+    w = np.random.default_rng(0).standard_normal((4, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("ArgMax", ["a"], ["y"], axis=0, keepdims=0),
+    ]
+    ends = [tensor_info("x", [4, 4])], [tensor_info("y", [1], TensorProto.INT64)]
+    return from_nodes(nodes, *ends, {"w": w})
+
+
+@in_modules
+def test_another_choice_among_equals_is_no_fault(tmp_path: Path) -> None:
+    def last_of_equals(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        return with_output(out, lambda y: y * 0 + 3) if not fed["x"].any() else out
+
+    def wrong(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        return with_output(out, lambda y: (y + 1) % 4)
+
+    for number, (change, is_right) in enumerate([(last_of_equals, True), (wrong, False)]):
+        cache = tmp_path / str(number)
+        work = Workbench(chooses(), Settings(devices=CPUS, planner="heft", cache=cache))
+        prepared = work.prepared_by("heft", {})
+        with work.start(prepared) as runner:
+            result = compared(prepared, Faulty(runner, change))
+        assert (result.reason is None) == is_right, result
