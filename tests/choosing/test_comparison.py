@@ -233,6 +233,10 @@ def test_where_made_up_inputs_do_not_run_requests_decide(tmp_path: Path) -> None
         session.wait()
         assert session.devices and session.degraded is None
         assert np.allclose(session.run(None, feeds)[0], expected[0], rtol=1e-5)
+    with coexec.InferenceSession(
+        reshaped(), devices=CPUS, planner="heft", cache=tmp_path
+    ) as session:
+        assert session.devices and session.degraded is None  # remembered
 
 
 @in_modules

@@ -24,7 +24,7 @@ __all__ = ["ENOUGH", "Answered"]
 
 ENOUGH = 3
 """Requests that have to agree where nothing else could be compared."""
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 32 << 20
 """Of all that is kept for one plan; larger requests are not kept."""
 _PERIOD_S = 2.0
 """Between requests that are kept: requests that follow each other are often alike."""

@@ -32,7 +32,7 @@ from coexec.plans.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared, Workbench
 
-__all__ = ["Comparison", "Reference", "compared", "is_exact", "known", "refuse"]
+__all__ = ["Comparison", "Reference", "accept", "compared", "is_exact", "known", "refuse"]
 
 _KIND = "comparisons"
 _REPEATED = 1e-6
@@ -256,6 +256,11 @@ def known(prepared: Prepared) -> Comparison | None:
         return Comparison(**json.loads(entry.files["comparison.json"]))
     except (ValueError, KeyError, TypeError):
         return None  # it is compared again
+
+
+def accept(prepared: Prepared, before: Comparison, alike: int) -> Comparison:
+    """Remember that a plan answers requests of the program as ONNX Runtime does."""
+    return _keep(prepared, replace(before, alike=alike, unknown=None))
 
 
 def refuse(prepared: Prepared, before: Comparison, differs: str) -> Comparison:

@@ -18,7 +18,7 @@ from typing import Any
 from coexec.choosing import background
 from coexec.choosing.answered import ENOUGH, Answered
 from coexec.choosing.background import Job
-from coexec.choosing.comparison import compared, is_exact, refuse
+from coexec.choosing.comparison import accept, compared, is_exact, refuse
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
 from coexec.errors import (
@@ -250,7 +250,7 @@ class Serving:
 
     def _drop(self, state: _State) -> None:
         job, running = state.job, state.running
-        state.job = state.running = None
+        state.job = state.running = state.answered = state.pending = None
         if job is not None:
             background.cancel(job)
         if running is not None:
@@ -269,7 +269,7 @@ class Serving:
                 return False
             return True
 
-        if state.running is None:
+        if state.running is None and not only_look:
             self._watch(state)
         done = partial(self._prepared, shapes, state, time.monotonic() + after_s)
         state.job = Job(self.source, self._of(shapes), needed, done, after_s, again)
@@ -279,6 +279,12 @@ class Serving:
         """Keep requests of these shapes from now on."""
         state.answered = state.answered or Answered()
         self.watches = True
+
+    def _unwatch(self, state: _State) -> None:
+        """Keep no more of them, unless a plan waits for some."""
+        if state.pending is None:
+            state.answered = None
+            self.watches = any(s.answered is not None for s in list(self._states.values()))
 
     def _submit_pending(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
         """Compare a plan in the background with the requests that were kept for it."""
@@ -315,6 +321,7 @@ class Serving:
 
     def _cannot(self, shapes: Shapes, state: _State, error: CoexecError) -> None:
         state.reason, state.decided = str(error), True
+        self._unwatch(state)
         _log.warning("%s: its plan does not start: %s", self._name(shapes), error)
 
     def _prepared(
@@ -325,12 +332,14 @@ class Serving:
         name, root = self._name(shapes), self.cache.root
         if error is not None:
             state.reason, state.decided = str(error), True
+            self._unwatch(state)
             _log.warning("%s: nothing was planned in the background: %s", name, error)
         elif self._found(shapes, state):
             _log.info("%s: decided in %s in the background, kept in %s", name,
                       format_seconds(took_s), root)  # fmt: skip
         else:
             state.reason, state.decided = f"its plan could not be kept in {root}", True
+            self._unwatch(state)
             _log.warning("%s: %s; make the session with background=False", name, state.reason)
         state.job = None
 
@@ -355,12 +364,13 @@ class Serving:
             if reason is not None:
                 new.runner.close()
                 new = None
+        if reason is not None and state.running is not None:
+            _log.warning("the plan in use stays, another one is out: %s", reason)
+            return
         with self._lock:
             old, state.running, state.reason = state.running, new, reason
             state.decided = True
-            if state.pending is None:
-                state.answered = None
-                self.watches = any(s.answered is not None for s in self._states.values())
+        self._unwatch(state)
         if old is not None:
             old.runner.close()
         if self._closed:
@@ -384,6 +394,8 @@ class Serving:
                 state.pending = prepared
                 self._watch(state)
                 return f"{result.reason}. It is compared with the next {ENOUGH} requests"
+            if result.by_requests:
+                accept(prepared, result, count)
         return self.doubt(new)
 
 
