@@ -1,35 +1,42 @@
 """Types and shapes of all values: what operators compute, not what the file declares.
 
 ONNX's inference comes first; it looks into the bodies of operators that are defined as functions.
-What it leaves open, ONNX Runtime is asked for. Declared shapes count for nothing: one that is wrong
-is corrected, as ONNX Runtime would run the model all the same, and where neither inference finds a
-shape, data decides it, and what is declared was true of one run at best.
+Where it is known to differ from ONNX Runtime for some sizes, ONNX Runtime computes the shape
+(`frontend.computed`). What is left open, ONNX Runtime is asked for. Declared shapes count for
+nothing: one that is wrong is corrected, as ONNX Runtime would run the model all the same, and where
+neither inference finds a shape, data decides it, and what is declared was true of one run at best.
 """
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from coexec.errors import ModelError
-from coexec.frontend.opaque import live
+from coexec.frontend.computed import doubtful_shapes
+from coexec.frontend.opaque import bodies, live, reads
 from coexec.frontend.plain import plain_session, value_info
 from coexec.frontend.types import without_maps
 
-__all__ = ["complete", "infer"]
+__all__ = ["complete", "has_open", "infer", "left_alone"]
 
 _TOLD = "coexec.told"
 """Of values whose shape ONNX Runtime has told."""
 _RANK = "coexec.rank:"
+_SHAPES = "coexec.shapes"
+"""Of nodes that inference is wrong about, or may be: the shapes of the outputs, open where only a
+run of the model tells them."""
+_LEFT_ALONE = ", left alone"
 
 
 def infer(model: ir.Model) -> tuple[str, ...]:
     """Set the shapes of all values in place; the declarations that were wrong, as texts."""
-    declared = {v: v.shape for node in model.graph.all_nodes() for v in node.outputs}
-    for value in declared:
-        value.shape = None
+    nodes = list(model.graph.all_nodes())
+    declared = {v: v.shape for node in nodes for v in node.outputs}
+    for node in nodes:
+        node.meta.pop(_SHAPES, None)
     texts = {
         value: value.const_value
         for value in model.graph.initializers.values()
@@ -37,10 +44,10 @@ def infer(model: ir.Model) -> tuple[str, ...]:
     }
     for value in texts:  # onnx_ir asks for their size in bytes, and leaves the model in pieces
         value.const_value = None
-    # Without the values of small tensors: ONNX propagates them without a limit, and a Range or a
-    # chain of Concats can have 2**36. Folding finds the same, and looks at sizes first.
-    with without_maps(model):
-        passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+    for _ in range(len(nodes) + 1):
+        _infer_from(model, nodes)
+        if not _correct(model):
+            break  # else once more for all that was inferred from a wrong shape
     for value, tensor in texts.items():
         value.const_value = tensor
     wrong = []
@@ -53,18 +60,84 @@ def infer(model: ir.Model) -> tuple[str, ...]:
     return tuple(wrong)
 
 
+def _infer_from(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
+    """Infer all shapes anew, but for those that are known to be inferred wrong."""
+    for node in nodes:
+        for value, shape in zip(node.outputs, _corrected(node), strict=True):
+            value.shape = shape
+    # Without the values of small tensors: ONNX propagates them without a limit, and a Range or a
+    # chain of Concats can have 2**36. Folding finds the same, and looks at sizes first.
+    with without_maps(model), left_alone(model):
+        passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+
+
+def _corrected(node: ir.Node) -> Sequence[ir.Shape | None]:
+    shapes: Sequence[ir.Shape | None] = node.meta.get(_SHAPES, (None,) * len(node.outputs))
+    return shapes
+
+
+def _correct(model: ir.Model) -> bool:
+    """Let ONNX Runtime compute what inference may have wrong; whether a shape has changed.
+
+    What cannot be computed now, as it depends on data or is too large to try, is open.
+    """
+    changed = False
+    for node in model.graph.all_nodes():
+        shapes = doubtful_shapes(node, model)
+        if shapes is None:
+            continue
+        wrong = shapes != [value.shape for value in node.outputs]
+        if wrong or not all(map(_is_static, shapes)):
+            node.meta[_SHAPES] = shapes
+        for value, shape in zip(node.outputs, shapes, strict=True):
+            value.shape = shape
+            value.meta[_TOLD] = _is_static(shape)
+            if value.type is None and node.inputs[0] is not None:
+                value.type = node.inputs[0].type
+        changed |= wrong
+    return changed
+
+
+@contextmanager
+def left_alone(model: ir.Model) -> Iterator[None]:
+    """Inference and optimizer pass by the nodes that they are wrong about meanwhile."""
+    hidden = {n: n.op_type for n in model.graph.all_nodes() if _SHAPES in n.meta}
+    for node in hidden:
+        node.op_type += _LEFT_ALONE
+    try:
+        yield
+    finally:
+        for node, op_type in hidden.items():
+            node.op_type = op_type
+
+
+def has_open(model: ir.Model) -> bool:
+    """Whether a shape is open that constants in the place of inputs may tell."""
+    nodes = (node for node in model.graph.all_nodes() if _SHAPES in node.meta)
+    return any(v.name and not _is_static(v.shape) for node in nodes for v in node.outputs)
+
+
 def complete(model: ir.Model) -> bool:
     """Ask ONNX Runtime for the types and shapes that `infer` has left open.
 
     Returns:
         Whether it has told the shape of a tensor: more may follow from that.
     """
+    told = _ask(model)
+    while _correct(model):
+        told = True
+        _ask(model)
+    return told
+
+
+def _ask(model: ir.Model) -> bool:
     _, read = live(model)
+    doubtful = _doubtful(model)
     unknown = {
         value.name: value
         for node in model.graph
         for value in node.outputs
-        if value.name and value in read and not _is_known(value)
+        if value.name and value in read and not _is_known(value) and node not in doubtful
     }
     if not unknown:
         return False
@@ -75,31 +148,64 @@ def complete(model: ir.Model) -> bool:
                 _take(unknown[output.name], ir.serde.deserialize_value_info_proto(info, None))
         tensors = [n for n, v in unknown.items() if v.shape is None and v.dtype is not None]
         tensors = [n for n in tensors if isinstance(unknown[n].type, ir.TensorType)]
-        for output in _asked(model, unknown, tensors)[len(unknown) :] if tensors else ():
-            if output.shape == [0]:
+        for output in _asked(model, unknown, tensors) if tensors else ():
+            if output.name.startswith(_RANK) and output.shape == [0]:
                 unknown[output.name.removeprefix(_RANK)].shape = ir.Shape([])
     for value in unknown.values():
         value.meta[_TOLD] = _is_static(value.shape)
     return any(value.meta[_TOLD] for value in unknown.values())
 
 
+def _doubtful(model: ir.Model) -> set[ir.Node]:
+    """The nodes of the main graph that inference is wrong about, in their bodies too."""
+    return {node for node in model.graph if any(_SHAPES in n.meta for n in _with_bodies(node))}
+
+
+def _with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    yield node
+    for body in bodies(node):
+        yield from body.all_nodes()
+
+
 def _asked(model: ir.Model, names: Collection[str], ranks: Collection[str] = ()) -> list[Any]:
-    """What ONNX Runtime says of the values ``names``, then of the shapes of the values ``ranks``.
+    """What ONNX Runtime says of the values ``names``, and of the shapes of the values ``ranks``.
+
+    It infers shapes as ONNX does. So the results of nodes that inference is wrong about are inputs
+    here; where their type is not known, what depends on them is left out.
 
     Raises:
         ModelError: it does not run the model with these outputs.
     """
     probe = model.clone()
     probe.graph.outputs.clear()
+    untyped = set[ir.Value]()
+    for node in _doubtful(probe):
+        for value in node.outputs:
+            given = ir.Value(name=value.name, shape=value.shape, type=value.type)
+            value.replace_all_uses_with(given)
+            value.name = None
+            if value.type is None:
+                untyped.add(given)
+            elif given.name:
+                probe.graph.inputs.append(given)
+        probe.graph.remove(node)
+    for node in list(probe.graph):
+        if not untyped.isdisjoint(reads(node)):
+            untyped.update(node.outputs)
     values = {v.name: v for node in probe.graph for v in node.outputs if v.name in names}
     for value in values.values():  # ONNX Runtime completes outputs without a type
         value.type = value.shape = None
-        probe.graph.outputs.append(value)
+        if value not in untyped:
+            probe.graph.outputs.append(value)
     for name in ranks:
+        if values[name] in untyped:
+            continue
         node = ir.node("Shape", [values[name]])
         node.outputs[0].name = _RANK + name
         probe.graph.append(node)
         probe.graph.outputs.append(node.outputs[0])
+    if untyped:
+        passes.RemoveUnusedNodesPass()(probe)
     return list(plain_session(probe, threads=1, optimised=False).get_outputs())
 
 

@@ -13,7 +13,7 @@ import onnx_ir.passes.common as passes
 import onnxscript.optimizer
 
 from coexec.errors import ModelError
-from coexec.frontend.infer import infer
+from coexec.frontend.infer import has_open, infer, left_alone
 from coexec.frontend.quiet import quiet
 from coexec.frontend.rewrites import rewrite, separate_dequantised
 from coexec.frontend.types import without_maps
@@ -54,6 +54,9 @@ def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
             # Folding first: the optimizer tries every rewrite at every node, and what folds away
             # is often most of an export.
             _until_stable(model, _fold)
+            if has_open(model):  # what decides a shape may be constant by now
+                infer(model)
+                _until_stable(model, _fold)
             _until_stable(model, _optimize)
             if rewrites:
                 rewrite(model)
@@ -120,16 +123,18 @@ def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:
 
 
 def _fold(model: ir.Model) -> None:
-    onnxscript.optimizer.fold_constants_ir(
-        model, onnx_shape_inference=True, should_fold=_should_fold
-    )
+    with left_alone(model):
+        onnxscript.optimizer.fold_constants_ir(
+            model, onnx_shape_inference=True, should_fold=_should_fold
+        )
     passes.RemoveUnusedNodesPass()(model)
 
 
 def _optimize(model: ir.Model) -> None:
-    onnxscript.optimizer.optimize_ir(
-        model, num_iterations=1, onnx_shape_inference=True, should_fold=_should_fold
-    )
+    with left_alone(model):
+        onnxscript.optimizer.optimize_ir(
+            model, num_iterations=1, onnx_shape_inference=True, should_fold=_should_fold
+        )
 
 
 def _should_fold(node: ir.Node) -> bool | None:

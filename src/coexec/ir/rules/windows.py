@@ -13,7 +13,7 @@ from coexec.ir.graph import Operator, Scalars
 from coexec.ir.region import Region
 from coexec.ir.rules.base import OperatorRegion, SplitRule, Tensors, box, output_shape
 
-__all__ = ["RULES", "ReceptiveRange", "Window", "group_range", "same_pads", "windows"]
+__all__ = ["RULES", "ReceptiveRange", "Window", "group_range", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,24 @@ class Window:
         return ReceptiveRange(start, self.size, start - low, self.end, a, self.output)
 
 
-def same_pads(
-    kind: str, sizes: Sequence[int], outputs: Sequence[int], windows: Sequence[tuple[int, int]]
+def _same_pads(
+    op: Operator, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int]
 ) -> tuple[int, ...]:
-    """``auto_pad`` SAME_UPPER or SAME_LOWER as numbers; ``windows`` are (extent, stride)."""
-    totals = [
-        max((out - 1) * stride + extent - size, 0)
-        for size, out, (extent, stride) in zip(sizes, outputs, windows, strict=True)
-    ]
-    begins = [(t + 1) // 2 if kind == "SAME_LOWER" else t // 2 for t in totals]
-    return (*begins, *(t - begin for t, begin in zip(totals, begins, strict=True)))
+    """``auto_pad`` SAME_UPPER or SAME_LOWER as numbers.
+
+    As ONNX Runtime has them: for one row of the output to each step through the input, of a window
+    without dilation. Where windows leave out rows between them, pools cut off what is behind the
+    last one at both ends: the padding is negative, rounded towards zero.
+    """
+    begins, ends = [], []
+    for size, extent, stride in zip(sizes, kernel, strides, strict=True):
+        total = ((size - 1) // stride) * stride + extent - size
+        if op.op_type == "Conv":
+            total = max(total, 0)
+        begin = int((total + 1) / 2 if op.text("auto_pad", "") == "SAME_LOWER" else total / 2)
+        begins.append(begin)
+        ends.append(total - begin)
+    return (*begins, *ends)
 
 
 def group_range(first: int, last: int, per_group: int) -> tuple[int, int, int, int]:
@@ -109,11 +117,10 @@ def windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Windo
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     kind = op.text("auto_pad", "NOTSET")
     if kind.startswith("SAME"):
-        slides = list(zip(extents, strides, strict=True))
-        pads = same_pads(kind, sizes, outputs, slides)
+        pads = _same_pads(op, sizes, kernel, strides)
     else:
         pads = (0, 0) * len(sizes) if kind == "VALID" else op.ints("pads", (0, 0) * len(sizes))
-    ceil = bool(op.int("ceil_mode", 0)) and not kind.startswith("SAME")
+    ceil = bool(op.int("ceil_mode", 0))
     count = len(sizes)
     found = [
         Window(sizes[i], outputs[i], extents[i], strides[i], pads[i], pads[count + i], ceil)
@@ -136,8 +143,6 @@ def _receptive_ranges(
         "pads": (*(s.begin for s in ranges), *(s.end for s in ranges)),
         "auto_pad": None,
     }
-    if op.text("auto_pad", "NOTSET").startswith("SAME"):
-        changed["ceil_mode"] = None
     return ranges, changed
 
 

@@ -32,6 +32,11 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return f"{kind} with the mode {mode!r} and the coordinates {transform!r}"
     if mode != "nearest" and not is_float(tensors[op.inputs[0]].dtype):
         return f"{kind} of {tensors[op.inputs[0]].dtype} by interpolation"
+    if (
+        op.text("keep_aspect_ratio_policy", "stretch") != "stretch"
+        and min(op.ints("axes", ()), default=0) < 0
+    ):
+        return f"{kind} that keeps the aspect ratio of axes counted from the last"
     if given_scales(op, tensors) is None:
         return f"the scales of {kind} are computed, not constant"
     if transform == "tf_crop_and_resize" and not numbers(op, "roi", 1):

@@ -22,6 +22,8 @@ MODES = ("nearest", "linear", "cubic")
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
                "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
 
+_NEARLY = 1e-6
+"""ONNX Runtime takes what lies so near to the middle of two rows for the middle."""
 _OLD = 11
 """The opset since which Resize has coordinates to choose from; Upsample never had."""
 
@@ -65,9 +67,18 @@ def given_scales(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, float
 
 
 def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
-    """By axis that changes, what its rows are made from."""
-    found = {}
+    """By axis that changes, what its rows are made from.
+
+    Where no size changes, ONNX Runtime copies, whatever the coordinates. So it does along axes
+    whose scale is 1, and under antialiasing those whose size stays.
+    """
+    found: dict[int, Taps] = {}
+    source, target = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
+    if source == target:
+        return found
     for axis, scale in _axes(op, tensors).items():
+        if scale.scale == 1 or (op.int("antialias", 0) and scale.size == scale.output):
+            continue
         positions = _positions(scale, _coordinates(op))
         rows, weights = _nearest(op, scale, positions) if _mode(op) == "nearest" else (
             _interpolated(op, scale, positions))  # fmt: skip
@@ -99,42 +110,49 @@ def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _Axis]:
     roi = roi or [0.0] * len(scales) + [1.0] * len(scales)
     found = {}
     for i, (axis, scale) in enumerate(scales.items()):
-        row = _Axis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
-        if row != _Axis(row.size, row.size, 1.0, 0.0, 1.0):
-            found[axis] = row
+        found[axis] = _Axis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
     return found
 
 
 def _positions(axis: _Axis, mode: str) -> Array:
-    """For each row of the output, where it lies between the rows of the input."""
-    y = np.arange(axis.output, dtype=np.float64)
-    exact = axis.scale * axis.size
-    single = math.isclose(exact, 1)
+    """For each row of the output, where it lies between the rows of the input.
+
+    In float32, step by step as ONNX Runtime computes it: which row is the nearest one depends on
+    how a product is rounded. The length of the output is a whole number of rows.
+    """
+    y = np.arange(axis.output, dtype=np.float64 if mode == "half_pixel_symmetric" else np.float32)
+    half, scale = np.float32(0.5), np.float32(axis.scale)
+    size, output = np.float32(axis.size), np.float32(axis.output)
+    single = axis.output == 1
     if mode == "align_corners":
-        return y * 0.0 if single else y * (axis.size - 1) / (exact - 1)
+        return y * 0 if single else y * (size - 1) / (output - 1)
     if mode == "asymmetric":
-        return y / axis.scale
+        return y / scale
     if mode == "tf_half_pixel_for_nn":
-        return (y + 0.5) / axis.scale
+        return (y + half) / scale
     if mode == "tf_crop_and_resize":
-        span = (axis.end - axis.start) * (axis.size - 1)
-        inside = y * 0.0 + span / 2 if single else y * span / (exact - 1)
-        return inside + axis.start * (axis.size - 1)
+        start, end = np.float32(axis.start), np.float32(axis.end)
+        if single:
+            return y + np.float32(0.5 * float(start + end) * float(size - 1))
+        return start * (size - 1) + y * (end - start) * (size - 1) / (output - 1)
     if mode == "pytorch_half_pixel" and single:
-        return y * 0.0
-    shift = axis.size / 2 * (1 - axis.output / exact) if mode == "half_pixel_symmetric" else 0.0
-    return shift + (y + 0.5) / axis.scale - 0.5
+        return y * 0
+    if mode == "half_pixel_symmetric":
+        shift = size / 2 * (1 - output / (scale * size))  # ONNX Runtime goes on in float64
+        return (float(shift) + (y + 0.5) / float(scale) - 0.5).astype(np.float32)
+    return (y + half) / scale - half
 
 
 def _nearest(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]:
     mode = op.text("nearest_mode", "round_prefer_floor")
     if _is_old(op):  # not said by ONNX; this is what its tests and ONNX Runtime do
         mode = "floor" if axis.scale >= 1 else "ceil"
+    positions = positions.astype(np.float64)  # so that a half more or less is exact
     rows = {
         "floor": np.floor(positions),
         "ceil": np.ceil(positions),
-        "round_prefer_floor": np.ceil(positions - 0.5),
-        "round_prefer_ceil": np.floor(positions + 0.5),
+        "round_prefer_floor": np.ceil(positions - 0.5 - _NEARLY),
+        "round_prefer_ceil": np.floor(positions + 0.5 + _NEARLY),
     }[mode][:, None]
     return rows, np.ones_like(rows)
 

@@ -1,0 +1,254 @@
+"""Shapes that ONNX Runtime computes where ONNX's shape inference gives, or may give, others.
+
+The table below lists the operators and attributes for which the two disagree for some sizes. Such a
+node is run by ONNX Runtime, alone, on zeros of the shapes that its inputs have.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from coexec.errors import ModelError
+from coexec.frontend.plain import plain_session
+
+__all__ = ["doubtful_shapes"]
+
+_Shape = tuple[int, ...]
+
+_MICROSOFT = "com.microsoft"
+_MOST_ELEMENTS = 1 << 26
+"""Of an input or output; a node with a larger one is not run."""
+_LARGE_STEP = 1 << 31
+_TO_THE_END = (1 << 31) - 1
+_WHOLE_EIGHTHS = 8
+"""Scales that are multiples of 1/8 give the same product with a size in every precision."""
+_INTERPOLATING = frozenset({"antialias", "cubic_coeff_a", "exclude_outside", "mode"})
+_SLICE_WITH_STEPS, _RESIZE_WITH_ROI, _NEGATIVE_AXES = 10, 11, 11
+"""Versions of operator sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """For which nodes of a type inference may differ, and how such a node is run."""
+
+    applies: Callable[[ir.Node, int], bool]
+    """By node and version of its operator set."""
+    parameters: tuple[int, ...] = ()
+    """Inputs whose values decide the shape; of all others only shape and type count."""
+    leading: Callable[[ir.Node], int] = lambda _: 0
+    """How many of the first axes every output has as the first input: one element of each is
+    enough to find the others."""
+    keeps_rank: bool = True
+    """Whether every output has as many axes as the first input."""
+
+
+def doubtful_shapes(node: ir.Node, model: ir.Model) -> list[ir.Shape | None] | None:
+    """The shapes of the outputs of a node for which inference and ONNX Runtime may disagree.
+
+    None if it is no such node. A dimension is open, or the shape None, where it cannot be told: an
+    input's shape or a parameter is not known, the tensors are too large to try, or ONNX Runtime
+    does not run the node.
+    """
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        inside = any((n.domain, n.op_type) in _DOUBTS for n in function.all_nodes())
+        return [None for _ in node.outputs] if inside else None
+    doubt = _DOUBTS.get((node.domain, node.op_type))
+    if doubt is None or not doubt.applies(node, model.opset_imports.get(node.domain, 0)):
+        return None
+    first = node.inputs[0] if node.inputs else None
+    if first is None or first.shape is None:
+        return [None for _ in node.outputs]
+    kept = first.shape.dims[: doubt.leading(node)]
+    proto = _probe(node, doubt, len(kept), model) if first.shape.is_static() else None
+    found = None if proto is None else _run(proto.SerializeToString(deterministic=True))
+    if found is None:
+        rest = [None] * (len(first.shape) - len(kept))
+        known = doubt.keeps_rank
+        return [ir.Shape([*kept, *rest]) if known and v.name else None for v in node.outputs]
+    return [None if s is None else ir.Shape([*kept, *s[len(kept) :]]) for s in found]
+
+
+def _probe(
+    node: ir.Node, doubt: _Doubt, leading: int, model: ir.Model
+) -> onnx.ModelProto | None:  # fmt: skip
+    """A model of ``node`` alone that computes the shapes of its outputs."""
+    inputs, constants = [], []
+    written = ir.serde.serialize_node(node)
+    for field in ("name", "doc_string", "metadata_props"):
+        written.ClearField(field)
+    for i, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        written.input[i] = name = f"x{i}"
+        if i in doubt.parameters:
+            tensor = ir.convenience.get_const_tensor(value)
+            if tensor is None:
+                return None
+            constants.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
+            continue
+        if value.dtype is None or value.shape is None or not value.shape.is_static():
+            return None
+        shape = list(value.shape.numpy())
+        if i == 0:
+            shape[:leading] = [1] * leading
+        if math.prod(shape) > _MOST_ELEMENTS:
+            return None
+        inputs.append(onnx.helper.make_tensor_value_info(name, int(value.dtype), shape))
+    if any(_elements(v, leading) > _MOST_ELEMENTS for v in node.outputs):
+        return None
+    outputs = [f"y{i}" if v.name else "" for i, v in enumerate(node.outputs)]
+    written.output[:] = outputs
+    _cheapen(written)
+    shapes = [onnx.helper.make_node("Shape", [n], [f"shape of {n}"]) for n in outputs if n]
+    infos = [
+        onnx.helper.make_tensor_value_info(n.output[0], onnx.TensorProto.INT64, None)
+        for n in shapes
+    ]
+    graph = onnx.helper.make_graph([written, *shapes], "probe", inputs, infos, constants)
+    opsets = [onnx.helper.make_opsetid(*row) for row in sorted(model.opset_imports.items())]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
+
+
+def _elements(value: ir.Value, leading: int) -> int:
+    """As inference has them: near enough to see what is too large."""
+    known = value.shape is not None and value.shape.is_static()
+    return math.prod(value.shape.numpy()[leading:]) if known and value.shape is not None else 0
+
+
+def _cheapen(node: onnx.NodeProto) -> None:
+    """Let Resize copy elements: how it interpolates between them does not change the shape."""
+    if node.op_type not in ("Resize", "Upsample"):
+        return
+    kept = [a for a in node.attribute if a.name not in _INTERPOLATING]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+@lru_cache(maxsize=1024)
+def _run(probe: bytes) -> tuple[_Shape | None, ...] | None:
+    """The shapes that a model from `_probe` computes, None of an absent output; None if it does
+    not run."""
+    proto = onnx.load_model_from_string(probe)
+    feeds = {}
+    for info in proto.graph.input:
+        kind = info.type.tensor_type
+        shape = [d.dim_value for d in kind.shape.dim]
+        feeds[info.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    found: list[_Shape | None] = []
+    with suppress(ModelError, MemoryError):
+        session = plain_session(proto, threads=1, optimised=False)
+        try:
+            results = iter(session.run(None, feeds))
+        except Exception:  # whatever ONNX Runtime raises for a node that it cannot run
+            return None
+        for name in proto.graph.node[0].output:
+            found.append(tuple(int(d) for d in next(results)) if name else None)
+        return tuple(found)
+    return None
+
+
+def _constant(node: ir.Node, index: int) -> list[float] | None:
+    """Values of an input that is constant; [] if it is absent, None if it is computed."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        return []
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy().reshape(-1).tolist()
+
+
+def _pool(node: ir.Node, _: int) -> bool:
+    """``ceil_mode`` drops windows that start behind the input; SAME forgets dilations."""
+    same = node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME")
+    dilated = max(node.attributes.get_ints("dilations", ()), default=1) > 1
+    return bool(node.attributes.get_int("ceil_mode", 0)) or (same and dilated)
+
+
+def _conv_transpose(node: ir.Node, _: int) -> bool:
+    same = node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME")
+    padded = any(node.attributes.get_ints("output_padding", ()))
+    return "output_shape" in node.attributes or (same and padded)
+
+
+def _scales(node: ir.Node, opset: int) -> list[float] | None:
+    """As `_constant`."""
+    given = node.attributes.get("scales")
+    if given is not None:
+        return list(given.as_floats())
+    return _constant(node, 1 if node.op_type == "Upsample" or opset < _RESIZE_WITH_ROI else 2)
+
+
+def _resize(node: ir.Node, opset: int) -> bool:
+    """A product of size and scale is rounded to float32 before it is rounded down."""
+    policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
+    scales = _scales(node, opset)
+    return policy != "stretch" or scales is None or any(s * _WHOLE_EIGHTHS % 1 for s in scales)
+
+
+def _unscaled(node: ir.Node) -> int:
+    """How many of the first axes Resize leaves as they are, whatever their size."""
+    opset = 0 if node.graph is None else node.graph.opset_imports.get("", 0)
+    axes, scales = node.attributes.get("axes"), _scales(node, opset)
+    rank = 0 if node.inputs[0] is None or node.inputs[0].shape is None else (
+        len(node.inputs[0].shape))  # fmt: skip
+    if axes is not None:
+        return min((a % rank for a in axes.as_ints()), default=rank)
+    return next((i for i, s in enumerate(scales or [0.0]) if s != 1), rank)
+
+
+def _slice(node: ir.Node, opset: int) -> bool:
+    """Steps are cut to 32 bits; backwards, bounds outside of the axis mean something else. Of the
+    first version, inference leaves open what is counted from the end."""
+    if opset < _SLICE_WITH_STEPS:
+        bounds = (node.attributes.get_ints(name, ()) for name in ("starts", "ends"))
+        return any(v < 0 for values in bounds for v in values)
+    steps = _constant(node, 4)
+    if steps is None:
+        return True
+    if all(0 < s < _LARGE_STEP for s in steps):
+        return False
+    starts, ends = _constant(node, 1), _constant(node, 2)
+    if starts is None or ends is None or any(abs(s) >= _LARGE_STEP for s in steps):
+        return True
+    return min(starts, default=0) < -1 or max(ends, default=0) >= _TO_THE_END
+
+
+def _squeeze(node: ir.Node, opset: int) -> bool:
+    """An empty tensor of axes stands for all of size 1; in the first version, axes that are not
+    counted from the front, in order, are inferred wrong."""
+    if opset < _NEGATIVE_AXES:
+        axes = list(node.attributes.get_ints("axes", ()))
+        return min(axes, default=0) < 0 or axes != sorted(axes)
+    given = len(node.inputs) > 1 and node.inputs[1] is not None
+    return node.op_type == "Squeeze" and given and not _constant(node, 1)
+
+
+def _stft(node: ir.Node, _: int) -> bool:
+    """Whether the spectrum is one-sided by default is not agreed."""
+    return "onesided" not in node.attributes
+
+
+_POOL = _Doubt(_pool, leading=lambda _: 2)
+_RESIZE = _Doubt(_resize, (1, 2, 3), _unscaled)
+_SQUEEZE = _Doubt(_squeeze, (1,), keeps_rank=False)
+
+_DOUBTS: Mapping[tuple[str, str], _Doubt] = {
+    ("", "AveragePool"): _POOL,
+    ("", "LpPool"): _POOL,
+    ("", "MaxPool"): _POOL,
+    (_MICROSOFT, "NhwcMaxPool"): _Doubt(_pool),
+    (_MICROSOFT, "QLinearAveragePool"): _Doubt(_pool),
+    ("", "ConvTranspose"): _Doubt(_conv_transpose, leading=lambda _: 1),
+    ("", "Resize"): _RESIZE,
+    ("", "Upsample"): _RESIZE,
+    ("", "Slice"): _Doubt(_slice, (1, 2, 3, 4)),
+    ("", "Squeeze"): _SQUEEZE,
+    ("", "Unsqueeze"): _SQUEEZE,
+    ("", "STFT"): _Doubt(_stft, (1, 3), keeps_rank=False),
+}
