@@ -2,8 +2,9 @@
 
 onnxscript's folder walks through the model and infers shapes on its way. Numbers it computes with
 numpy, by ONNX's reference: that is left to it where no other result is possible, which is moving
-values and whole-number arithmetic. All else ONNX Runtime computes, with the kernels that would
-compute it in each run. What would become large is not computed at all.
+values, whole-number arithmetic, and what IEEE 754 says to the last bit. All else ONNX Runtime
+computes, with the kernels that would compute it in each run. What would become large is not
+computed at all.
 """
 
 import math
@@ -42,8 +43,15 @@ _COUNTING = frozenset({"Abs", "Add", "And", "Cast", "Equal", "Expand", "Greater"
                        "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Range",
                        "ReduceProd", "Sub", "Tile", "Where"})  # fmt: skip
 """Operators that have one result for whole numbers."""
+_ROUNDED = frozenset({"Abs", "Add", "Ceil", "Div", "Equal", "Floor", "Greater", "Less", "Mul",
+                      "Neg", "Sqrt", "Sub"})  # fmt: skip
+"""Operators whose results IEEE 754 defines."""
+_CHOOSING = frozenset({"Cast", "Clip", "Max", "Min"})
+"""The same for finite numbers but -0.0; a Cast for those that fit into 32 bits."""
 _WHOLE = frozenset({ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64})
-_CAST_TO = _WHOLE | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
+_BROKEN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+_CAST_TO = frozenset(int(kind) for kind in _WHOLE | _BROKEN)
+_MOST_CAST = 2**31 - 128
 _QUANTISING = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 """Operators by which engines recognise what is quantised."""
 _LEFT = frozenset({"ConcatFromSequence", "SplitToSequence"})
@@ -53,9 +61,8 @@ _LEFT = frozenset({"ConcatFromSequence", "SplitToSequence"})
 def fold(model: ir.Model) -> None:
     """Fold all constants of ``model`` in place, until there are none left to be folded."""
     for _ in range(_ROUNDS):
-        size = len(model.graph)
         _move_and_count(model)
-        if not _compute(model) and len(model.graph) == size:
+        if not _compute(model):
             return
 
 
@@ -88,12 +95,26 @@ def _is_certain(node: ir.Node) -> bool:
         return False
     if node.op_type in _MOVING:
         return True
-    kinds = {value.dtype for value in node.inputs if value is not None}
-    if node.op_type not in _COUNTING or not kinds <= _WHOLE:
+    inputs = [value for value in node.inputs if value is not None]
+    kinds = {value.dtype for value in inputs}
+    if node.op_type == "Cast" and node.attributes.get_int("to", 0) not in _CAST_TO:
         return False
-    if node.op_type == "Cast":
-        return node.attributes.get_int("to", 0) in {int(kind) for kind in _CAST_TO}
-    return True
+    if kinds <= _WHOLE:
+        return node.op_type in _COUNTING
+    if not kinds <= _BROKEN:
+        return False
+    if node.op_type in _ROUNDED:
+        return True
+    return node.op_type in _CHOOSING and all(map(_is_ordinary, inputs))
+
+
+def _is_ordinary(value: ir.Value) -> bool:
+    """Whether a constant has small finite numbers alone, and no -0.0."""
+    tensor = value.const_value
+    if tensor is None or tensor.size > _MOST_READ:
+        return False
+    array = tensor.numpy()
+    return bool((np.abs(array) < _MOST_CAST).all() and not np.signbit(array[array == 0]).any())
 
 
 def _is_large(node: ir.Node) -> bool:

@@ -144,11 +144,13 @@ def _is_zero(number: float) -> bool:
 def _normalisation(node: ir.Node) -> Replacement | None:
     """A BatchNormalization with known statistics scales the weights of what is before it."""
     made = _before(node.inputs[0], "Conv", "ConvTranspose", "Gemm")
-    if made is None or node.attributes.get_int("training_mode", 0):
+    training = node.attributes.get_int("training_mode", 0)
+    if made is None or training:
         return None
     if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
         return None
-    if opset_of(node) < _SPATIAL_UNTIL and not node.attributes.get_int("spatial", 1):
+    spatial = node.attributes.get_int("spatial", 1)
+    if opset_of(node) < _SPATIAL_UNTIL and not spatial:
         return None
     numbers = [constant(value) for value in node.inputs[1:5]]
     weight, bias = constant(made.inputs[1]), np.zeros((), np.float64)

@@ -139,7 +139,7 @@ class Writer:
                 taken.append(self._body.numbers(cut.constants[position]))
             elif not name or (cut is not None and region is None):
                 taken.append("")
-            elif region is None or region.size:
+            elif region is None or region.size or _is_empty(low, name):
                 taken.append(self._value(low, name, region, values))
         label = "" if cut is None else str(cut.computes)
         outputs = [self._body.name(f"{name}{label}") if name else "" for name in node.output]
@@ -233,6 +233,12 @@ class Writer:
             results.append(self._parts.described(*part, name))
             self._layouts[name] = part[2]
         return self._body.module(title, self._inputs, results, self._layouts)
+
+
+def _is_empty(low: Lowered, name: str) -> bool:
+    """Whether a value has no elements at all, such as the region of a Resize that has none."""
+    weight, tensor = low.weights.get(name), low.tensors.get(name)
+    return weight.size == 0 if weight is not None else tensor is not None and 0 in tensor.shape
 
 
 def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:
