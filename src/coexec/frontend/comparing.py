@@ -13,7 +13,7 @@ import onnx_ir as ir
 from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE
 from coexec.frontend.module import Array, is_float
 from coexec.frontend.plain import plain_session
-from coexec.frontend.replacing import Replacement, inputs_of
+from coexec.frontend.replacing import Replacement, inputs_of, own_weight
 from coexec.frontend.values import run_session
 
 __all__ = ["compute_the_same", "differing_row", "hostile"]
@@ -71,16 +71,16 @@ def _results(
     for number, replacement in enumerate(group):
         copies: dict[ir.Value, ir.Value] = {}
         for place, value in enumerate(inputs_of(replacement.covers)):
-            copy = ir.Value(name=f"{number}.{place}", type=value.type)
-            copies[value] = copy
-            tensor = _tensor(value)
-            if tensor is None:
-                copy.shape = _shape(replacement, value)
-                feeds[f"{number}.{place}"] = hostile(tuple(copy.shape.numpy()), _kind(value))
-                inputs.append(copy)
-            else:
-                copy.const_value, copy.shape = tensor, ir.Shape(tensor.shape.numpy())
-                weights.append(copy)
+            name, tensor = f"{number}.{place}", _tensor(value)
+            if tensor is not None:
+                copies[value] = own_weight(name, tensor)
+                weights.append(copies[value])
+                continue
+            shape = _shape(replacement, value)
+            array = hostile(shape, _kind(value))
+            feeds[name] = np.maximum(array, array.dtype.type(replacement.least))
+            copies[value] = ir.Value(name=name, type=value.type, shape=ir.Shape(shape))
+            inputs.append(copies[value])
         if after:
             added = [_node(replacement, number, copies, weights)]
         else:
@@ -112,10 +112,8 @@ def _node(
         if not isinstance(value, np.ndarray):
             inputs.append(None if value is None else copies[value])
             continue
-        own = ir.Value(name=f"{number}.new.{place}", const_value=ir.tensor(value))
-        own.shape, own.dtype = ir.Shape(value.shape), ir.DataType.from_numpy(value.dtype)
-        weights.append(own)
-        inputs.append(own)
+        weights.append(own_weight(f"{number}.new.{place}", ir.tensor(value)))
+        inputs.append(weights[-1])
     return ir.Node("", new.op_type, inputs, new.attributes.values())
 
 
@@ -123,11 +121,11 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
 
 
-def _shape(replacement: Replacement, value: ir.Value) -> ir.Shape:
+def _shape(replacement: Replacement, value: ir.Value) -> tuple[int, ...]:
     sample = replacement.samples.get(value.name or "")
     if sample is None:
         raise ValueError(f"no shape is known to compare {value.name!r} with")
-    return ir.Shape([len(_ROWS), *sample])
+    return (len(_ROWS), *sample)
 
 
 def _kind(value: ir.Value) -> np.dtype[np.floating]:

@@ -19,6 +19,7 @@ import onnxscript.optimizer
 from coexec.frontend.module import Array
 from coexec.frontend.nondeterministic import is_random
 from coexec.frontend.plain import plain_session
+from coexec.frontend.replacing import own_weight
 from coexec.frontend.types import without_types
 from coexec.frontend.values import run_session
 
@@ -188,8 +189,7 @@ def _results(
     for value in (v for node in nodes for v in node.inputs if v is not None):
         tensor = value.const_value
         if tensor is not None and value not in copies:
-            copies[value] = ir.Value(name=f"given.{len(copies)}", const_value=tensor)
-            copies[value].shape, copies[value].type = ir.Shape(tensor.shape.numpy()), value.type
+            copies[value] = own_weight(f"given.{len(copies)}", tensor)
     weights = list(copies.values())
     try:
         for node in nodes:
@@ -216,10 +216,8 @@ def _store(value: ir.Value, array: Array) -> bool:
         return False
     if ir.DataType.from_numpy(array.dtype) != value.dtype:
         return False
-    new = ir.Value(const_value=ir.tensor(array), type=value.type)
-    new.shape = ir.Shape(array.shape)
-    value.replace_all_uses_with(new, replace_graph_outputs=True)
     value.name = None
-    new.name = name
+    new = own_weight(name, ir.tensor(array))
+    value.replace_all_uses_with(new, replace_graph_outputs=True)
     graph.register_initializer(new)
     return True

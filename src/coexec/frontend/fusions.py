@@ -4,6 +4,7 @@ ONNX Runtime fuses most of these itself, but behind the border between tasks, an
 Each use of a rule is compared before it counts (`frontend.comparing`).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ _HARD_SWISH_SINCE = 14
 _PAD_TAKES_INPUTS_SINCE = 11
 _SPATIAL_UNTIL = 9
 """BatchNormalization has an attribute "spatial" before."""
+_NOT_NEGATIVE = frozenset({"HardSigmoid", "Relu", "Sigmoid"})
 _ROUNDED = 3e-8
 """Two float32 numbers about 1/6 that are neighbours differ by 1.5e-8."""
 _MORE = 2
@@ -106,7 +108,11 @@ def _pad_into_conv(conv: ir.Node) -> Replacement | None:
 
 
 def _pad_into_pool(pool: ir.Node) -> Replacement | None:
-    """What surrounds the input of a pool is its own padding, if the pool fills up the same."""
+    """What surrounds the input of a pool is its own padding, if the pool fills up the same.
+
+    A maximum of nothing but -infinity is that only where the padding was separate, in ONNX Runtime:
+    around what can be -infinity, most Pads in front of a MaxPool stay.
+    """
     pad = _before(pool.inputs[0], "Pad")
     padding = None if pad is None else _padding(pad)
     kernel = pool.attributes.get_ints("kernel_shape", ())
@@ -134,7 +140,15 @@ def _pad_into_pool(pool: ir.Node) -> Replacement | None:
         attributes_of(pool, "auto_pad", pads=pads, **counted),
         [pad, pool],
         _sampled(pad.inputs[0], kernel),
+        _least(pad.inputs[0]),
     )
+
+
+def _least(value: ir.Value | None) -> float:
+    """A number that no element of ``value`` is below."""
+    maker = None if value is None else value.producer()
+    above_zero = maker is not None and not maker.domain and maker.op_type in _NOT_NEGATIVE
+    return 0.0 if above_zero else -math.inf
 
 
 def _is_zero(number: float) -> bool:
@@ -197,7 +211,7 @@ def _read_by(node: ir.Node, weight: Array) -> dict[str, tuple[int, ...]]:
     if node.op_type == "Conv":
         return _sampled(source, _extents(node, weight.shape[2:]))
     shape = static_shape(source)
-    if node.op_type == "Gemm" or shape is None or source is None:
+    if shape is None or source is None:
         return {}
     steps = shape[2:]
     if "output_shape" not in node.attributes:

@@ -3,6 +3,7 @@
 A rule changes nothing itself: one that fails leaves the model as it was.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,8 @@ import onnx_ir as ir
 
 from coexec.frontend.module import Array
 
-__all__ = ["Replacement", "Rule", "attributes_of", "constant", "inputs_of", "opset_of", "replace",
+__all__ = ["Replacement", "Rule", "attributes_of", "constant", "inputs_of", "opset_of",
+           "own_weight", "replace",
            "static_shape"]  # fmt: skip
 
 
@@ -28,6 +30,8 @@ class Replacement:
     """The nodes that it does the work of, in order; the last computes the value."""
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By input that is no weight, the shape that it is compared with, but for the first axis."""
+    least: float = -math.inf
+    """No input that is no weight has a smaller number."""
 
 
 Rule = Callable[[ir.Node], Replacement | ir.Value | None]
@@ -77,9 +81,7 @@ def _weight(array: Array, reader: ir.Value, graph: ir.Graph) -> ir.Value:
     while name in graph.initializers:
         number += 1
         name = f"{reader.name}.constant.{number}"
-    value = ir.Value(name=name, const_value=ir.tensor(np.ascontiguousarray(array), name=name))
-    value.shape = ir.Shape(array.shape)
-    value.dtype = ir.DataType.from_numpy(array.dtype)
+    value = own_weight(name, ir.tensor(np.ascontiguousarray(array)))
     graph.register_initializer(value)
     return value
 
@@ -90,6 +92,17 @@ def constant(value: ir.Value | None) -> Array | None:
     if tensor is None or value is None or value.is_graph_input():
         return None
     return None if tensor.dtype == ir.DataType.STRING else tensor.numpy()
+
+
+def own_weight(name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A weight with the values of ``tensor``, which keeps its own name: that may be the user's."""
+    content = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    return ir.Value(
+        name=name,
+        const_value=content,
+        shape=ir.Shape(tensor.shape.numpy()),
+        type=ir.TensorType(tensor.dtype),
+    )
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
