@@ -5,7 +5,7 @@ given, and where that cannot be done, it is one opaque task.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -25,9 +25,10 @@ from coexec.frontend.infer import complete, infer
 from coexec.frontend.inputs import candidates, random_inputs
 from coexec.frontend.memory import least_bytes, require_memory
 from coexec.frontend.model import Model
+from coexec.frontend.nondeterministic import random_nodes
 from coexec.frontend.plain import plain_session
 from coexec.frontend.read import ModelSource, read
-from coexec.frontend.simplify import simplify
+from coexec.frontend.simplify import PASSES, PassError, simplify
 from coexec.frontend.stored import Stored, share, stored_tensor, written
 from coexec.frontend.unfit import UnfitError
 from coexec.ir.graph import Graph
@@ -117,38 +118,85 @@ class _Loaded(NamedTuple):
 
 
 def _simplified(given: ir.Model, name: str, check: bool, rewrites: bool) -> _Loaded:
-    """The simplified model in tasks; the given one where it cannot be simplified."""
+    """The simplified model in tasks; the given one where it cannot be simplified.
+
+    A pass that fails is left out, and so is each that makes the model differ from the given one.
+    """
+    without: set[str] = set()
+    searched = False
+    while True:
+        try:
+            return _checked(given, name, check, rewrites, without)
+        except PassError as error:
+            without.add(error.name)
+        except _DiffersError as error:
+            if searched:
+                return _as_given(given, name, str(error))
+            without, searched = _wrong_passes(given, name, rewrites), True
+        except _NotPlannedError as error:
+            return _as_given(given, name, str(error))
+
+
+class _DiffersError(Exception):
+    """The simplified model computes something else than the given one."""
+
+
+class _NotPlannedError(Exception):
+    """Shape inference or grouping stumbles over a model."""
+
+
+def _wrong_passes(given: ir.Model, name: str, rewrites: bool) -> set[str]:
+    """The passes that fail or make a difference, found by using one more at a time."""
+    without = set(PASSES)
+    for each in PASSES:
+        with suppress(PassError, _DiffersError, _NotPlannedError):
+            _checked(given, name, True, rewrites, without - {each})
+            without.remove(each)
+    return without
+
+
+def _checked(
+    given: ir.Model, name: str, check: bool, rewrites: bool, without: Collection[str]
+) -> _Loaded:
+    """The model in tasks after all passes but those in ``without``.
+
+    Raises:
+        PassError: one of them failed.
+        _DiffersError: the result differs from the given model, or does not run.
+        _NotPlannedError: there are no tasks.
+        ModelError: ONNX Runtime does not run the given model.
+    """
     model = _copy(given)
     try:
-        wrong = simplify(model, rewrites)
+        wrong = simplify(model, rewrites, without)
         if complete(model):
-            simplify(model, rewrites)
+            simplify(model, rewrites, without)
             complete(model)
         mark_fused(model)
         graph = build_graph(model, name)
-    except MemoryError:
+    except (MemoryError, PassError):
         raise
-    except Exception as error:  # whatever optimizer or inference stumbles over
-        return _as_given(given, name, first_line(error))
+    except Exception as error:  # whatever inference stumbles over
+        raise _NotPlannedError(first_line(error)) from error
     require_memory(f"the model {name!r}", least_bytes(graph))
     try:
         unchecked = check_same(given, model, candidates(graph)) if check else None
     except (MemoryError, UnfitError):
         raise
     except Exception as error:  # it differs, or cannot be checked
-        return _as_given(given, name, first_line(error))
+        raise _DiffersError(first_line(error)) from error
     if unchecked is not None and _vanishes(graph):
         raise UnfitError("ONNX Runtime does not run the model", unchecked)
     if unchecked is not None:
         try:
             plain_session(model)
         except ModelError as error:  # nothing was compared, so this was not noticed
-            return _as_given(given, name, first_line(error))
+            raise _DiffersError(first_line(error)) from error
     doubts = []
     if wrong:
         doubts.append(f"the model {name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what "
                       f"the operators compute is used")  # fmt: skip
-    if unchecked is not None:
+    if unchecked is not None and not random_nodes(model):
         doubts.append(f"the simplified model {name!r} was not compared with the given one: "
                       f"{unchecked}")  # fmt: skip
     return _Loaded(model, graph, doubts)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from coexec.frontend.nondeterministic import random_nodes
 from coexec.ir.graph import Graph
 
 __all__ = ["Model", "note_overridable", "require_whole"]
@@ -33,6 +34,11 @@ class Model:
         """Names of the weights that a feed could replace in ONNX Runtime. Here they are constant,
         with the value in the model: the input's default."""
         return frozenset(json.loads(self.source.metadata_props.get(_OVERRIDABLE, "[]")))
+
+    @cached_property
+    def random(self) -> tuple[str, ...]:
+        """Names of the nodes that draw random numbers, those that do so in a body among them."""
+        return random_nodes(self.source)
 
     @cached_property
     def values(self) -> Mapping[str, ir.Value]:

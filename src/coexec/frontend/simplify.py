@@ -1,80 +1,101 @@
 """Constants folded, identities gone, batch norm folded, every shape known.
 
-onnxscript's optimizer does the work. It leaves ConstantOfShape alone to keep files small, which
-stops whole chains of shape arithmetic from folding in exports of NASNet and its kind; here they
-fold. What would become large is not computed at all.
+What is done comes in passes with names. All but the fusions give the same bit by bit; each use of
+a rule of `frontend.fusions` is compared with what it replaces. A rule that fails is left out where
+it fails, and whoever finds that a pass fails leaves it out by its name.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
-import onnxscript.optimizer
 
-from coexec.errors import ModelError
-from coexec.frontend.infer import has_open, infer, left_alone
+from coexec.errors import ModelError, first_line
+from coexec.frontend.comparing import compute_the_same
+from coexec.frontend.folding import fold
+from coexec.frontend.fusions import FUSIONS
+from coexec.frontend.identities import IDENTITIES
+from coexec.frontend.infer import has_open, infer
+from coexec.frontend.merging import merge_constants, merge_nodes
 from coexec.frontend.quiet import quiet
-from coexec.frontend.rewrites import rewrite, separate_dequantised
+from coexec.frontend.replacing import Replacement, Rule, replace
+from coexec.frontend.rewrites import activate_before_concat, separate_dequantised
 from coexec.frontend.types import without_maps
 from coexec.frontend.unfit import UnfitError
 
-__all__ = ["simplify"]
+__all__ = ["PASSES", "PassError", "simplify"]
 
 _ROUNDS = 8
-_MOST_FOLDED = 512 * 512
-"""Elements of a constant that is larger than what it is computed from; onnxscript's own limit."""
-_GROWING = frozenset(
-    {"AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "DFT", "Expand",
-     "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "Range",
-     "Resize", "STFT", "Tile", "Upsample"}
-)  # fmt: skip
-"""Operators for which the values of an input say how large the result is."""
 
 
-def simplify(model: ir.Model, rewrites: bool = True) -> tuple[str, ...]:
+class PassError(Exception):
+    """A pass failed, and has left the model in pieces."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name = name
+        super().__init__(f"the pass {name!r} failed: {first_line(error)}")
+
+
+def simplify(
+    model: ir.Model, rewrites: bool = True, without: Collection[str] = ()
+) -> tuple[str, ...]:
     """Simplify ``model`` in place until nothing changes; then rewrite it, unless told not to.
+
+    Args:
+        without: names of passes to leave out.
 
     Returns:
         The declared shapes that were wrong, each as a text.
 
     Raises:
-        ModelError: the optimizer or shape inference refuses the model.
+        PassError: a pass failed; the model is of no use any more.
+        ModelError: shape inference refuses the model.
     """
     names, listed = _interface(model), [(v.name or "", v) for v in model.graph.outputs]
-    # The optimizer would insert an Identity, and rename, where an output is computed by no node or
+    # An Identity would be inserted, and values renamed, where an output is computed by no node or
     # listed twice. An engine computes such an output once or never.
     made = dict.fromkeys(v for _, v in listed if v.producer() is not None)
-    try:
-        with quiet(), without_maps(model):
-            model.graph.outputs[:] = list(made)
-            passes.InlinePass()(model)
-            wrong = infer(model)
-            _keep_attributes(model)
-            # Folding first: the optimizer tries every rewrite at every node, and what folds away
-            # is often most of an export.
-            _until_stable(model, _fold)
-            if has_open(model):  # what decides a shape may be constant by now
-                infer(model)
-                _until_stable(model, _fold)
-            _until_stable(model, _optimize)
-            if rewrites:
-                rewrite(model)
-                passes.CommonSubexpressionEliminationPass()(model)
-                separate_dequantised(model)
-            _encode_texts(model)
-            passes.NameFixPass()(model)
-            model.graph.sort()
-            wrong += infer(model)
-            _restore_outputs(model, listed)
-    except Exception as error:
-        raise UnfitError("the model cannot be simplified", error) from error
+    with quiet(), without_maps(model):
+        model.graph.outputs[:] = list(made)
+        _run(model, {"inline functions": _inline}, without)
+        wrong = _inferred(model)
+        _run(model, PASSES, without if rewrites else {*without, *_REWRITES})
+        _encode_texts(model)
+        passes.NameFixPass()(model)
+        model.graph.sort()
+        wrong += _inferred(model)
+        _restore_outputs(model, listed)
     if _interface(model) != names:
         raise ModelError(
             f"simplification renamed inputs or outputs, {names} to {_interface(model)}; this is a "
             f"bug, please report it with the model"
         )
     return wrong
+
+
+def _inferred(model: ir.Model) -> tuple[str, ...]:
+    try:
+        return infer(model)
+    except Exception as error:
+        raise UnfitError("the shapes of the model cannot be inferred", error) from error
+
+
+_Pass = Callable[[ir.Model], object]
+
+
+def _run(model: ir.Model, steps: Mapping[str, _Pass], without: Collection[str]) -> None:
+    for name, step in steps.items():
+        if name in without:
+            continue
+        try:
+            step(model)
+        except Exception as error:
+            raise PassError(name, error) from error
+
+
+def _inline(model: ir.Model) -> None:
+    passes.InlinePass()(model)
 
 
 def _interface(model: ir.Model) -> list[list[str | None]]:
@@ -95,7 +116,7 @@ def _restore_outputs(model: ir.Model, listed: Sequence[tuple[str, ir.Value]]) ->
 
 
 def _keep_attributes(model: ir.Model) -> None:
-    """Write CastLike as Cast with its own attributes: the optimizer would drop these."""
+    """Write CastLike as Cast with its own attributes: folding would drop these."""
     for node in model.graph.all_nodes():
         like = node.inputs[1] if node.op_type == "CastLike" and not node.domain else None
         if like is not None and like.dtype is not None and node.attributes:
@@ -114,37 +135,78 @@ def _encode_texts(model: ir.Model) -> None:
             value.const_value = ir.StringTensor(texts, shape=shape, name=value.name)
 
 
-def _until_stable(model: ir.Model, step: Callable[[ir.Model], None]) -> None:
-    for _ in range(_ROUNDS):
-        size = len(model.graph)
-        step(model)
-        if len(model.graph) == size:
-            return
-
-
 def _fold(model: ir.Model) -> None:
-    with left_alone(model):
-        onnxscript.optimizer.fold_constants_ir(
-            model, onnx_shape_inference=True, should_fold=_should_fold
-        )
+    _keep_attributes(model)
+    fold(model)
+    if has_open(model):  # what decides a shape may be constant by now
+        infer(model)
+        fold(model)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    passes.LiftSubgraphInitializersToMainGraphPass()(model)
     passes.RemoveUnusedNodesPass()(model)
 
 
-def _optimize(model: ir.Model) -> None:
-    with left_alone(model):
-        onnxscript.optimizer.optimize_ir(
-            model, num_iterations=1, onnx_shape_inference=True, should_fold=_should_fold
-        )
+def _use_identities(model: ir.Model) -> None:
+    """Apply the exact rules until none applies, and fold what they have made constant."""
+    for _ in range(_ROUNDS):
+        changed = False
+        for node in list(model.graph):
+            rule = _rule_for(node, IDENTITIES)
+            new = None if rule is None else _looked_at(rule, node)
+            changed |= new is not None and replace(node, new)
+        passes.RemoveUnusedNodesPass()(model)
+        if not changed:
+            return
+        fold(model)
 
 
-def _should_fold(node: ir.Node) -> bool | None:
-    """None: as the optimizer thinks best. It looks at a result's size when it has computed it."""
-    inputs = (v.const_value for v in node.inputs if v is not None)
-    given = sum(tensor.size for tensor in inputs if tensor is not None)
-    for value in node.outputs:
-        if value.shape is None or not value.shape.is_static():
-            if node.op_type in _GROWING:
-                return False
-        elif math.prod(value.shape.numpy()) > max(_MOST_FOLDED, given):
-            return False
-    return True if node.op_type == "ConstantOfShape" else None
+def _fuse(model: ir.Model, rules: Mapping[str, Rule]) -> None:
+    """Use the rules of one fusion wherever it computes the same as what it replaces."""
+    found: list[Replacement] = []
+    for node in list(model.graph):
+        rule = _rule_for(node, rules)
+        new = None if rule is None else _looked_at(rule, node)
+        if isinstance(new, Replacement):
+            found.append(new)
+    good = compute_the_same(found, model.opset_imports)
+    for new, same in zip(found, good, strict=True):
+        if same:
+            replace(new.covers[-1], new)
+    passes.RemoveUnusedNodesPass()(model)
+
+
+def _rule_for(node: ir.Node, rules: Mapping[str, Rule]) -> Rule | None:
+    return None if node.domain or node.graph is None else rules.get(node.op_type)
+
+
+def _looked_at(rule: Rule, node: ir.Node) -> Replacement | ir.Value | None:
+    """What ``rule`` says of ``node``: nothing if it fails, as it does for what no rule expects."""
+    try:
+        return rule(node)
+    except Exception:
+        return None
+
+
+def _remove_unused(model: ir.Model) -> None:
+    for remove in (passes.RemoveUnusedNodesPass, passes.RemoveUnusedFunctionsPass,
+                   passes.RemoveUnusedOpsetsPass):  # fmt: skip
+        remove()(model)
+
+
+_FUSING = {name: partial(_fuse, rules=rules) for name, rules in FUSIONS.items()}
+PASSES: Mapping[str, _Pass] = {
+    "fold constants": _fold,
+    "remove identities": _use_identities,
+    **_FUSING,
+    "merge constants": merge_constants,
+    "merge equal nodes": merge_nodes,
+    "activate before Concat": activate_before_concat,
+    "merge activations": merge_nodes,
+    "separate dequantised": separate_dequantised,
+    "remove what is unused": _remove_unused,
+}
+"""By name, in their order."""
+_REWRITES = frozenset({"Pad into pool", "HardSwish of a product", "HardSigmoid", "HardSwish",
+                       "activate before Concat", "merge activations",
+                       "separate dequantised"})  # fmt: skip
+"""Passes that shape a model as our engines like it."""

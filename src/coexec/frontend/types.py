@@ -1,17 +1,19 @@
 """Types of values as ONNX Runtime writes them: "tensor(float)", "seq(map(int64,tensor(float)))"."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
 
-__all__ = ["hide_maps", "show_maps", "type_of", "type_proto", "type_text", "without_maps"]
+__all__ = ["hide_maps", "show_maps", "type_of", "type_proto", "type_text", "without_maps",
+           "without_types"]  # fmt: skip
 
 _HIDDEN = "coexec.type"
 """Metadata of a value whose type onnx_ir cannot hold."""
 _AT_MAP = ", at a map"
+_LEFT_ALONE = ", left alone"
 
 _ELEMENT = onnx.TensorProto.DataType
 
@@ -95,15 +97,29 @@ def without_maps(model: ir.Model) -> Iterator[None]:
     onnx_ir stops at the type of what ZipMap makes, and ONNX's inference ends the process at an
     input without a type.
     """
-    hidden = {
-        n: n.op_type for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)
-    }
-    for node in hidden:
-        node.op_type += _AT_MAP
+    nodes = [n for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)]
+    with _hidden(nodes, _AT_MAP):
+        yield
+
+
+@contextmanager
+def without_types(model: ir.Model, op_types: Collection[str]) -> Iterator[None]:
+    """The optimizer leaves operators of these types alone meanwhile."""
+    nodes = [n for n in model.graph.all_nodes() if n.op_type in op_types and not n.domain]
+    with _hidden(nodes, _LEFT_ALONE):
+        yield
+
+
+@contextmanager
+def _hidden(nodes: Iterable[ir.Node], suffix: str) -> Iterator[None]:
+    """Nodes have another type meanwhile."""
+    types = {node: node.op_type for node in nodes}
+    for node in types:
+        node.op_type += suffix
     try:
         yield
     finally:
-        for node, op_type in hidden.items():
+        for node, op_type in types.items():
             node.op_type = op_type
 
 

@@ -236,9 +236,9 @@ class Writer:
 
 
 def _is_empty(low: Lowered, name: str) -> bool:
-    """Whether a weight has no elements, as the region of a Resize that has none: that is no input
-    that a part has no use for."""
-    return name in low.weights and not low.weights[name].size
+    """Whether a value has no elements at all, such as the region of a Resize that has none."""
+    weight, tensor = low.weights.get(name), low.tensors.get(name)
+    return weight.size == 0 if weight is not None else tensor is not None and 0 in tensor.shape
 
 
 def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:

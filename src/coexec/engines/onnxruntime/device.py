@@ -11,6 +11,7 @@ import onnxruntime as ort
 from coexec.costs.base import Workload
 from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.engines.detect import usable_cores
+from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
 from coexec.frontend.dialect import Dialect
 from coexec.frontend.module import Array, Module
@@ -140,7 +141,8 @@ class OrtProgram:
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         try:
-            self._session = OrtSession(module.proto, options, providers=["CPUExecutionProvider"])
+            proto = with_seeds(module.proto)
+            self._session = OrtSession(proto, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             names = ", ".join(t.name for t in module.outputs)
             raise DeviceError(f"{device} cannot compile what makes {names}: {first_line(error)}; "

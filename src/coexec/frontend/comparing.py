@@ -1,0 +1,186 @@
+"""Does a replacement compute what it replaces? Both run in ONNX Runtime, apart from their model.
+
+There, made-up inputs reach the operators themselves: nothing in front of them has to accept these,
+and nothing behind hides a difference. Convolutions and pools get few windows and all their weights.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE
+from coexec.frontend.module import Array, is_float
+from coexec.frontend.plain import plain_session
+from coexec.frontend.replacing import Replacement, inputs_of, own_weight
+from coexec.frontend.values import run_session
+
+__all__ = ["compute_the_same", "differing_row", "hostile"]
+
+_AT_ONCE_BYTES = 256 << 20
+"""Weights of the replacements that are compared in one session."""
+
+
+def compute_the_same(replacements: Sequence[Replacement], opsets: Mapping[str, int]) -> list[bool]:
+    """By replacement, whether its results agree with those of the nodes that it covers.
+
+    False also where that cannot be found out: ONNX Runtime runs one of the two not at all.
+    """
+    found: list[bool] = []
+    for group in _groups(replacements):
+        found += _compared(group, opsets)
+    return found
+
+
+def _groups(replacements: Sequence[Replacement]) -> Iterable[list[Replacement]]:
+    group: list[Replacement] = []
+    total_bytes = 0
+    for replacement in replacements:
+        weights = (t for v in inputs_of(replacement.covers) if (t := _tensor(v)) is not None)
+        size_bytes = sum(tensor.nbytes for tensor in weights)
+        if group and total_bytes + size_bytes > _AT_ONCE_BYTES:
+            yield group
+            group, total_bytes = [], 0
+        group.append(replacement)
+        total_bytes += size_bytes
+    if group:
+        yield group
+
+
+def _compared(group: Sequence[Replacement], opsets: Mapping[str, int]) -> list[bool]:
+    try:
+        results = [_results(group, opsets, after=after) for after in (False, True)]
+    except Exception:  # one of them does not run: the others alone
+        if len(group) == 1:
+            return [False]
+        half = len(group) // 2
+        return [*_compared(group[:half], opsets), *_compared(group[half:], opsets)]
+    return [differing_row(b, a) is None for a, b in zip(*results, strict=True)]
+
+
+def _results(
+    group: Sequence[Replacement], opsets: Mapping[str, int], *, after: bool
+) -> list[Array]:
+    """What the covered nodes compute, or what stands in their place."""
+    inputs: list[ir.Value] = []
+    outputs: list[ir.Value] = []
+    weights: list[ir.Value] = []
+    nodes: list[ir.Node] = []
+    feeds: dict[str, Array] = {}
+    for number, replacement in enumerate(group):
+        copies: dict[ir.Value, ir.Value] = {}
+        for place, value in enumerate(inputs_of(replacement.covers)):
+            name, tensor = f"{number}.{place}", _tensor(value)
+            if tensor is not None:
+                copies[value] = own_weight(name, tensor)
+                weights.append(copies[value])
+                continue
+            shape = _shape(replacement, value)
+            array = hostile(shape, _kind(value))
+            feeds[name] = np.maximum(array, array.dtype.type(replacement.least))
+            copies[value] = ir.Value(name=name, type=value.type, shape=ir.Shape(shape))
+            inputs.append(copies[value])
+        if after:
+            added = [_node(replacement, number, copies, weights)]
+        else:
+            added = [_copy(node, copies) for node in replacement.covers]
+        nodes += added
+        outputs.append(added[-1].outputs[0])
+        outputs[-1].name = f"result.{number}"
+        outputs[-1].type = replacement.covers[-1].outputs[0].type
+    graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=weights, name="compared",
+                     opset_imports=dict(opsets))  # fmt: skip
+    session = plain_session(ir.Model(graph, ir_version=10), threads=1)
+    found: list[Array] = run_session(session, [value.name or "" for value in outputs], feeds)
+    return found
+
+
+def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value]) -> ir.Node:
+    inputs = [None if value is None else copies[value] for value in node.inputs]
+    made = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(),
+                   num_outputs=len(node.outputs))  # fmt: skip
+    copies.update(zip(node.outputs, made.outputs, strict=True))
+    return made
+
+
+def _node(
+    new: Replacement, number: int, copies: Mapping[ir.Value, ir.Value], weights: list[ir.Value]
+) -> ir.Node:
+    inputs: list[ir.Value | None] = []
+    for place, value in enumerate(new.inputs):
+        if not isinstance(value, np.ndarray):
+            inputs.append(None if value is None else copies[value])
+            continue
+        weights.append(own_weight(f"{number}.new.{place}", ir.tensor(value)))
+        inputs.append(weights[-1])
+    return ir.Node("", new.op_type, inputs, new.attributes.values())
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    return None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+
+
+def _shape(replacement: Replacement, value: ir.Value) -> tuple[int, ...]:
+    sample = replacement.samples.get(value.name or "")
+    if sample is None:
+        raise ValueError(f"no shape is known to compare {value.name!r} with")
+    return (len(_ROWS), *sample)
+
+
+def _kind(value: ir.Value) -> np.dtype[np.floating]:
+    if value.dtype is None or not is_float(value.dtype.numpy()):
+        raise ValueError(f"{value.name!r} has no fractions")
+    return value.dtype.numpy()
+
+
+_ROWS = ("ordinary", "zero", "negative", "large", "small", "denormal", "NaN inside", "NaN first",
+         "infinity", "-infinity inside", "-infinity")  # fmt: skip
+
+
+def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) -> Array:
+    """Numbers of which the first axis has 11 kinds, in the order of `_ROWS`.
+
+    What is large does not overflow when it is multiplied by ordinary numbers and summed up, or two
+    ways to add numbers up could differ.
+    """
+    import ml_dtypes
+
+    numbers = np.random.default_rng(seed).standard_normal((len(_ROWS), *shape[1:]))
+    limits: Any = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+    numbers[1] = 0
+    numbers[2] = -np.abs(numbers[2])
+    numbers[3] *= float(limits.max) ** 0.5
+    numbers[4] *= float(limits.tiny) ** 0.5
+    numbers[5] *= float(limits.tiny) / 8
+    flat = numbers.reshape(len(_ROWS), -1)
+    if flat.shape[1]:
+        inside = flat.shape[1] // 2
+        flat[6, inside] = flat[7, 0] = np.nan
+        flat[8, -1], flat[9, inside] = np.inf, -np.inf
+        flat[10] = -np.inf
+    with np.errstate(over="ignore"):
+        return flat.reshape(numbers.shape).astype(kind)
+
+
+def differing_row(found: Array, expected: Array) -> int | None:
+    """The first entry of the first axis that differs beyond the tolerance; None if none does.
+
+    Each is measured by the largest finite number of its own. Not-a-number and each infinity have
+    to lie in the same places.
+    """
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return 0
+    if not is_float(expected.dtype):
+        return None if np.array_equal(found, expected) else 0
+    allowed = TOLERANCE if expected.dtype.itemsize >= 4 else HALF_TOLERANCE
+    for row, (a, b) in enumerate(zip(found, expected, strict=True)):
+        one, other = a.astype(np.float64), b.astype(np.float64)
+        finite = np.isfinite(other)
+        if not np.array_equal(np.where(finite, 0, other), np.where(np.isfinite(one), 0, one),
+                              equal_nan=True):  # fmt: skip
+            return row
+        scale = float(np.abs(other[finite]).max(initial=0.0))
+        if (np.abs(one[finite] - other[finite]) > allowed * scale).any():
+            return row
+    return None

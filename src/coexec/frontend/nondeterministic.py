@@ -1,0 +1,85 @@
+"""Nodes that give other results each time: they draw random numbers.
+
+Nothing merges them, folds them or computes a part of them twice.
+"""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+__all__ = ["is_random", "may_merge", "random_nodes"]
+
+_RANDOM = frozenset(
+    {
+        ("", "Bernoulli"), ("", "Multinomial"), ("", "RandomNormal"), ("", "RandomNormalLike"),
+        ("", "RandomUniform"), ("", "RandomUniformLike"), ("com.microsoft", "Sampling"),
+    }
+)  # fmt: skip
+_DROPOUTS = {
+    ("", "Dropout"): 2, ("com.microsoft", "BiasDropout"): 4,
+    ("com.microsoft", "BitmaskBiasDropout"): 4, ("com.microsoft", "BitmaskDropout"): 2,
+}  # fmt: skip
+"""By operator, the input that says whether it trains. Without that input it does not."""
+_PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
+"""Operators of other domains may draw random numbers, too."""
+
+
+def random_nodes(model: ir.Model) -> tuple[str, ...]:
+    """The names of the nodes of the main graph that draw random numbers, in order.
+
+    Those that do so in a function or in a body are among them. A node without a name has that of
+    its first output.
+    """
+    return tuple(
+        node.name or next((v.name for v in node.outputs if v.name), "")
+        for node in model.graph
+        if is_random(node, model)
+    )
+
+
+def is_random(node: ir.Node, model: ir.Model | None = None) -> bool:
+    """Whether ``node`` draws random numbers, itself, in its bodies or in functions of ``model``."""
+    return any(_draws(inner) for inner in _inside(node, model, frozenset()))
+
+
+def may_merge(node: ir.Node) -> bool:
+    """Whether two nodes like this one are sure to give the same for the same inputs."""
+    return node.domain in _PURE_DOMAINS and not node.overload and not is_random(node)
+
+
+def _draws(node: ir.Node) -> bool:
+    kind = (_domain(node), node.op_type)
+    if kind not in _DROPOUTS:
+        return kind in _RANDOM
+    position = _DROPOUTS[kind]
+    training = node.inputs[position] if position < len(node.inputs) else None
+    if training is None:
+        return False
+    tensor = ir.convenience.get_const_tensor(training)
+    return tensor is None or training.is_graph_input() or bool(tensor.numpy().any())
+
+
+def _domain(node: ir.Node) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _inside(
+    node: ir.Node, model: ir.Model | None, calls: frozenset[ir.OperatorIdentifier]
+) -> Iterator[ir.Node]:
+    """``node``, the nodes of its bodies and of the functions that they call."""
+    yield node
+    called = node.op_identifier()
+    bodies: list[ir.Graph | ir.Function] = []
+    if model is not None and called in model.functions and called not in calls:
+        bodies.append(model.functions[called])
+        calls = calls | {called}
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            bodies.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            bodies += attribute.as_graphs()
+    for body in bodies:
+        for inner in body:
+            yield from _inside(inner, model, calls)
