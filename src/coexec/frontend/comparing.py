@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from coexec.frontend.check import HALF_TOLERANCE, TOLERANCE
+from coexec.frontend.difference import HALF_TOLERANCE, TOLERANCE
 from coexec.frontend.module import Array, is_float
 from coexec.frontend.plain import plain_session
 from coexec.frontend.replacing import Replacement, inputs_of, own_weight

@@ -120,7 +120,9 @@ def _positions(axis: _Axis, mode: str) -> Array:
     In float32, step by step as ONNX Runtime computes it: which row is the nearest one depends on
     how a product is rounded. The length of the output is a whole number of rows.
     """
-    y = np.arange(axis.output, dtype=np.float64 if mode == "half_pixel_symmetric" else np.float32)
+    y: Array = np.arange(
+        axis.output, dtype=np.float64 if mode == "half_pixel_symmetric" else np.float32
+    )
     half, scale = np.float32(0.5), np.float32(axis.scale)
     size, output = np.float32(axis.size), np.float32(axis.output)
     single = axis.output == 1
