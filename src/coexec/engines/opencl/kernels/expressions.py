@@ -31,12 +31,17 @@ def _limited(value: str, low: str, high: str) -> str:
 
 
 def _clip(call: Call) -> str:
-    """The limits are attributes before opset 11 and inputs since."""
+    """The limits are attributes before opset 11 and inputs since. Where one is absent, it is the
+    last finite number, as in ONNX Runtime."""
     if call.op.version and call.op.version < 11:
         given = [call.op.attributes.get(name) for name in ("min", "max")]
         limits = ["" if v is None else call.number(float(v)) for v in given]  # type: ignore[arg-type]
     else:
         limits = [*call.arguments[1:], "", ""]
+    if is_float(call.dtypes[0]):
+        most = float(np.finfo(call.dtypes[0]).max)
+        low, high = (call.number(limit) for limit in (-most, most))
+        return _limited(call.arguments[0], limits[0] or low, limits[1] or high)
     return _limited(call.arguments[0], limits[0], limits[1])
 
 
@@ -51,6 +56,11 @@ def _gelu(call: Call) -> str:
 def _between(pattern: str) -> str:
     """Text that limits what ``pattern`` computes to 0 ... 1."""
     return _limited(f"({pattern})", "{zero}", "{one}")
+
+
+def _unless_tiny(function: str) -> str:
+    """PoCL's functions of vectors give 0.0078 for denormal angles; tiny ones are the result."""
+    return f"(fabs({{a}}) < 1e-4f ? {{a}} : {function}({{a}}))"
 
 
 _UNIT = {"zero": 0.0, "one": 1.0}
@@ -80,7 +90,7 @@ FLOAT_ONLY: Mapping[str, Text] = {
     "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
     "Reciprocal": unary("(1.0f / {a})"),
     "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
-    "Sin": unary("sin({a})"), "Cos": unary("cos({a})"), "Tan": unary("tan({a})"),
+    "Sin": unary(_unless_tiny("sin")), "Cos": unary("cos({a})"), "Tan": unary(_unless_tiny("tan")),
     "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
     "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
     "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),

@@ -1,9 +1,17 @@
 """ReduceSum and its kind: `rows` tells how a work item goes along what is reduced."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, Fold, fold, highest, lowest, total
+from coexec.engines.opencl.kernels.nan_order import (
+    Load,
+    in_blocks,
+    in_eigens_order,
+    in_order,
+    in_pools_order,
+    refolded,
+)
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import INTEGERS, NUMBERS, computed, wrong_type
@@ -14,11 +22,13 @@ __all__ = ["KINDS", "launches", "reduction", "why_not"]
 
 _FLOATS = frozenset({"float32", "float64"})
 
+_NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
+
 _FOLDS: Mapping[str, tuple[Fold, str]] = {
     "Sum": (total("v"), "{a}"),
     "Mean": (total("v"), "{a} / {count}"),
-    "Max": (MAXIMUM, "{a}"),
-    "Min": (Fold("INFINITY", "v", "fmin({a}, {b})"), "{a}"),
+    "Max": (Fold("-INFINITY", "v", _NAN_OR.format(better=">")), "{a}"),
+    "Min": (Fold("INFINITY", "v", _NAN_OR.format(better="<")), "{a}"),
     "Prod": (Fold("1.0f", "v", "({a} * {b})"), "{a}"),
     "L1": (total("fabs(v)"), "{a}"),
     "L2": (total("v * v"), "sqrt({a})"),
@@ -69,11 +79,27 @@ def reduction(
     lines = []
     if kind == "LogSumExp":
         lines += fold(rows, "top", MAXIMUM)
-        lines.append(f"top = fmax(top, ({rows.ctype})(-MAXFLOAT));")  # -INFINITY would give NaN
+        zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
+        lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
+    if kind in ("Max", "Min") and x.dtype == "float32":
+        pooled = in_blocks(x.shape, context.arch)
+        lines += refolded(rows, "all", lambda load: _in_order(load, node, kind, rows, pooled))
     result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
     return rows.finish([*lines, *store])
+
+
+def _in_order(
+    load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool
+) -> Sequence[str]:
+    """Lines that fold a row with NaN as ONNX Runtime does."""
+    count, better = rows.layout.length, ">" if kind == "Max" else "<"
+    if node.operator.op_type == "GlobalMaxPool":
+        return in_pools_order(load, count, blocked)
+    if not rows.layout.of_neighbours:
+        return in_order(load, count, better, rows.layout.beside, rows.layout.number)
+    return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}")
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
