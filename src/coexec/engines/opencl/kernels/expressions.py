@@ -132,8 +132,12 @@ def _pow(call: Call) -> str:
     if is_float(call.dtype):
         same = call.dtypes[1] == call.dtype
         return f"pow({a}, {b})" if same else f"pow({a}, ({CTYPES[call.dtype]}){b})"
-    kind = "real" if is_float(call.dtypes[1]) else "integer"
-    return f"{kind}_power({a}, {b})"
+    power = f"power_of({a}, (double){b})"
+    if call.dtype.endswith("64"):
+        return power
+    limits = np.iinfo(call.dtype)  # what does not fit is the lowest number, as on x86
+    low, high = limits.min, limits.max
+    return f"({power} < {low}L || {power} > {high}L ? {low}L : {power})"
 
 
 def _shift(call: Call) -> str:
@@ -197,19 +201,23 @@ VECTOR_SAFE = frozenset(
 """What may run on vectors of floats, if the result is float32."""
 
 _POWERS = """
-long integer_power(long base, long exponent)
+long power_of(long base, double exponent)
 {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+  const double real = pow((double)base, exponent);
+  if (!(fabs(real) < 9.2233720335e18)) return LONG_MIN;
+  if (exponent != rint(exponent)) {
+    const double whole = rint(real);  // pow is not exact
+    return (long)(fabs(real - whole) < 1e-12 * fabs(real) ? whole : real);
+  }
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (fmod(exponent, 2.0) != 0 ? -1 : 1) : 0;
   long power = 1;
-  for (; exponent; exponent >>= 1, base *= base) if (exponent & 1) power *= base;
-  return power;
-}
-long real_power(long base, float exponent)
-{
-  if (exponent == rint(exponent)) return integer_power(base, (long)exponent);
-  return (long)pow((float)base, exponent);
+  if (base != 0 && base != 1 && base != -1) {
+    for (int k = 0; k < (int)exponent; k++) power *= base;
+  } else if (exponent != 0) power = base == -1 && fmod(exponent, 2.0) == 0 ? 1 : base;
+  return (long)(double)power;
 }
 """
+"""As a 64-bit float, as ONNX Runtime computes it, and exact where that is."""
 
 
 def helpers(op: Operator, dtype: str) -> str:

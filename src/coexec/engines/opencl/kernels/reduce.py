@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, Fold, fold, highest, lowest, total
 from coexec.engines.opencl.kernels.nan_order import (
     Load,
@@ -109,9 +109,25 @@ def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
     if kind in ("Max", "Min"):
         start = lowest(dtype) if kind == "Max" else highest(dtype)
         return Fold(start, "v", f"{kind.lower()}({{a}}, {{b}})"), finish
-    if kind == "L1":
-        return total("(v < 0 ? -v : v)"), finish
+    if kind in _WIDE:
+        return _wide(kind, dtype)
     return operation, finish
+
+
+_WIDE = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
+"""Of integers that ONNX Runtime adds up as 64-bit floats; the term of each."""
+
+
+def _wide(kind: str, dtype: str) -> tuple[Fold, str]:
+    """A sum that has room for all terms and is limited to the type's range in the end.
+
+    Of 32 bits, 64-bit integers give the same sums as floats, which not all GPUs have.
+    """
+    wide = "double" if dtype.endswith("64") else "long"
+    term = _WIDE[kind].replace("v", f"({wide})v")
+    add = "add_sat({a}, {b})" if wide == "long" else "({a} + {b})"
+    mean = f" / ({wide}){{count}}" if kind == "Mean" else ""
+    return Fold("0", term, add, wide), f"convert_{CTYPES[dtype]}_sat({{a}}{mean})"
 
 
 def _store(
