@@ -171,9 +171,11 @@ OPERATORS: Mapping[str, Text] = {
     "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
     "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
     "Neg": unary("(-{a})"),
-    "Abs": unary("({a} < {zero} ? -{a} : {a})"),
+    "Abs": lambda call: ("fabs({a})" if is_float(call.dtype) else "({a} < 0 ? -{a} : {a})").format(
+        a=call.arguments[0]
+    ),
     "Sign": lambda call: (
-        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a})".format(
+        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a} == {zero} ? {zero} : {a})".format(
             a=call.arguments[0], zero=call.number(0), one=call.number(1),
             minus=f"(-{call.number(1)})",
         )

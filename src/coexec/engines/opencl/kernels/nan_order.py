@@ -41,7 +41,9 @@ def refolded(rows: RowKernel, name: str, lines: Callable[[Load], Sequence[str]])
     ]
 
 
-def in_order(load: Load, count: int, better: str, inner: int, number: str) -> list[str]:
+def in_order(
+    load: Load, count: int, better: str, inner: int = 0, number: str = "", ctype: str = "float"
+) -> list[str]:
     """As rows are folded that lie side by side: one element after the other. A NaN is the result
     where it is the first one, else it is passed over. By vectors, four elements at once come first.
 
@@ -49,7 +51,7 @@ def in_order(load: Load, count: int, better: str, inner: int, number: str) -> li
         inner: how many rows lie side by side; 0: those that are not folded by vectors.
         number: of the row.
     """
-    lines = [f"float exact = {load('0')};", "int k = 1;"]
+    lines = [f"{ctype} exact = {load('0')};", "int k = 1;"]
     if inner:
         four = [f"float w{j} = {load(f'k + {j}')};" for j in range(4)]
         pairs = ((0, 1), (2, 3), (0, 2))
@@ -62,7 +64,8 @@ def in_order(load: Load, count: int, better: str, inner: int, number: str) -> li
             f"    if (w0 {better} exact) exact = w0;",
             "  }",
         ]
-    return [*lines, f"for (; k < {count}; k++) {{ {_unless_nan('exact', load('k'), better)} }}"]
+    behind = _unless_nan("exact", load("k"), better, ctype)
+    return [*lines, f"for (; k < {count}; k++) {{ {behind} }}"]
 
 
 def in_eigens_order(load: Load, count: int, better: str, start: str) -> list[str]:
@@ -125,6 +128,6 @@ def in_pools_order(load: Load, count: int, blocked: bool) -> list[str]:
     ]
 
 
-def _unless_nan(name: str, value: str, better: str) -> str:
+def _unless_nan(name: str, value: str, better: str, ctype: str = "float") -> str:
     """The statement that takes ``value`` if it is better; not if either is NaN."""
-    return f"const float w = {value}; if (w {better} {name}) {name} = w;"
+    return f"const {ctype} w = {value}; if (w {better} {name}) {name} = w;"

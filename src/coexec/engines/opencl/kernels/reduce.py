@@ -82,7 +82,7 @@ def reduction(
         zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
         lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
-    if kind in ("Max", "Min") and x.dtype == "float32":
+    if kind in ("Max", "Min") and x.dtype in _FLOATS and length > 1:
         pooled = in_blocks(x.shape, context.arch)
         lines += refolded(rows, "all", lambda load: _in_order(load, node, kind, rows, pooled))
     result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
@@ -97,6 +97,8 @@ def _in_order(
     count, better = rows.layout.length, ">" if kind == "Max" else "<"
     if node.operator.op_type == "GlobalMaxPool":
         return in_pools_order(load, count, blocked)
+    if rows.ctype == "double":
+        return in_order(load, count, better, ctype=rows.ctype)
     if not rows.layout.of_neighbours:
         return in_order(load, count, better, rows.layout.beside, rows.layout.number)
     return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}")
