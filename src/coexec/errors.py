@@ -5,6 +5,7 @@
     ├── ModelError      the model cannot be read, understood or checked
     ├── InputError      wrong name, shape or dtype of a tensor given to ``run``
     ├── DeviceError     a device does not exist, overlaps another or cannot run a task
+    │   └── ForkedError       a forked child cannot use what its parent has used
     ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      what was asked for is not stored, or is damaged
@@ -31,6 +32,7 @@ __all__ = [
     "DegradedWarning",
     "DeviceError",
     "ExecutionError",
+    "ForkedError",
     "InfeasibleError",
     "InputError",
     "ModelError",
@@ -62,6 +64,10 @@ class InputError(CoexecError, ValueError):
 
 class DeviceError(CoexecError, ValueError):
     """A device does not exist, overlaps another one or cannot run a task."""
+
+
+class ForkedError(DeviceError):
+    """A device was used by the process that was forked, and cannot be used in its child."""
 
 
 class PlanError(CoexecError, ValueError):

@@ -26,6 +26,7 @@ from coexec.errors import (
     DegradedWarning,
     DeviceError,
     ExecutionError,
+    ForkedError,
     ModelError,
 )
 from coexec.frontend.inputs import filled
@@ -125,14 +126,18 @@ class Serving:
         of = self._settings
         return GivenModel(self.source, of.shapes, self.cache, of.values).is_told_quickly
 
-    def check(self) -> Asked:
-        """What the settings ask for, for the shapes that are known without a request.
+    def check(self) -> Asked | None:
+        """What the settings ask for, for the shapes that are known without a request. None in a
+        forked child that cannot use what its parent has used: then no plan starts.
 
         Raises:
             DeviceError: a device cannot be used.
             UsageError: an option that does not exist.
         """
-        return Asked(self.source, self._settings)
+        try:
+            return Asked(self.source, self._settings)
+        except ForkedError:
+            return None
 
     def start_known(self, shapes: Shapes, asked: Asked) -> bool:
         """Start what was chosen before for these shapes; whether anything was."""
@@ -155,9 +160,9 @@ class Serving:
         Raises:
             CoexecError: no plan can be had.
         """
-        asked, state = Asked(self.source, self._of(shapes)), self._state(shapes)
+        state = self._state(shapes)
         try:
-            self._take(state, asked.prepare())
+            self._take(state, Asked(self.source, self._of(shapes)).prepare())
         except (DeviceError, ExecutionError, ModelError) as error:
             self._give_up(state, error)
         else:

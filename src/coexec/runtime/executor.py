@@ -277,8 +277,9 @@ class Executor:
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
             self._refusal = DeviceError(
-                f"{lost[0]} belongs to the process that os.fork copied; make the session in the "
-                f"child, or start it with multiprocessing's method 'spawn'"
+                f"{lost[0]} was opened by the process that os.fork copied, and does not work in "
+                f"the child; start the child with multiprocessing's method 'spawn', or leave this "
+                f"device out"
             )
 
     def __enter__(self) -> "Executor":

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 from coexec.engines.base import InFlight, Launchable
-from coexec.errors import CoexecError, ExecutionError, TerminatedError, UnfinishedError
+from coexec.errors import CoexecError, ExecutionError, InputError, TerminatedError, UnfinishedError
 from coexec.plans.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.forks import COMPUTING
@@ -249,6 +249,8 @@ class Run:
 
 
 def _explained(error: Exception, segment: Segment) -> Exception:
+    if isinstance(error, InputError):  # the request is at fault, not the device
+        return error
     tasks = ", ".join(piece.task for piece in segment.pieces[:3])
     more = len(segment.pieces) - 3
     where = tasks + (f" and {more} more" if more > 0 else "")

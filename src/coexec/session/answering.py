@@ -111,7 +111,8 @@ class AnsweringSession(DescribedSession):
     def _by_plan(
         self, output_names: Sequence[str] | None, feeds: Any, run_options: Any = None
     ) -> list[Array] | Unanswered:
-        """The answer of a plan, if there is one for this request.
+        """The answer of a plan, if there is one for this request. The request is at fault where an
+        index is out of range, which the plan finds while it runs: the plan is kept then.
 
         Raises:
             ClosedError: the session is closed.
@@ -127,6 +128,8 @@ class AnsweringSession(DescribedSession):
         TRAFFIC.begin()
         try:
             outputs = self._run_plan(running, arrays, _cancelled(run_options))
+        except InputError as error:
+            return Unanswered(shapes, because=error)
         except TerminatedError as error:
             raise both(TerminatedError, Fail)(str(error)) from None
         except ClosedError:
@@ -157,7 +160,8 @@ class AnsweringSession(DescribedSession):
         start_s = time.perf_counter()
         TRAFFIC.begin()
         try:
-            with as_ours(because=lambda: why.because or self._why_not(asked)):
+            engines = ExecutionError if why.because is None else InputError
+            with as_ours(InputError, engines, lambda: why.because or self._why_not(asked)):
                 answer = call()
         finally:
             TRAFFIC.end()

@@ -19,8 +19,9 @@ from coexec.engines.opencl.platforms import DeviceHandle
 
 __all__ = ["OPTIONS", "Binaries"]
 
-OPTIONS = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros"
-"""Contraction to fused multiply-adds; no shortcut that could turn a number into another."""
+OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
+"""Contraction to fused multiply-adds; no shortcut that could turn a number into another, or 0 into
+-0, of which the reciprocal is another infinity."""
 
 
 class Binaries:

@@ -1,7 +1,7 @@
 """From a module to launches: read, clean up, alias, generate. Pure: OpenCL is not needed for it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coexec.engines.opencl.aliasing import Aliases, alias
 from coexec.engines.opencl.architecture import Architecture
@@ -9,6 +9,7 @@ from coexec.engines.opencl.ends import Ends
 from coexec.engines.opencl.images import Extent, stored_as_images
 from coexec.engines.opencl.kernels import KERNELS
 from coexec.engines.opencl.kernels.base import Chooser, Context, KernelLaunch, Value
+from coexec.engines.opencl.kernels.index_check import IndexCheck
 from coexec.engines.opencl.network import Network, clean_up, read_network
 from coexec.frontend.module import Module
 
@@ -37,6 +38,8 @@ class Build:
     scratch: tuple[Scratch, ...]
     images: Mapping[str, Extent]
     """Tensors between launches that lie in images and not in buffers."""
+    checks: Mapping[str, IndexCheck]
+    """By the number in which a launch notes an index that is out of range."""
 
 
 def build(
@@ -74,7 +77,14 @@ def build(
     external = {*network.inputs, *network.outputs}
     launches, images = stored_as_images(launches, aliases, external, arch)
     scratch = _scratch(launches, aliases, network, context)
-    return Build(tuple(launches), tuple(tasks), aliases, scratch, images)
+    checks = {name: _outside(check, outer) for name, check in context.checks.items()}
+    return Build(tuple(launches), tuple(tasks), aliases, scratch, images, checks)
+
+
+def _outside(check: IndexCheck, outer: Mapping[str, str]) -> IndexCheck:
+    """With tensors by the names that the module gives them."""
+    result, tensor = (outer.get(name, name) for name in (check.result, check.tensor))
+    return replace(check, result=result, tensor=tensor)
 
 
 def _scratch(
@@ -89,7 +99,7 @@ def _scratch(
             if not isinstance(value, Value):
                 continue
             root = aliases.of(value.name).root
-            if root in external:
+            if root in external or root in context.checks:
                 continue
             first, _ = lifetimes.get(root, (index, index))
             lifetimes[root] = (first, index)

@@ -18,6 +18,7 @@ from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.engine import Options
 from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.forked import in_forked_child, keep_in_children
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.kernels import why_not
 from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, KernelLaunch
@@ -68,6 +69,7 @@ class _Kernels(OpenEngine):
         self._queue = DeviceQueue(
             device.name, self.arch, self.binaries, context, OPTIONS, waits_actively
         )
+        keep_in_children(self)
         self._unified = found.unified
         self._tuning = options.tuning
         self._measuring: Measuring | None = None
@@ -116,6 +118,8 @@ class _Kernels(OpenEngine):
         return self._queue.stop_timing()
 
     def close(self) -> None:
+        if in_forked_child():
+            return
         self._queue.finish()
         self._binding = None  # its cores are free for another device
 

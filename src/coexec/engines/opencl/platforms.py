@@ -15,6 +15,7 @@ from coexec.engines import detect
 from coexec.engines.opencl import vendors
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, environment, thread_ids
+from coexec.engines.opencl.forked import note_loaded, refuse_forked
 from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
@@ -165,11 +166,14 @@ def start(cores: Sequence[int] | None = None) -> None:
 
     Raises:
         DeviceError: pyopencl is not installed.
+        ForkedError: the process that was forked has loaded it.
     """
+    refuse_forked()
     with _lock:
         first = not _loaded.is_set()
         wanted = tuple(cores or detect.usable_cores())
         if first:
+            note_loaded()
             _load(len(wanted))
             _loaded.set()
         for runtime in _RUNTIMES.values() if first or cores else ():

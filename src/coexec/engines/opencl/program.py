@@ -14,6 +14,7 @@ from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.host_arrays import HostArrays
+from coexec.engines.opencl.index_checks import NotedIndices
 from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.scratch import ScratchMemory
 from coexec.engines.opencl.tensors import DeviceMemory
@@ -118,6 +119,8 @@ class _BoundLaunches:
         self._tensors = {n: self._memory.bound(given, None) for n, given in tensors.items()}
         """As kernels take them."""
         self._written = written
+        checks = program._build.checks
+        self.noted = NotedIndices(checks, program.memory) if checks else None
         launches = program._build.launches
         self.calls: list[tuple[Any, Any, Any]] = []
         """Kernel, grid and group of each launch."""
@@ -149,7 +152,10 @@ class _BoundLaunches:
 
     def _set(self, kernel: Any, index: int, value: Value) -> int:
         """Set a tensor; how many arguments it takes."""
-        buffer, offset = self._program.buffer_of(value, self._tensors)
+        if self.noted is not None and value.name in self.noted.position:
+            buffer, offset = self.noted.buffer, self.noted.position[value.name]
+        else:
+            buffer, offset = self._program.buffer_of(value, self._tensors)
         kernel.set_arg(index, buffer)
         if offset is None:
             return 1
@@ -232,6 +238,9 @@ class _EnqueuedKernels:
             with self._bound.translated():
                 self._queue.wait(self._last)
         self._waited = True
+        if self._bound.noted is not None:
+            with self._bound.translated():
+                self._bound.noted.refuse()
         self._memory.sent(self._written)
 
     def span_s(self) -> tuple[float, float]:

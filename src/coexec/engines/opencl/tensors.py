@@ -82,6 +82,14 @@ class DeviceMemory:
         values: Array = self._map(self._staging(tensor), tensor.value, self._host_queue)
         return values
 
+    def read(self, buffer: Any, into: Array) -> None:
+        """Copy a small buffer that no command writes any more."""
+        cl.enqueue_copy(self._host_queue, into, buffer)
+
+    def write(self, buffer: Any, array: Array) -> None:
+        """Copy ``array`` to a small buffer that no command uses."""
+        cl.enqueue_copy(self._host_queue, buffer, array)
+
     def send(self, tensors: Sequence[DeviceTensor]) -> Any:
         """Enqueue what brings those of ``tensors`` that leave to where the host can read them.
 

@@ -12,6 +12,7 @@ from itertools import count
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.index_check import IndexCheck
 from coexec.engines.opencl.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.opencl.kernels.outlining import fixed_group, outlined
 from coexec.engines.opencl.kernels.parameter import Parameter
@@ -71,6 +72,8 @@ class Context:
     """By result of a Concat, the inputs that are computed where they belong."""
     chooser: "Chooser | None" = None
     """Picks one of several variants by measuring; None: the first is taken."""
+    checks: dict[str, IndexCheck] = field(default_factory=dict)
+    """By the number in which a kernel notes an index that is out of range."""
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     """Of temporaries, also of contexts that are derived from this one."""
 
@@ -97,6 +100,12 @@ class Context:
         if self.chooser is not None and len(variants) > 1:
             name = self.chooser(key, variants)
         return variants[name]()
+
+    def noted(self, check: IndexCheck) -> Value:
+        """Where a kernel notes an index that is out of range; 0 if there is none."""
+        name = f"index check {next(self._numbers)}"
+        self.checks[name] = check
+        return Value(name, (1,), "int64")
 
     def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
         """Memory for something between two launches of one node."""

@@ -31,12 +31,17 @@ def _limited(value: str, low: str, high: str) -> str:
 
 
 def _clip(call: Call) -> str:
-    """The limits are attributes before opset 11 and inputs since."""
+    """The limits are attributes before opset 11 and inputs since. Where one is absent, it is the
+    last finite number, as in ONNX Runtime."""
     if call.op.version and call.op.version < 11:
         given = [call.op.attributes.get(name) for name in ("min", "max")]
         limits = ["" if v is None else call.number(float(v)) for v in given]  # type: ignore[arg-type]
     else:
         limits = [*call.arguments[1:], "", ""]
+    if is_float(call.dtypes[0]):
+        most = float(np.finfo(call.dtypes[0]).max)
+        low, high = (call.number(limit) for limit in (-most, most))
+        return _limited(call.arguments[0], limits[0] or low, limits[1] or high)
     return _limited(call.arguments[0], limits[0], limits[1])
 
 
@@ -51,6 +56,11 @@ def _gelu(call: Call) -> str:
 def _between(pattern: str) -> str:
     """Text that limits what ``pattern`` computes to 0 ... 1."""
     return _limited(f"({pattern})", "{zero}", "{one}")
+
+
+def _unless_tiny(function: str) -> str:
+    """PoCL's functions of vectors give 0.0078 for denormal angles; tiny ones are the result."""
+    return f"(fabs({{a}}) < 1e-4f ? {{a}} : {function}({{a}}))"
 
 
 _UNIT = {"zero": 0.0, "one": 1.0}
@@ -80,7 +90,7 @@ FLOAT_ONLY: Mapping[str, Text] = {
     "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
     "Reciprocal": unary("(1.0f / {a})"),
     "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
-    "Sin": unary("sin({a})"), "Cos": unary("cos({a})"), "Tan": unary("tan({a})"),
+    "Sin": unary(_unless_tiny("sin")), "Cos": unary("cos({a})"), "Tan": unary(_unless_tiny("tan")),
     "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
     "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
     "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
@@ -122,8 +132,12 @@ def _pow(call: Call) -> str:
     if is_float(call.dtype):
         same = call.dtypes[1] == call.dtype
         return f"pow({a}, {b})" if same else f"pow({a}, ({CTYPES[call.dtype]}){b})"
-    kind = "real" if is_float(call.dtypes[1]) else "integer"
-    return f"{kind}_power({a}, {b})"
+    power = f"power_of({a}, (double){b})"
+    if call.dtype.endswith("64"):
+        return power
+    limits = np.iinfo(call.dtype)  # what does not fit is the lowest number, as on x86
+    low, high = limits.min, limits.max
+    return f"({power} < {low}L || {power} > {high}L ? {low}L : {power})"
 
 
 def _shift(call: Call) -> str:
@@ -157,9 +171,11 @@ OPERATORS: Mapping[str, Text] = {
     "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
     "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
     "Neg": unary("(-{a})"),
-    "Abs": unary("({a} < {zero} ? -{a} : {a})"),
+    "Abs": lambda call: ("fabs({a})" if is_float(call.dtype) else "({a} < 0 ? -{a} : {a})").format(
+        a=call.arguments[0]
+    ),
     "Sign": lambda call: (
-        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a})".format(
+        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a} == {zero} ? {zero} : {a})".format(
             a=call.arguments[0], zero=call.number(0), one=call.number(1),
             minus=f"(-{call.number(1)})",
         )
@@ -187,19 +203,23 @@ VECTOR_SAFE = frozenset(
 """What may run on vectors of floats, if the result is float32."""
 
 _POWERS = """
-long integer_power(long base, long exponent)
+long power_of(long base, double exponent)
 {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+  const double real = pow((double)base, exponent);
+  if (!(fabs(real) < 9.2233720335e18)) return LONG_MIN;
+  if (exponent != rint(exponent)) {
+    const double whole = rint(real);  // pow is not exact
+    return (long)(fabs(real - whole) < 1e-12 * fabs(real) ? whole : real);
+  }
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (fmod(exponent, 2.0) != 0 ? -1 : 1) : 0;
   long power = 1;
-  for (; exponent; exponent >>= 1, base *= base) if (exponent & 1) power *= base;
-  return power;
-}
-long real_power(long base, float exponent)
-{
-  if (exponent == rint(exponent)) return integer_power(base, (long)exponent);
-  return (long)pow((float)base, exponent);
+  if (base != 0 && base != 1 && base != -1) {
+    for (int k = 0; k < (int)exponent; k++) power *= base;
+  } else if (exponent != 0) power = base == -1 && fmod(exponent, 2.0) == 0 ? 1 : base;
+  return (long)(double)power;
 }
 """
+"""As a 64-bit float, as ONNX Runtime computes it, and exact where that is."""
 
 
 def helpers(op: Operator, dtype: str) -> str:

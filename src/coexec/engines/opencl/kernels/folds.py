@@ -37,6 +37,8 @@ class Fold:
     """Made of each element ``v``."""
     merge: str
     """Of two partial results, ``{a}`` and ``{b}``."""
+    ctype: str = ""
+    """Of scalars that are folded in another type than their own."""
 
     def add(self, name: str, other: str) -> str:
         """The statement that merges ``other`` into ``name``."""
@@ -54,13 +56,14 @@ def total(term: str) -> Fold:
 
 def fold(rows: RowKernel, name: str, operation: Fold) -> list[str]:
     """Lines that declare ``name``, the result of ``operation`` over the row."""
+    ctype = operation.ctype or rows.ctype
     if rows.layout.kind == "plain":
         add = [operation.add(name, f"({operation.term})")]
-        lines = [f"{rows.ctype} {name} = {operation.start};"]
+        lines = [f"{ctype} {name} = {operation.start};"]
         lines += rows.loop(rows.layout.rest(), lambda _: add)
     else:
         lines = _vectors(rows, name, operation)
-    return lines + joined(rows.sharing, {name: rows.ctype}, [operation.add(name, f"{name}_other")])
+    return lines + joined(rows.sharing, {name: ctype}, [operation.add(name, f"{name}_other")])
 
 
 def _vectors(rows: RowKernel, name: str, operation: Fold) -> list[str]:

@@ -1,17 +1,18 @@
 """Gather, GatherElements and GatherND: elements at positions that other tensors say.
 
-Negative positions count from the end. Positions that do not exist are an error in ONNX; here they
-are brought back into the axis, so that nothing outside of the tensor is read.
+Negative positions count from the end. See `indices` for positions that do not exist.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.opencl.kernels.indices import Indices
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
+from coexec.engines.opencl.kernels.positions import at
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["index", "launches", "why_not"]
+__all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -19,34 +20,30 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def index(axis: int, coordinates: Sequence[str], size: int) -> str:
-    """Statements that declare the position qAXIS: the element of "indices" at ``coordinates``."""
-    given = f"(int)GET_indices(AT_indices({', '.join(coordinates)}))"
-    return (
-        f"int q{axis} = {given}; "
-        f"q{axis} = clamp(q{axis} < 0 ? q{axis} + {size} : q{axis}, 0, {size - 1});"
-    )
-
-
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("gather", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     indices = declare(source, context, "indices", op.inputs[1])
+    meant = Indices(source, context, op, 1)
     y = context.value(node.output)
     rank = len(indices.shape)
     p = [f"p{axis}" for axis in range(len(y.shape))]
     if op.op_type == "GatherND":
         first = op.int("batch_dims", 0)
         axes = range(first, first + indices.shape[-1])
-        lines = [index(a, [*p[: rank - 1], str(a - first)], x.shape[a]) for a in axes]
+        lines = [
+            meant.position(f"q{a}", at("indices", [*p[: rank - 1], str(a - first)]), a, x.shape[a])
+            for a in axes
+        ]
         coordinates = [*p[:first], *(f"q{a}" for a in axes), *p[rank - 1 :]]
         return [moved(source, x, y, coordinates, lines=lines)]
     axis = op.int("axis", 0) % len(x.shape)
     if op.op_type == "GatherElements":
-        lines = [index(axis, p, x.shape[axis])]
+        lines = [meant.position(f"q{axis}", at("indices", p), axis, x.shape[axis])]
         return [moved(source, x, y, [*p[:axis], f"q{axis}", *p[axis + 1 :]], lines=lines)]
-    lines = [index(axis, p[axis : axis + rank], x.shape[axis])]
+    where = at("indices", p[axis : axis + rank])
+    lines = [meant.position(f"q{axis}", where, axis, x.shape[axis])]
     coordinates = [*p[:axis], f"q{axis}", *p[axis + rank :]]
     residue = None if axis == 1 else 0  # a channel stays where it is in its block
     return [moved(source, x, y, coordinates, lines=lines, residue=residue)]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, literal
+from coexec.engines.opencl.kernels.indices import Indices
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.ir.graph import Operator, Tensor
@@ -32,6 +33,12 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         return [moved(source, x, y, coordinates, residue=0, inside=inside, outside=zero)]
     batch, time = op.int("batch_axis", 1), op.int("time_axis", 0)
     declare(source, context, "lengths", op.inputs[1])
-    lines = [f"const int last = min((int)GET_lengths(p{batch}), {x.shape[time]}) - 1;"]
+    given = Indices(source, context, op, 1, "lengths")
+    most = x.shape[time]
+    lines = [
+        f"const long length = GET_lengths(p{batch});",
+        given.check("length", 0, most, f"there are {most} elements along the axis of time"),
+        f"const int last = (int)clamp(length, 0L, {most}L) - 1;",
+    ]
     coordinates[time] = f"(p{time} <= last ? last - p{time} : p{time})"
     return [moved(source, x, y, coordinates, lines=lines)]

@@ -16,6 +16,7 @@ from coexec.engines.opencl.kernels.base import (
     ceil_div,
 )
 from coexec.engines.opencl.kernels.folds import lowest
+from coexec.engines.opencl.kernels.nan_order import in_blocks
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at
@@ -64,11 +65,16 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     start, step, result = _steps(op, x.dtype, kind, _count(op, slides, dilations, source.size))
     if indices:
         source.write("indices", context.value(indices))
-        step = f"if (best < 0 || v > acc) {{ acc = v; best = {_index(op, x.shape, n, c)}; }}"
+        index = _index(op, x.shape, n, c)
+        step = f"if (best < 0 || v > acc) {{ acc = v; best = {index}; }}"
         lines.append("long best = -1;")
     lines.append(f"{kind} acc = ({kind})({start});")
     take = [f"const {kind} v = {load};", step]
-    bounds, loops = over_taps(slides, dilations, take, source.size, unrolled=in_rows)
+    columns, pools = None, op.op_type == "MaxPool" and not indices and len(slides) > 1
+    if pools and not in_blocks(x.shape, context.arch):  # as ONNX Runtime: NaN makes order count
+        take = [take[0], "column = column > v ? column : v;"]
+        columns = f"{kind} column = ({kind})({start});", "acc = acc > column ? acc : column;"
+    bounds, loops = over_taps(slides, dilations, take, source.size, in_rows, columns)
     lines += [*bounds, *loops]
     where = [n, c, *(f"o{axis}" for axis in range(len(slides)))]
     if indices:
@@ -99,8 +105,8 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
     """What ``acc`` is at first, what an element ``v`` does to it, and the result."""
     if op.op_type == "MaxPool":
-        # PoCL calls a function for max and for fmax.
-        return lowest(dtype), "acc = v > acc ? v : acc;", "acc"
+        # PoCL calls a function for max and for fmax. Of a NaN and a number, the latter one is taken.
+        return lowest(dtype), "acc = acc > v ? acc : v;", "acc"
     if op.op_type == "AveragePool":
         return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"
     p = op.int("p", 2)

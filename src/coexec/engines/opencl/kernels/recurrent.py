@@ -40,7 +40,9 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     parts = phases(op, "peepholes" in shape.names)
     kept = dict.fromkeys(name for phase in parts for name in (phase.reads, *phase.new))
     states = {name: _state(context, shape, 2 if name == "h" else 1) for name in kept}
-    steps = [RecurrentStep(context, shape, phase, projected, states).finish() for phase in parts]
+    steps = [
+        RecurrentStep(op, context, shape, phase, projected, states).finish() for phase in parts
+    ]
     found = [*projection, _start(context, shape, states)]
     for time in range(shape.times):
         now = np.full(1, time, np.int32)

@@ -14,14 +14,19 @@ import numpy as np
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.folds import joined
+from coexec.engines.opencl.kernels.indices import Indices
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.recurrent_cells import Phase
 from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
 from coexec.engines.opencl.kernels.recurrent_text import TIME_LINE, CellText
 from coexec.engines.opencl.kernels.row_kernel import sharing
 from coexec.frontend.module import Array
+from coexec.ir.graph import Operator
 
 __all__ = ["TIME", "RecurrentStep"]
+
+_LENGTHS = 4
+"""The number of the input."""
 
 _SAMPLES = 4
 """That share the weights which a work item streams."""
@@ -34,7 +39,7 @@ class RecurrentStep:
     """The kernel of one phase."""
 
     def __init__(
-        self, context: Context, shape: Recurrence, phase: Phase,
+        self, op: Operator, context: Context, shape: Recurrence, phase: Phase,
         projected: Value, states: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self._context, self._shape, self._phase = context, shape, phase
@@ -47,12 +52,14 @@ class RecurrentStep:
             elif name in (*phase.old, phase.reads):
                 source.read(f"{name}s", value)
         self._weights()
+        lengths = None
         if "lengths" in shape.names:
             declare(source, context, "lengths", shape.names["lengths"])
+            lengths = Indices(source, context, op, _LENGTHS, "lengths")
         outputs = [n for n in ("y", "y_h", "y_c") if n in shape.names and "h" in phase.new]
         for name in outputs:
             source.write(name, context.value(shape.names[name]))
-        self._cell = CellText(shape, phase, outputs, context.arch.vector)
+        self._cell = CellText(shape, phase, outputs, context.arch.vector, lengths)
 
     def finish(self) -> KernelLaunch:
         return self._vectors() if self._shape.block else self._units()

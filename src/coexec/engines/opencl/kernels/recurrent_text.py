@@ -6,6 +6,7 @@ The lines are those of `recurrent_cells` between loads and stores. They are for 
 
 from collections.abc import Sequence
 
+from coexec.engines.opencl.kernels.indices import Indices
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.recurrent_cells import Phase
 from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
@@ -20,13 +21,16 @@ class CellText:
     """The lines for one phase, and the positions of states."""
 
     def __init__(
-        self, shape: Recurrence, phase: Phase, outputs: Sequence[str], vector: str
-    ) -> None:
+        self, shape: Recurrence, phase: Phase, outputs: Sequence[str], vector: str,
+        lengths: Indices | None,
+    ) -> None:  # fmt: skip
         """
         Args:
             outputs: of the operator, those that this phase stores.
             vector: the type of a vector of units, where units are computed in vectors.
+            lengths: of the sequences, if there are any.
         """
+        self._lengths = lengths
         self._shape, self._phase, self._outputs = shape, phase, outputs
         self.ctype = vector if shape.block else "float"
         """Of a unit, or of a vector of units."""
@@ -72,10 +76,12 @@ class CellText:
     def _when(self) -> list[str]:
         """Which element of the sequence this step takes; none where the sequence has ended."""
         s = self._shape
-        if "lengths" not in s.names:
+        if self._lengths is None:
             return [f"const int when = {s.backward} ? {s.times - 1} - step : step;"]
         return [
-            "const int length = GET_lengths(n), active = step < length;",
+            "const long given = GET_lengths(n);",
+            self._lengths.check("given", 0, s.times, f"{s.names['x']!r} has {s.times} times"),
+            f"const int length = (int)clamp(given, 0L, {s.times}L), active = step < length;",
             f"const int when = {s.backward} && active ? length - 1 - step : step;",
         ]
 
@@ -96,7 +102,10 @@ class CellText:
                 lines += [f"const {self.ctype} seen = {value};", *self._put("y", where, "seen")]
             else:
                 where = ["n", "d"] if s.batch_first else ["d", "n"]
-                last += self._put(output, where, f"{output[-1]}_next")
+                end = f"{output[-1]}_next"
+                if ending:  # ONNX Runtime: the last state of a sequence of length 0 is 0
+                    end = f"(length > 0 ? {end} : ({self.ctype})(0.0f))"
+                last += self._put(output, where, end)
         return [*lines, f"if (step == {s.times - 1}) {{", *last, "}"] if last else lines
 
     def _put(self, name: str, where: Sequence[str], value: str) -> list[str]:

@@ -1,9 +1,17 @@
 """ReduceSum and its kind: `rows` tells how a work item goes along what is reduced."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.folds import MAXIMUM, Fold, fold, highest, lowest, total
+from coexec.engines.opencl.kernels.nan_order import (
+    Load,
+    in_blocks,
+    in_eigens_order,
+    in_order,
+    in_pools_order,
+    refolded,
+)
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import INTEGERS, NUMBERS, computed, wrong_type
@@ -14,11 +22,13 @@ __all__ = ["KINDS", "launches", "reduction", "why_not"]
 
 _FLOATS = frozenset({"float32", "float64"})
 
+_NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
+
 _FOLDS: Mapping[str, tuple[Fold, str]] = {
     "Sum": (total("v"), "{a}"),
     "Mean": (total("v"), "{a} / {count}"),
-    "Max": (MAXIMUM, "{a}"),
-    "Min": (Fold("INFINITY", "v", "fmin({a}, {b})"), "{a}"),
+    "Max": (Fold("-INFINITY", "v", _NAN_OR.format(better=">")), "{a}"),
+    "Min": (Fold("INFINITY", "v", _NAN_OR.format(better="<")), "{a}"),
     "Prod": (Fold("1.0f", "v", "({a} * {b})"), "{a}"),
     "L1": (total("fabs(v)"), "{a}"),
     "L2": (total("v * v"), "sqrt({a})"),
@@ -69,11 +79,29 @@ def reduction(
     lines = []
     if kind == "LogSumExp":
         lines += fold(rows, "top", MAXIMUM)
-        lines.append(f"top = fmax(top, ({rows.ctype})(-MAXFLOAT));")  # -INFINITY would give NaN
+        zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
+        lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
+    if kind in ("Max", "Min") and x.dtype in _FLOATS and length > 1:
+        pooled = in_blocks(x.shape, context.arch)
+        lines += refolded(rows, "all", lambda load: _in_order(load, node, kind, rows, pooled))
     result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
     return rows.finish([*lines, *store])
+
+
+def _in_order(
+    load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool
+) -> Sequence[str]:
+    """Lines that fold a row with NaN as ONNX Runtime does."""
+    count, better = rows.layout.length, ">" if kind == "Max" else "<"
+    if node.operator.op_type == "GlobalMaxPool":
+        return in_pools_order(load, count, blocked)
+    if rows.ctype == "double":
+        return in_order(load, count, better, ctype=rows.ctype)
+    if not rows.layout.of_neighbours:
+        return in_order(load, count, better, rows.layout.beside, rows.layout.number)
+    return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}")
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
@@ -83,9 +111,25 @@ def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
     if kind in ("Max", "Min"):
         start = lowest(dtype) if kind == "Max" else highest(dtype)
         return Fold(start, "v", f"{kind.lower()}({{a}}, {{b}})"), finish
-    if kind == "L1":
-        return total("(v < 0 ? -v : v)"), finish
+    if kind in _WIDE:
+        return _wide(kind, dtype)
     return operation, finish
+
+
+_WIDE = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
+"""Of integers that ONNX Runtime adds up as 64-bit floats; the term of each."""
+
+
+def _wide(kind: str, dtype: str) -> tuple[Fold, str]:
+    """A sum that has room for all terms and is limited to the type's range in the end.
+
+    Of 32 bits, 64-bit integers give the same sums as floats, which not all GPUs have.
+    """
+    wide = "double" if dtype.endswith("64") else "long"
+    term = _WIDE[kind].replace("v", f"({wide})v")
+    add = "add_sat({a}, {b})" if wide == "long" else "({a} + {b})"
+    mean = f" / ({wide}){{count}}" if kind == "Mean" else ""
+    return Fold("0", term, add, wide), f"convert_{CTYPES[dtype]}_sat({{a}}{mean})"
 
 
 def _store(

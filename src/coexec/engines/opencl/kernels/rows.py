@@ -126,6 +126,41 @@ class RowLayout:
                            vector, range(tail))  # fmt: skip
         return RowPart(0, self._scalar, "", "") if self.kind == "lanes" else self.scalars()
 
+    @property
+    def channels(self) -> int:
+        return self._sizes[1]
+
+    @property
+    def of_neighbours(self) -> bool:
+        """Whether the elements of a row are neighbours in a row-major tensor."""
+        inner = min(self._along, default=0)
+        return all(self._sizes[a] == 1 for a in self.kept if a > inner)
+
+    @property
+    def beside(self) -> int:
+        """How many rows lie side by side in a row-major tensor, as blocks of several; else 0."""
+        first, last = min(self._along), max(self._along)
+        if any(first < a < last and self._sizes[a] > 1 for a in self.kept):
+            return 0
+        outer = math.prod(self._sizes[:first])
+        return math.prod(self._sizes[last + 1 :]) if outer > 1 else 0
+
+    @property
+    def number(self) -> str:
+        """The number of the row in a row-major tensor; ``c`` is its channel, in a lane."""
+        text = "0"
+        for a in self.kept:
+            name = "c" if a == 1 and self.side_by_side else f"p{a}"
+            text = f"({text} * {self._sizes[a]} + {name})"
+        return text
+
+    def element(self, index: str, channel: str = "") -> str:
+        """The element ``index`` of the row, or of the row in a lane of a vector: ``channel``."""
+        coordinates = self._coordinates(f"({index})", self._sizes)
+        if channel:
+            coordinates[1] = channel
+        return f"GET_x({at('x', self._index_map(coordinates, 1))})"
+
     def scalars(self) -> RowPart:
         """All elements one by one; not where rows lie side by side."""
         return RowPart(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.elements import coordinates
-from coexec.engines.opencl.kernels.gather import index
+from coexec.engines.opencl.kernels.indices import Indices
 from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
+from coexec.engines.opencl.kernels.positions import at
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -40,13 +41,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     return [copy, update(node, context)]
 
 
-def _declared(node: Node, context: Context) -> tuple[Source, tuple[int, ...]]:
-    """A kernel with "indices", "updates" and "y", and the shape of the indices."""
+def _declared(node: Node, context: Context) -> tuple[Source, Indices, tuple[int, ...]]:
+    """A kernel with "indices", "updates" and "y", the indices, and their shape."""
     source = Source("scatter", context.arch)
     indices = declare(source, context, "indices", node.operator.inputs[1])
     declare(source, context, "updates", node.operator.inputs[2])
     source.write("y", context.value(node.output))
-    return source, indices.shape
+    return source, Indices(source, context, node.operator, 1), indices.shape
 
 
 def _store(node: Node, target: list[str], update: list[str]) -> str:
@@ -57,7 +58,7 @@ def _store(node: Node, target: list[str], update: list[str]) -> str:
 
 def _by_elements(node: Node, context: Context) -> KernelLaunch:
     """One work item for all updates along the axis."""
-    source, shape = _declared(node, context)
+    source, meant, shape = _declared(node, context)
     axis = node.operator.int("axis", 0) % len(shape)
     own = ["k" if a == axis else f"p{a}" for a in range(len(shape))]
     target = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
@@ -65,7 +66,8 @@ def _by_elements(node: Node, context: Context) -> KernelLaunch:
     size = context.tensors[node.output].shape[axis]
     source.lines(coordinates(others))
     source.lines(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
-    source.lines(f"    {index(axis, own, size)}\n    {_store(node, target, own)}\n  }}")
+    position = meant.position(f"q{axis}", at("indices", own), axis, size)
+    source.lines(f"    {position}\n    {_store(node, target, own)}\n  }}")
     return source.finish((math.prod(others),))
 
 
@@ -74,7 +76,7 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
 
     p0, p1, ... is the position of an update, i0, i1, ... that of the element inside of it.
     """
-    source, shape = _declared(node, context)
+    source, meant, shape = _declared(node, context)
     outer, count = shape[:-1], shape[-1]
     data = context.tensors[node.output].shape
     inside = [f"i{a}" for a in range(len(data) - count)]
@@ -82,7 +84,10 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     source.lines(coordinates(data[count:], name="i"))
     source.lines(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
     source.lines(coordinates(outer, "u"))
-    lines = [index(a, [*updated, str(a)], data[a]) for a in range(count)]
+    lines = [
+        meant.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a])
+        for a in range(count)
+    ]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
     source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
     return source.finish((math.prod(data[count:]),))

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.arg_extremum import extremum
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.opencl.kernels.folds import MAXIMUM, fold, total
+from coexec.engines.opencl.kernels.folds import MAXIMUM, fold, joined, total
+from coexec.engines.opencl.kernels.nan_order import in_eigens_order
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.reasons import wrong_type
@@ -28,6 +29,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     output = Output(source, context, node, scalar=rows.layout.kind == "plain")
     if op.op_type == "Hardmax":
         lines = extremum(rows, largest=True, last=False)
+        lines += _of_rows_with_nan(rows, _axes(op, len(x.shape)))
         lines += rows.each(output, lambda access: f"({access.index} == found ? 1.0f : 0.0f)")
         return [rows.finish(lines)]
     lines = fold(rows, "top", MAXIMUM) + fold(rows, "all", total("exp(v - top)"))
@@ -38,6 +40,34 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         lines += [f"const {rows.ctype} scale = 1.0f / all;"]
         lines += rows.each(output, lambda _: "exp(v - top) * scale")
     return [rows.finish(lines)]
+
+
+def _of_rows_with_nan(rows: RowKernel, axes: tuple[int, ...]) -> list[str]:
+    """Lines that find the maximum of a row with NaN where ONNX Runtime does; none if it is NaN."""
+    layout = rows.layout
+    lines = ["int broken = 0;"]
+    lines += rows.loop(layout.scalars(), lambda _: ["broken |= v != v;"])
+    lines += joined(rows.sharing, {"broken": "int"}, ["broken |= broken_other;"])
+    start = f"{_number(rows, axes)} * {layout.length}"
+    return [
+        *lines,
+        "if (broken) {",
+        *(f"  {line}" for line in in_eigens_order(layout.element, layout.length, ">", start)),
+        "  found = -1;",
+        f"  for (int k = {layout.length - 1}; k >= 0; k--) "
+        f"if ({layout.element('k')} == exact) found = k;",
+        "}",
+    ]
+
+
+def _number(rows: RowKernel, axes: tuple[int, ...]) -> str:
+    """The number of a row after ONNX Runtime has exchanged its axis and the last one."""
+    kept, text = list(rows.layout.kept), "0"
+    if len(axes) == 1 and kept and axes[0] < kept[-1]:
+        kept.insert(axes[0], kept.pop())
+    for axis in kept:
+        text = f"({text} * {rows.layout.extents[axis]} + p{axis})"
+    return text
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:

@@ -1,0 +1,133 @@
+"""Maxima and minima of rows with NaN, as ONNX Runtime has them on x86.
+
+ONNX leaves open what the maximum of a NaN and a number is. ONNX Runtime has what its instructions
+give, which is always the second operand, or always the first. So its result depends on the order in
+which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold in
+any order first, so that a NaN anywhere makes the result NaN. Only such rows are folded again, by the
+lines written here, one element after the other in ONNX Runtime's order.
+"""
+
+from collections.abc import Callable, Sequence
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.row_kernel import RowKernel
+
+__all__ = ["in_blocks", "in_eigens_order", "in_order", "in_pools_order", "refolded"]
+
+Load = Callable[[str], str]
+"""The element of a row by its index."""
+
+
+def refolded(rows: RowKernel, name: str, lines: Callable[[Load], Sequence[str]]) -> list[str]:
+    """Lines that replace NaN in ``name``, the result of a row, by ``exact``, which ``lines``
+    declare."""
+    layout = rows.layout
+    if not layout.side_by_side:
+        inner = lines(layout.element)
+        return [f"if ({name} != {name}) {{", *(f"  {i}" for i in inner), f"  {name} = exact;", "}"]
+    block = layout.block
+    each = [f"{name}.s{lane:x}" for lane in range(block)]
+    return [
+        f"if (any({name} != {name})) {{",
+        f"  float lanes[{block}] = {{{', '.join(each)}}};",
+        f"  for (int lane = 0; lane < {block}; lane++) {{",
+        f"    const int c = p1 * {block} + lane;",
+        f"    if (lanes[lane] == lanes[lane] || c >= {layout.channels}) continue;",
+        *(f"    {line}" for line in lines(lambda index: layout.element(index, "c"))),
+        "    lanes[lane] = exact;",
+        "  }",
+        *(f"  {text} = lanes[{lane}];" for lane, text in enumerate(each)),
+        "}",
+    ]
+
+
+def in_order(
+    load: Load, count: int, better: str, inner: int = 0, number: str = "", ctype: str = "float"
+) -> list[str]:
+    """As rows are folded that lie side by side: one element after the other. A NaN is the result
+    where it is the first one, else it is passed over. By vectors, four elements at once come first.
+
+    Args:
+        inner: how many rows lie side by side; 0: those that are not folded by vectors.
+        number: of the row.
+    """
+    lines = [f"{ctype} exact = {load('0')};", "int k = 1;"]
+    if inner:
+        four = [f"float w{j} = {load(f'k + {j}')};" for j in range(4)]
+        pairs = ((0, 1), (2, 3), (0, 2))
+        lines += [
+            f"const int q = {number} % {inner}, lead = (4 - ({number} - q) % 4) % 4;",
+            f"if (q >= lead && q < lead + ({inner} - lead) / 4 * 4)",
+            f"  for (; k < {1 + (count - 1) // 4 * 4}; k += 4) {{",
+            *(f"    {line}" for line in four),
+            *(f"    if (w{b} {better} w{a}) w{a} = w{b};" for a, b in pairs),
+            f"    if (w0 {better} exact) exact = w0;",
+            "  }",
+        ]
+    behind = _unless_nan("exact", load("k"), better, ctype)
+    return [*lines, f"for (; k < {count}; k++) {{ {behind} }}"]
+
+
+def in_eigens_order(load: Load, count: int, better: str, start: str) -> list[str]:
+    """As Eigen folds neighbours: by two vectors of four elements, which begin at multiples of four
+    in memory; then the elements before and behind.
+
+    Args:
+        start: where the row begins in a row-major tensor, in elements.
+    """
+    merge = f"for (int j = 0; j < 4; j++) {{ {_unless_nan('part[j]', 'part[j + 4]', better)} }}"
+    rest = _unless_nan("part[j]", load("lead + pairs + j"), better)
+    return [
+        f"const int lead = min({count}, (4 - ({start}) % 4) % 4);",
+        f"const int body = ({count} - lead) / 4 * 4, pairs = body / 8 * 8;",
+        f"float part[8], exact = {load('0')};",
+        f"for (int j = 0; j < min(body, 8); j++) part[j] = {load('lead + j')};",
+        "for (int k = 8; k < pairs; k++) "
+        f"{{ {_unless_nan('part[k % 8]', load('lead + k'), better)} }}",
+        f"if (body > 4) {merge}",
+        f"if (body > 4 && body > pairs) for (int j = 0; j < 4; j++) {{ {rest} }}",
+        "if (body) {",
+        f"  {{ {_unless_nan('part[0]', 'part[2]', better)} }}",
+        f"  {{ {_unless_nan('part[1]', 'part[3]', better)} }}",
+        f"  {{ {_unless_nan('part[0]', 'part[1]', better)} }}",
+        "  exact = part[0];",
+        "}",
+        f"for (int k = 0; k < {count}; k++) {{",
+        f"  if (k < lead || k >= lead + body) {{ {_unless_nan('exact', load('k'), better)} }}",
+        "}",
+    ]
+
+
+def in_blocks(shape: Sequence[int], arch: Architecture) -> bool:
+    """Whether ONNX Runtime pools an image in blocks of channels: of 8, or of 16 with AVX-512. It
+    takes the elements of a window one after the other then, and the latter one of NaN and number.
+    """
+    return len(shape) == 4 and shape[1] % max(8, arch.block) == 0
+
+
+def in_pools_order(load: Load, count: int, blocked: bool) -> list[str]:
+    """As ONNX Runtime's global pools do. Without blocks, every fourth element together, then what
+    is left."""
+    if blocked:
+        latter = "exact = exact > w ? exact : w;"
+        return ["float exact = -INFINITY;",
+                f"for (int k = 0; k < {count}; k++) {{ const float w = {load('k')}; {latter} }}"]  # fmt: skip
+    if count < 4:
+        return ["float exact = NAN;",
+                f"for (int k = 0; k < {count}; k++) exact = fmax(exact, {load('k')});"]  # fmt: skip
+    each = "const float w = {}; part[k % 4] = part[k % 4] > w ? part[k % 4] : w;"
+    behind = _unless_nan("exact", load("k"), ">")
+    whole = count - count % 4
+    return [
+        f"float part[4] = {{{', '.join(['-INFINITY'] * 4)}}};",
+        f"for (int k = 0; k < {whole}; k++) {{ {each.format(load('k'))} }}",
+        "part[0] = part[0] > part[2] ? part[0] : part[2];",
+        "part[1] = part[1] > part[3] ? part[1] : part[3];",
+        "float exact = part[0] > part[1] ? part[0] : part[1];",
+        f"for (int k = {whole}; k < {count}; k++) {{ {behind} }}",
+    ]
+
+
+def _unless_nan(name: str, value: str, better: str, ctype: str = "float") -> str:
+    """The statement that takes ``value`` if it is better; not if either is NaN."""
+    return f"const {ctype} w = {value}; if (w {better} {name}) {name} = w;"
