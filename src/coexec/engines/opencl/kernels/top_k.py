@@ -2,14 +2,14 @@
 
 The heap holds positions in the row, the worst one on top: an element that beats it takes its place
 and sinks. In the end the worst one is taken off again and again, which gives the others' order.
-NaN beats nothing and is beaten by nothing, so where it ends up depends on the order in which
-elements are compared; that is the one of ONNX Runtime's heap.
+NaN is above all numbers, as ONNX Runtime has it; of equal elements, the first one is better.
 """
 
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
+from coexec.engines.opencl.kernels.patterns import is_float
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
 from coexec.engines.opencl.kernels.row_kernel import RowKernel
@@ -54,11 +54,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         if name in context.tensors:
             source.write(argument, context.value(name))
             stores.append(f"PUT_{argument}({at(argument, where)}, {made});")
-    better = ">" if op.int("largest", 1) else "<"
     source.define(f"#define VALUE(i) {value}")
+    source.define(_better(bool(op.int("largest", 1)), is_float(x.dtype)))
     source.define(
-        f"#define BEATS(i, j) (VALUE(i) {better} VALUE(j) || "
-        "(VALUE(i) == VALUE(j) && (i) < (j)))"
+        "#define BEATS(i, j) (BETTER(VALUE(i), VALUE(j)) || "
+        "((i) < (j) && !BETTER(VALUE(j), VALUE(i))))"
     )
     lines = [
         f"__global int* kept = (__global int*)heap + row * {count};",
@@ -68,7 +68,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         "}",
         f"{rows.ctype} worst = VALUE(kept[0]);",
         f"for (int i = {count}; i < {length}; i++) {{",
-        f"  if (!(VALUE(i) {better} worst)) continue;",
+        f"  if (!BETTER(VALUE(i), worst)) continue;",
         "  kept[0] = i;",
         *(f"  {line}" for line in _sink("0", str(count))),
         "  worst = VALUE(kept[0]);",
@@ -76,6 +76,14 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         *_taken_off(count, stores, ordered=bool(op.int("sorted", 1))),
     ]
     return [rows.finish(lines)]
+
+
+def _better(largest: bool, floats: bool) -> str:
+    """The macro that compares two values."""
+    compared, nan = ("a > b", "a != a && b == b") if largest else ("a < b", "a == a && b != b")
+    for letter in "ab":
+        compared, nan = (text.replace(letter, f"({letter})") for text in (compared, nan))
+    return f"#define BETTER(a, b) ({compared}{f' || ({nan})' if floats else ''})"
 
 
 def _sink(start: str, count: str) -> list[str]:
