@@ -61,16 +61,16 @@ def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     blocked = target if target.block else source
     n, c, h, w = blocked.shape
     b, vector = blocked.block, arch.vector
-    text = Source("reorder", arch, sized=True, alone=True)
+    text = Source("reorder", arch, sized=True)
     text.read("x", source)
     text.write("y", target)
     plain = "x" if target.block else "y"
     text.define(neighbours(plain, False, b))
     text.sizes(plane=h * w, channels=c)
     lines = [
-        f"const int s = item_1, n = item_2, count = min({b}, channels - s * {b});",
-        f"const int stop = min((item_0 + 1) * {_RUN}, plane);",
-        f"for (int next = item_0 * {_RUN}; next < stop; next += {b}) {{",
+        f"const int s = get_global_id(1), n = get_global_id(2), count = min({b}, channels - s * {b});",
+        f"const int start = get_global_id(0) * {_RUN}, stop = min(start + {_RUN}, plane);",
+        f"for (int next = start; next < stop; next += {b}) {{",
         f"  const int p = min(next, plane - {b});",
         f"  const int near = VEC_{'y' if target.block else 'x'}(n, s, 0, 0) + p;",
         f"  const int far = AT_{plain}(n, s * {b}, 0, 0) + p;",
