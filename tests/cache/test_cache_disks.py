@@ -89,7 +89,7 @@ def test_nothing_can_be_written_at_all(
     model: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coexec.cache.scratch.tempfile.tempdir", "/proc/none")
-    monkeypatch.setattr("coexec.cache.scratch._MEMORY", Path("/proc/none"))
+    monkeypatch.setattr("coexec.cache.scratch.MEMORY", Path("/proc/none"))
     with pytest.warns(CacheWarning, match="cannot be written"):
         assert same(answer(model, Path("/proc/coexec")), expected)
 
@@ -184,3 +184,54 @@ def test_several_processes_fill_one_cache(model: Path, tmp_path: Path, expected:
     assert same(answer(model, cache), expected)
     Cache(cache)
     assert not list(cache.glob("drafts/*"))
+
+
+UNWRITABLE = """
+import sys, warnings
+from pathlib import Path
+import numpy as np
+from coexec.cache import Cache, Entry, has_substitute
+from coexec.profiling.store import Measurement, ProfileStore
+root = Path(sys.argv[1])
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    first = Cache(root)
+    assert first.add("kernels", "a", Entry({"x": b"1"}))
+    names = first.add_weights([np.arange(5000)])
+    with ProfileStore(root) as store:
+        store.write("d", {"s": Measurement(1.0, 0.0, 3)})
+assert len(said) == 1 and "the next process" in str(said[0].message), said
+second = Cache(root)
+assert second.has("kernels", "a") and second.find("kernels", "a").files == {"x": b"1"}
+assert second.weights.fetch(names)[names[0]].nbytes == 40000
+with ProfileStore(root) as store:
+    assert store.read("d") == {"s": Measurement(1.0, 0.0, 3)}
+print(has_substitute(root))
+assert has_substitute(root).is_dir() and second.written_root == has_substitute(root)
+"""
+
+
+def test_what_cannot_be_stored_lasts_as_long_as_the_process(tmp_path: Path) -> None:
+    """One warning, nothing made twice, and nothing left behind."""
+    root = tmp_path / "c"
+    root.write_text("in the way")
+    done = subprocess.run(
+        [sys.executable, "-c", UNWRITABLE, str(root)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).exists()
+
+
+def test_a_warm_store_that_cannot_be_written_is_read(tmp_path: Path) -> None:
+    """What was measured before counts beside what this process adds."""
+    from coexec.profiling.store import Measurement, ProfileStore
+
+    known, more = {"a": Measurement(1.0, 0.0, 3)}, {"b": Measurement(2.0, 0.0, 3)}
+    with mounted(tmp_path, "-t", "tmpfs", "tmpfs"):
+        with ProfileStore(tmp_path) as store:
+            store.write("d", known)
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+        with ProfileStore(tmp_path) as store, pytest.warns(CacheWarning, match="cannot be used"):
+            store.write("d", more)
+        with ProfileStore(tmp_path) as store:
+            assert store.read("d") == known | more

@@ -2,13 +2,16 @@
 
 The cache is never an error and never wrong. Everything read from it is compared with a checksum;
 what is damaged, missing or of another version is a miss and is made again. Where the disk refuses,
-coexec carries on without the cache and says so once (`CacheWarning`).
+coexec keeps what it makes in a folder of its own until the process ends, and says so once
+(`CacheWarning`).
 """
 
 from coexec.cache.entries import Entry
 from coexec.cache.folder import Cache, default_cache_folder
 from coexec.cache.scratch import private_folder
+from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
-__all__ = ["Cache", "Entry", "Weights", "default_cache_folder", "private_folder", "warn_once"]
+__all__ = ["Cache", "Entry", "Weights", "default_cache_folder", "has_substitute",
+           "private_folder", "substitute", "warn_once"]  # fmt: skip

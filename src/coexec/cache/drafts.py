@@ -93,6 +93,14 @@ class Drafts:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def prepare(self) -> None:
+        """Make the draft folder.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._folder()
+
     def _folder(self) -> Path:
         if self._own is None or self._pid != os.getpid():
             self._parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from coexec.__about__ import __version__
 from coexec.cache.drafts import Drafts
 from coexec.cache.entries import Entry, decode, encode
 from coexec.cache.scratch import in_scratch
+from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
@@ -30,6 +31,9 @@ KINDS = ("models", "lowered", "plans", "choices", "comparisons", "sources", "sig
 
 LIMIT_BYTES = 8 << 30
 """Ten networks of the size of nasnet_large, which takes 0.7 GB, beside some small ones."""
+
+_SUBSTITUTE_BYTES = 2 << 30
+"""Of what is kept in the place of a cache that cannot be written, perhaps in memory."""
 
 _FORM = "3"
 """Raised when entries have other files, or files of another form, than before."""
@@ -62,10 +66,17 @@ class Cache:
         self._used: set[Path] = set()
         self._total_bytes: int | None = None
         self.weights = Weights(self.root, self._drafts, partial(warn_once, self.root))
+        self._stand_in: Cache | None = None
+        self._is_substitute = False
         _open.add(self)
 
     def find(self, kind: str, key: str) -> Entry | None:
         """What is stored under ``key``, if it is there and whole."""
+        found = self._find(kind, key)
+        stand_in = self._substitute(has_substitute) if found is None else None
+        return found if stand_in is None else stand_in.find(kind, key)
+
+    def _find(self, kind: str, key: str) -> Entry | None:
         path, name = self._place(kind, key)
         try:
             content = path.read_bytes()
@@ -92,12 +103,17 @@ class Cache:
 
     def has(self, kind: str, key: str) -> bool:
         """Whether something is stored under ``key``. Only `find` tells whether it is whole."""
-        return self._place(kind, key)[0].is_file()
+        stand_in = self._substitute(has_substitute)
+        here = self._place(kind, key)[0].is_file()
+        return here or (stand_in is not None and stand_in.has(kind, key))
 
     def add(self, kind: str, key: str, entry: Entry, quiet: bool = False) -> bool:
         """Store ``entry`` under ``key``, in place of what was there; whether that was possible.
 
-        ``quiet``: do not warn if it was not.
+        Where the disk refuses, it is kept until this process ends.
+
+        Args:
+            quiet: do not warn if the disk refuses.
         """
         path, name = self._place(kind, key)
         content = encode(entry, name)
@@ -106,21 +122,28 @@ class Cache:
         except OSError as error:
             if not quiet:
                 self._refused(error)
-            return False
+            stand_in = self._substitute(substitute)
+            return stand_in is not None and stand_in.add(kind, key, entry, quiet=True)
         self._used.add(path)
         self._keep_limit(len(content))
         return True
 
     def add_weights(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str] | None:
         """Store the bytes of arrays and return their names; None if not all can be stored."""
+        arrays = list(arrays)
         try:
             return self.weights.add(arrays)
         except OSError as error:
-            self._refused(error)
-            return None
+            if not self._is_substitute:
+                self._refused(error)
+            stand_in = self._substitute(substitute)
+            return None if stand_in is None else stand_in.add_weights(arrays)
 
     def drop(self, kind: str, key: str) -> None:
         """Forget what is stored under ``key``, for example because it is of no use."""
+        stand_in = self._substitute(has_substitute)
+        if stand_in is not None:
+            stand_in.drop(kind, key)
         path, _ = self._place(kind, key)
         self._used.discard(path)
         with suppress(OSError):
@@ -140,6 +163,28 @@ class Cache:
         except OSError as error:
             self._refused(error)
             raise
+
+    @property
+    def written_root(self) -> Path:
+        """Where other processes are to store entries for this one: the cache's own folder, or the
+        one that this process has in its place because it cannot be written."""
+        try:
+            if self._substitute(has_substitute) is None:
+                self._drafts.prepare()
+        except OSError as error:
+            self._refused(error)
+            self._substitute(substitute)
+        return self.root if self._stand_in is None else self._stand_in.root
+
+    def _substitute(self, folder_of: Callable[[Path], Path | None]) -> "Cache | None":
+        """The cache in the place of this one; ``folder_of`` its root says where."""
+        if self._stand_in is None and not self._is_substitute:
+            folder = folder_of(self.root)
+            if folder is not None:
+                self._stand_in = Cache(folder, _SUBSTITUTE_BYTES)
+                self._stand_in._is_substitute = True
+                self.weights.stand_in = self._stand_in.weights
+        return self._stand_in
 
     def _place(self, kind: str, key: str) -> tuple[Path, str]:
         """File and full name of an entry. Other versions of coexec have other files."""

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from coexec.cache.drafts import Drafts
 
-__all__ = ["in_scratch", "private_folder"]
+__all__ = ["MEMORY", "in_scratch", "private_folder"]
 
 _T = TypeVar("_T")
-_MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")
+"""Where files lie in memory."""
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def private_folder() -> Iterator[Path]:
     try:
         folder = tempfile.mkdtemp(prefix="coexec-")
     except OSError:
-        folder = tempfile.mkdtemp(prefix="coexec-", dir=_MEMORY)
+        folder = tempfile.mkdtemp(prefix="coexec-", dir=MEMORY)
     try:
         yield Path(folder)
     finally:
@@ -36,7 +37,7 @@ def private_folder() -> Iterator[Path]:
 @contextmanager
 def _in_memory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(
-        prefix="coexec-", dir=_MEMORY, ignore_cleanup_errors=True
+        prefix="coexec-", dir=MEMORY, ignore_cleanup_errors=True
     ) as folder:
         yield Path(folder)
 

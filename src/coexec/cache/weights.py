@@ -58,6 +58,8 @@ class Weights:
         self.used: set[str] = set()
         """What this process has stored or mapped."""
         self.written_bytes = 0
+        self.stand_in: Weights | None = None
+        """Those of the folder in the place of a cache that cannot be written, if there is one."""
 
     def add(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str]:
         """Store the bytes of arrays that are not stored yet, and return their names.
@@ -87,7 +89,7 @@ class Weights:
     def _has(self, name: str) -> bool:
         """Whether a weight is stored and sound."""
         try:
-            self.fetch([name])
+            self._own([name])
         except StoreError:
             return False
         return True
@@ -98,6 +100,13 @@ class Weights:
         Raises:
             StoreError: one is missing or damaged; damaged ones are removed.
         """
+        names = list(names)
+        if self.stand_in is None:
+            return self._own(names)
+        here = [name for name in names if file_of(self._root, name).is_file()]
+        return self._own(here) | self.stand_in.fetch(set(names).difference(here))
+
+    def _own(self, names: Iterable[str]) -> dict[str, Bytes]:
         found = {name: self._contents(name) for name in names}
         damaged = _damaged(found)
         for name in damaged:

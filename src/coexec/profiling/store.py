@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from coexec.cache import warn_once
+from coexec.cache import has_substitute, substitute, warn_once
 from coexec.costs.estimated import Work
 
 __all__ = ["Measurement", "ProfileStore"]
@@ -25,6 +25,8 @@ _REFUSED = frozenset({
     sqlite3.SQLITE_NOMEM,
 })  # fmt: skip
 """Errors of sqlite that say nothing against the content of the file."""
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+"""Those that pass."""
 _SCHEMAS = (
     """
 CREATE TABLE IF NOT EXISTS measurement (
@@ -77,13 +79,15 @@ class ProfileStore:
     """A sqlite file of measurements. Several processes may use it at once.
 
     It is never an error: a damaged file is replaced by a new one, and where the disk refuses,
-    measurements last as long as this object. Each is said once (`CacheWarning`).
+    measurements last as long as this process, or as this object while the file is locked. Each is
+    said once (`CacheWarning`).
     """
 
     def __init__(self, folder: Path) -> None:
         """Open the store in ``folder``, or make it."""
         self._folder = folder
-        self.path = folder / _FILE
+        kept = (has_substitute(folder) or folder) / _FILE
+        self.path = kept if kept.is_file() else folder / _FILE
         """Each form of the store has a file of its own."""
         with suppress(OSError):  # sqlite says what is wrong
             folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +125,7 @@ class ProfileStore:
         _make_tables(memory)
         if before is not None:
             before.close()
-        found = memory
+        found = memory if code in _BUSY or not refused else self._stand_in(memory)
         if not refused:
             with suppress(OSError, sqlite3.Error):
                 for suffix in ("", "-journal"):
@@ -130,6 +134,24 @@ class ProfileStore:
                 memory.close()
         problem = "cannot be used" if refused else "was damaged"
         warn_once(self._folder, f"the profile store {_FILE} {problem} ({error})")
+        return found
+
+    def _stand_in(self, memory: sqlite3.Connection) -> sqlite3.Connection:
+        """A file for as long as this process lasts, with what ``memory`` holds if it is new; that
+        itself where no file can be made."""
+        folder = substitute(self._folder)
+        if folder is None or folder / _FILE == self.path:
+            return memory
+        new, path = not (folder / _FILE).exists(), self.path
+        self.path = folder / _FILE
+        try:
+            found = self._opened()
+            if new:
+                memory.backup(found)
+        except sqlite3.Error:
+            self.path = path
+            return memory
+        memory.close()
         return found
 
     def read(self, device: str) -> dict[str, Measurement]:

@@ -50,6 +50,11 @@ class Binaries:
         return self._cache is not None and self._cache.has("kernels", self._key(source, options))
 
     @property
+    def written_folder(self) -> Path | None:
+        """Where helpers are to keep what they compile."""
+        return None if self._cache is None else self._cache.written_root
+
+    @property
     def keeps_own(self) -> bool:
         """Whether the folder gets what this process compiles, and not only what helpers do."""
         return self.folder is not None and Binaries._asked < self._most

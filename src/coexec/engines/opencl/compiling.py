@@ -136,7 +136,7 @@ def _wait(processes: Sequence[_Helper], delivered: Callable[[], int]) -> None:
 def _started(binaries: Binaries, sources: Sequence[str], options: str) -> _Helper:
     """A helper that finds the same modules as this process."""
     found = binaries.found
-    words = (found.name, found.driver, str(binaries.folder), options)
+    words = (found.name, found.driver, str(binaries.written_folder), options)
     command = child.command("coexec.engines.opencl.compiling", *words)
     env = child.variables(POCL_MAX_PTHREAD_COUNT="1", POCL_KERNEL_CACHE="0")
     with tempfile.TemporaryFile() as given:  # a pipe would have to wait until the helper reads

@@ -9,13 +9,15 @@ from coexec.engines.opencl.kernels import (
     conv_cpu,
     conv_depthwise,
     conv_direct,
+    conv_few,
+    conv_grouped,
+    conv_images,
     conv_tiled,
     conv_winograd,
 )
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Value
 from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.ir.graph import Operator, Tensor
-from coexec.ir.rules.windows import windows
 
 __all__ = ["launches", "ranked_on_cores", "ranked_on_gpu", "why_not"]
 
@@ -43,19 +45,19 @@ def _variants(node: Node, context: Context) -> Variants:
     op = node.operator
     x, y = context.value(op.inputs[0]), context.value(node.output)
     constant = all(n in context.constants for n in op.inputs[1:] if n)
-    weights = context.tensors[op.inputs[1]].shape
-    fast = constant and len(x.shape) == 4 and y.block and (
-        windows(op, context.tensors, weights[2:]) is not None)  # fmt: skip
-    if not fast:
+    on_cores = context.arch.family == "cpu"
+    blocks = len(x.shape) == 4 and bool(y.block)
+    if on_cores and not blocks and conv_images.fits(op, context.tensors) and (
+        not conv_few.fits(op, context)):  # fmt: skip
+        return {"images": lambda: conv_images.launches(node, context, launches)}
+    if not blocks or not (constant or on_cores) or op.inputs[0] in context.constants:
         return {"any": lambda: conv_any.launches(node, context)}
     shape = ConvShape.of(op, context.tensors)
     if conv_depthwise.fits(shape, x):
         return {"depthwise": lambda: conv_depthwise.launches(node, context, shape)}
-    if shape.groups > 1:
-        return {"any": lambda: conv_any.launches(node, context)}
-    if context.arch.family == "cpu":
+    if on_cores:
         return _on_cores(node, context, shape)
-    if not conv_tiled.fits(shape, x):
+    if shape.groups > 1 or not conv_tiled.fits(shape, x):
         return {"any": lambda: conv_any.launches(node, context)}
     return _on_gpu(node, context, shape)
 
@@ -78,13 +80,17 @@ def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[conv_tiled.TileS
 
 
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
+    if shape.groups > 1:
+        return {"grouped": lambda: conv_grouped.launches(node, context, shape)}
     x = context.value(node.operator.inputs[0])
     found: Variants = {
         "direct": lambda: conv_cpu.launches(node, context, shape),
         **{f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
            for m in (2, 4)},
     }  # fmt: skip
-    return {name: found[name] for name in ranked_on_cores(shape, x, context.arch)}
+    computed = context.constant(node.operator.inputs[1]) is None
+    ranked = ["direct"] if computed else ranked_on_cores(shape, x, context.arch)
+    return {name: found[name] for name in ranked}
 
 
 def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:

@@ -28,6 +28,7 @@ from coexec.engines.opencl.kernels.conv_shape import (
     without_columns,
 )
 from coexec.engines.opencl.kernels.epilogue import Epilogue
+from coexec.engines.opencl.kernels.packing import Packed
 from coexec.frontend.module import Array
 
 __all__ = ["launches", "seconds", "steps"]
@@ -53,7 +54,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         copy, x, shape = padded_copy(context, x, shape, rows=False)
         found.append(copy)
     for part in _parts(context.arch, shape):
-        found.append(_DirectConv(node, context, shape, given, x, *part).finish())
+        found += _DirectConv(node, context, shape, given, x, *part).launches()
     return found
 
 
@@ -250,14 +251,16 @@ class _DirectConv:
         self._row = _RowTiles.of(self._arch, shape, size)
         self._chunks = _Chunks.of(self._arch, shape, x, size)
 
-    def finish(self) -> KernelLaunch:
+    def launches(self) -> list[KernelLaunch]:
         shape = self._shape
         split = _Split.of(self._arch, shape, self._x, self._groups, self._size)
         source = Source("conv_cpu", self._arch, sized=True, alone=True)
         source.read("x", self._x)
-        source.constant("w", self._packed())
+        weights = Packed(self._context, self._node.operator.inputs[1], self._pack)
+        weights.declare(source, "w")
         blocks = self._groups * self._size
-        source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
+        bias = packed_bias(self._node, self._context, self._first, blocks)
+        bias.declare(source, "bias")
         epilogue = Epilogue(source, self._context, self._node, self._node.epilogue)
         source.write("y", self._context.value(self._node.output))
         form = self._form()
@@ -271,7 +274,7 @@ class _DirectConv:
             "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
         )
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
-        return source.finish(grid, (1, 1, 1))
+        return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
 
     def _form(self) -> Form:
         """Two channels in a step, or all of a few planes, so that there is no odd one."""
@@ -301,15 +304,13 @@ class _DirectConv:
             image_right=self._given.left + self._given.in_w,
         )  # fmt: skip
 
-    def _packed(self) -> Array:
+    def _pack(self, weights: Array) -> Array:
         """The weights as the module's docstring says, zero where there is none."""
-        weights = self._context.constant(self._node.operator.inputs[1])
-        assert weights is not None
         shape, chunks, b = self._shape, self._chunks, self._arch.block
         lanes = self._groups * self._size * b
         rows = weights[self._first * b : self._first * b + lanes]
         kernel = (shape.kernel_h, shape.kernel_w)
-        full = np.zeros((lanes, chunks.in_blocks * chunks.depth, *kernel), np.float32)
+        full = np.zeros((lanes, chunks.in_blocks * chunks.depth, *kernel), weights.dtype)
         full[: rows.shape[0], : shape.in_channels] = rows
         split = full.reshape(
             self._groups, self._size, b, self._chunks.in_blocks, self._chunks.depth, *kernel

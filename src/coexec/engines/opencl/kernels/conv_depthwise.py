@@ -12,6 +12,7 @@ from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
+from coexec.engines.opencl.kernels.packing import Packed
 from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches", "steps"]
@@ -24,27 +25,29 @@ def fits(shape: ConvShape, x: Value) -> bool:
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    weights = context.constant(node.operator.inputs[1])
-    assert weights is not None
+    weights = Packed(context, node.operator.inputs[1], lambda array: _packed(array, y))
+    bias = packed_bias(node, context, 0, y.slices)
     on_cores = context.arch.family == "cpu"
     source = Source("conv_depthwise", context.arch, sized=on_cores, alone=on_cores)
     source.read("x", x)
-    source.constant("w", _packed(weights, y))
-    source.constant("bias", packed_bias(node, context, 0, y.slices))
+    weights.declare(source, "w")
+    bias.declare(source, "bias")
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     lines = _Lines(node, context, shape, epilogue, source)
     if on_cores:
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.lines(lines.rows(rows))
-        return [source.finish((ceil_div(shape.out_h, rows), y.slices, shape.batch), (1, 1, 1))]
+        grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
+        return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
     source.lines(
         f"  const int ox = get_global_id(0), row = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {y.slices}, n = get_global_id(2) / {y.slices};"
     )
     source.lines(lines.pixel())
     grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
-    return [source.finish(grid, convolution=shape.traits("depthwise"))]
+    launch = source.finish(grid, convolution=shape.traits("depthwise"))
+    return [*weights.launches, *bias.launches, launch]
 
 
 def steps(arch: Architecture, shape: ConvShape, y: Value) -> dict[str, float]:
@@ -94,7 +97,7 @@ def _tiled(most: int, room: int) -> tuple[list[tuple[int, int]], int]:
 def _packed(weights: Array, y: Value) -> Array:
     """[block][ky][kx][lane]"""
     channels, _, height, width = weights.shape
-    full = np.zeros((y.slices * y.block, height, width), np.float32)
+    full = np.zeros((y.slices * y.block, height, width), weights.dtype)
     full[:channels] = weights[:, 0]
     split = full.reshape(y.slices, y.block, height, width)
     return np.ascontiguousarray(split.transpose(0, 2, 3, 1))

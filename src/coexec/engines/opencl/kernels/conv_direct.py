@@ -39,7 +39,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     source = Source("conv_direct", context.arch)
     source.read("x", x)
     source.constant("w", _packed(weights, x, pairs))
-    source.constant("bias", packed_bias(node, context, 0, pairs * _BLOCKS))
+    packed_bias(node, context, 0, pairs * _BLOCKS).declare(source, "bias")
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     pixels, blocks = range(_PIXELS), range(_BLOCKS)

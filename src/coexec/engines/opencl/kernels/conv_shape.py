@@ -16,6 +16,7 @@ from coexec.engines.opencl.kernels.base import (
     Value,
     ceil_div,
 )
+from coexec.engines.opencl.kernels.packing import Packed
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
@@ -174,13 +175,15 @@ def without_columns(shape: ConvShape) -> ConvShape:
     return replace(shape, in_w=shape.in_w + shape.left + max(shape.right, 0), left=0, right=0)
 
 
-def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Array:
+def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Packed:
     """The bias of ``blocks`` blocks of channels from the block ``first`` on; zero without one."""
     b = context.arch.block
-    bias = np.zeros(blocks * b, np.float32)
-    inputs = node.operator.inputs
-    given = context.constant(inputs[2]) if len(inputs) > 2 and inputs[2] else None
-    if given is not None:
+
+    def pack(given: Array) -> Array:
+        bias = np.zeros(blocks * b, given.dtype)
         part = given[first * b : (first + blocks) * b]
         bias[: part.size] = part
-    return bias
+        return bias
+
+    inputs = node.operator.inputs
+    return Packed(context, inputs[2] if len(inputs) > 2 else "", pack)

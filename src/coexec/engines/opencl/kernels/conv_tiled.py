@@ -17,6 +17,7 @@ from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
+from coexec.engines.opencl.kernels.packing import Packed
 from coexec.frontend.module import Array
 
 __all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
@@ -130,7 +131,7 @@ def launches(
     source.constant("w", _packed(weights, tile))
     found: list[KernelLaunch] = []
     if tile_shape.splits == 1:
-        source.constant("bias", bias)
+        bias.declare(source, "bias")
         epilogue = Epilogue(source, context, node, node.epilogue)
         source.write("y", y)
         position = ["n", "block", "oy", "ox"]
@@ -150,13 +151,13 @@ def launches(
 
 
 def _sum_launch(
-    node: Node, context: Context, shape: ConvShape, partial: Value, y: Value, bias: Array,
+    node: Node, context: Context, shape: ConvShape, partial: Value, y: Value, bias: Packed,
     splits: int,
 ) -> KernelLaunch:  # fmt: skip
     """Adds the sums of the splits, the bias, and what is fused behind."""
     source = Source("conv_sum", context.arch)
     source.read("p", partial)
-    source.constant("bias", bias)
+    bias.declare(source, "bias")
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     plane = shape.out_h * shape.out_w

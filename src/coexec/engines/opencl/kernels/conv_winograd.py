@@ -109,7 +109,8 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
     source.constant("u", _packed(weights, geometry, b))
-    source.constant("bias", packed_bias(node, context, 0, geometry.groups * geometry.blocks))
+    bias = packed_bias(node, context, 0, geometry.groups * geometry.blocks)
+    bias.declare(source, "bias")
     epilogue = Epilogue(source, context, node, node.epilogue)
     v_items = positions * geometry.lines * geometry.in_vectors * b
     m_items = positions * geometry.lines * geometry.blocks * geometry.groups * b
@@ -127,7 +128,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
     source.lines(text(m, geometry.blocks, context.arch.vector, b, finish))
-    return [source.finish((geometry.items,), (1, 1, 1))]
+    return [*bias.launches, source.finish((geometry.items,), (1, 1, 1))]
 
 
 def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> dict[str, float]:

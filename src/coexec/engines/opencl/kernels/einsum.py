@@ -1,15 +1,25 @@
-"""Einsum: a work item sums the products of one scalar of the result."""
+"""Einsum: of two tensors as a matrix product where one thread owns a core, else scalar by scalar.
+
+Labels of both tensors and the result tell the matrices of a batch apart, those that the result
+lacks are summed, and the others are rows and columns. Axes are brought into that order first, and
+the result into its own, where they are in another one.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from coexec.engines.opencl.kernels import gemm_cpu, transpose
 from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
+from coexec.engines.opencl.kernels.product import Product
 from coexec.engines.opencl.kernels.reasons import NUMBERS, wrong_type
+from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
@@ -59,6 +69,124 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     shapes = [context.tensors[n].shape for n in op.inputs]
     equation = _Equation.of(op.text("equation", ""), shapes)
+    floats = all(context.tensors[n].dtype == "float32" for n in op.inputs)
+    matrices = _Matrices.of(equation, shapes) if context.arch.family == "cpu" and floats else None
+    if matrices is not None:
+        return _product(node, context, equation, matrices)
+    return [_scalars(node, context, equation, shapes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    """The labels of an equation of two tensors as axes of a matrix product."""
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    inner: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @staticmethod
+    def of(equation: _Equation, shapes: Sequence[tuple[int, ...]]) -> "_Matrices | None":
+        """None where axes are repeated, broadcast or summed in one tensor alone, and where most of
+        the work is no matrix product."""
+        if len(shapes) != 2:
+            return None
+        for labels, shape in zip(equation.inputs, shapes, strict=True):
+            sizes = tuple(equation.sizes[label] for label in labels)
+            if len(set(labels)) < len(labels) or sizes != tuple(shape):
+                return None
+        left, right = equation.inputs
+        out = equation.output
+        both = [label for label in left if label in right]
+        found = _Matrices(
+            tuple(label for label in out if label in both),
+            tuple(label for label in out if label not in right),
+            tuple(label for label in both if label not in out),
+            tuple(label for label in out if label not in left),
+        )
+        summed = {label for label in (*left, *right) if label not in out}
+        elements = [found.size(labels, equation) for labels in (found.rows, found.columns)]
+        small = min(elements) < _LEAST_EDGE
+        return None if small or summed != set(found.inner) or not found.inner else found
+
+    def size(self, labels: Sequence[str], equation: _Equation) -> int:
+        return math.prod(equation.sizes[label] for label in labels)
+
+
+_LEAST_EDGE = 4
+"""Rows and columns of a matrix product that is worth it."""
+
+
+def _product(
+    node: Node, context: Context, equation: _Equation, matrices: _Matrices
+) -> list[KernelLaunch]:
+    op, m = node.operator, matrices
+    found: list[KernelLaunch] = []
+    batch, rows, inner, columns = (
+        m.size(labels, equation) for labels in (m.batch, m.rows, m.inner, m.columns)
+    )
+    sides = []
+    for name, labels, wanted, shape in zip(
+        op.inputs, equation.inputs,
+        ((*m.batch, *m.rows, *m.inner), (*m.batch, *m.inner, *m.columns)),
+        ((batch, rows, inner), (batch, inner, columns)), strict=True,
+    ):  # fmt: skip
+        sides.append(_ordered(context, name, labels, wanted, shape, found))
+    made = (*m.batch, *m.rows, *m.columns)
+    y = context.value(op.outputs[0])
+    direct = made == equation.output and not y.block and not node.epilogue
+    target = y if direct else context.temporary([equation.sizes[label] for label in made])
+    inside = context
+    for name, shape, array in (*sides, (target.name, (batch, rows, columns), None)):
+        inside = _viewed(inside, name, shape, array)
+    names = (*(name for name, _, _ in sides),)
+    product = Operator("MatMul", names, (target.name,), {}, {}, version=op.version)
+    found += gemm_cpu.launches(Node(product), inside, Product((batch,), rows, inner, columns))
+    if not direct:
+        order = tuple(made.index(label) for label in equation.output)
+        turned = Operator("Transpose", (target.name,), (op.outputs[0],), {"perm": order}, {})
+        outer = _viewed(context, target.name, target.shape, None)
+        found += transpose.launches(Node(turned, node.epilogue), outer)
+    return found
+
+
+_Side = tuple[str, tuple[int, ...], Array | None]
+"""A tensor's name, its shape as a batch of matrices, and its values if it is constant."""
+
+
+def _ordered(
+    context: Context, name: str, labels: Sequence[str], wanted: Sequence[str],
+    shape: tuple[int, ...], found: list[KernelLaunch],
+) -> _Side:  # fmt: skip
+    """A side of the product with its axes as ``wanted``; what brings them there goes to ``found``.
+    """
+    order = tuple(labels.index(label) for label in wanted)
+    array = context.constant(name)
+    if array is not None:
+        return name, shape, np.ascontiguousarray(array.transpose(order)).reshape(shape)
+    given = context.value(name)
+    if order == tuple(range(len(order))) and not given.block:
+        return name, shape, None
+    turned = context.temporary([given.shape[axis] for axis in order])
+    operator = Operator("Transpose", (name,), (turned.name,), {"perm": order}, {})
+    inside = _viewed(context, turned.name, turned.shape, None)
+    found += transpose.launches(Node(operator), inside)
+    return turned.name, shape, None
+
+
+def _viewed(
+    context: Context, name: str, shape: tuple[int, ...], array: Array | None
+) -> Context:
+    """The context in which ``name`` lies row-major with this shape."""
+    tensors = {**context.tensors, name: Tensor(name, shape, "float32", array is not None)}
+    constants = dict(context.constants) if array is None else {**context.constants, name: array}
+    return replace(context, tensors=tensors, constants=constants, blocks={**context.blocks, name: 0})
+
+
+def _scalars(
+    node: Node, context: Context, equation: _Equation, shapes: Sequence[tuple[int, ...]]
+) -> KernelLaunch:
+    op = node.operator
     source = Source("einsum", context.arch)
     factors = []
     for number, (name, labels) in enumerate(zip(op.inputs, equation.inputs, strict=True)):
@@ -81,4 +209,4 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         *output.store("all", [f"l{label}" for label in equation.output]),
     ]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return [source.finish((math.prod(output.value.shape),))]
+    return source.finish((math.prod(output.value.shape),))

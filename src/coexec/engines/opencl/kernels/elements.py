@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.positions import neighbours
 
-__all__ = ["coordinates", "each_scalar", "each_vector", "vectors"]
+__all__ = ["coordinates", "each_run", "each_scalar", "each_vector", "vectors"]
 
 
 def coordinates(shape: Sequence[int], index: str = "get_global_id(0)", name: str = "p") -> str:
@@ -49,6 +50,40 @@ def _rows(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelL
     loop = f"for (int p{last} = 0; p{last} < {width}; p{last}++) {{"
     return _finished(source, [loop, *body, "}"], (ceil_div(rows, group) * group,), (group, 1, 1))
 
+
+def each_run(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
+    """Set every vector of neighbours in a row of the row-major ``y`` to ``value``.
+
+    Coordinates are those of its first element, as in `each_scalar`. Rows have a vector at least;
+    the last vector of a row may set again what the one before has. A work item makes some rows, or
+    a part of a long one.
+    """
+    width, last, b = y.shape[-1], len(y.shape) - 1, source.arch.block
+    rows = y.items // width
+    units = max(1, ceil_div(y.items, 4 * source.arch.compute_units))
+    most = min(_GROUP, max(_LEAST, units))
+    part = min(width, ceil_div(most, b) * b)
+    parts, together = ceil_div(width, part), max(1, most // width)
+    source.define(neighbours("y", y.half, b))
+    body = [
+        f"const int part = get_global_id(0) % {parts} * {part};",
+        f"const int first = get_global_id(0) / {parts} * {together};",
+        f"const int last_row = min(first + {together}, {rows});",
+        f"const int stop = min(part + {part}, {width});",
+        "for (int row = first; row < last_row; row++) {",
+        coordinates(y.shape[:-1], "row"),
+        f"  for (int next = part; next < stop; next += {b}) {{",
+        f"    const int p{last} = min(next, {width - b});",
+        *(f"    {line}" for line in lines),
+        f"    PUTS_y(row * {width} + p{last}, {value});",
+        "  }",
+        "}",
+    ]
+    return _finished(source, body, (parts * ceil_div(rows, together),), (1, 1, 1))
+
+
+_LEAST = 1024
+"""Elements that a work item should make at least: less take no longer than a group's start."""
 
 _ROW = 8
 """Elements of a row that are worth a loop of its own."""

@@ -6,7 +6,7 @@ as ONNX says.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from coexec.engines.opencl.kernels.base import (
 from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE, expression, helpers
 from coexec.engines.opencl.kernels.merging import merged
 from coexec.engines.opencl.kernels.patterns import Call
+from coexec.engines.opencl.kernels.positions import neighbours
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
@@ -42,11 +43,13 @@ class Epilogue:
         operators: Sequence[Operator],
         scalar: bool = False,
         merge: bool = False,
+        runs: bool = False,
     ) -> None:
         """``operators`` may include the head itself, if that is element-wise.
 
-        ``scalar`` is for heads that make one scalar at a time, in any layout. ``merge`` lets the
-        output, and positions in it, have fewer axes; the same output in memory.
+        ``scalar`` is for heads that make one scalar at a time, in any layout; with ``runs``, they
+        can make vectors of neighbours along the last axis, too. ``merge`` lets the output, and
+        positions in it, have fewer axes; the same output in memory.
         """
         self._context = context
         self._operators = operators
@@ -62,10 +65,13 @@ class Epilogue:
             view = merged(self.out, values.values())
             self.out = view(self.out)
             values = {name: view(value) for name, value in values.items()}
+        self.run = runs and safe and _along_rows(context, self.out, values.values(), operators)
+        """Whether positions are those of the first of a vector of neighbours in a row."""
         self._operands = {
-            name: Operand(source, context, value, f"e{i}", self.out if self.vector else None)
+            name: Operand(source, context, value, f"e{i}", self.out if self.vector else None,
+                          self.run)
             for i, (name, value) in enumerate(values.items())
-        }
+        }  # fmt: skip
         functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
         for text in dict.fromkeys(functions):
             source.define(text)
@@ -78,7 +84,7 @@ class Epilogue:
         Args:
             start: an expression of the head's value at this position.
             start_name: the tensor that it is; "" if the epilogue has no head.
-            position: (n, slice, y, x) of a vector, else all coordinates: see ``vector``.
+            position: (n, slice, y, x) of a vector, else all coordinates: see ``vector``, ``run``.
             tag: makes names of variables distinct where the epilogue is applied several times.
         """
         lines: list[str] = []
@@ -90,7 +96,8 @@ class Epilogue:
                     known[name] = f"v{operand.argument}{tag}"
                     lines.append(f"{operand.ctype()} {known[name]} = {operand.at(position)};")
             call = self._call(op, known)
-            ctype = self._context.arch.vector if self.vector else CTYPES[call.dtype]
+            vectors = self.vector or self.run
+            ctype = self._context.arch.vector if vectors else CTYPES[call.dtype]
             result = f"t{number}{tag}"
             lines.append(f"{ctype} {result} = {expression(call)};")
             known[op.outputs[0]] = result
@@ -99,7 +106,7 @@ class Epilogue:
     def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
         tensors, read = self._context.tensors, _read(op)
         dtypes = [tensors[name].dtype if name else "" for name in read]
-        if self.vector:  # vectors are of floats, whatever their lanes were loaded from
+        if self.vector or self.run:  # vectors are of floats, whatever their lanes were loaded from
             dtypes = ["float32"] * len(read)
         names = [known[name] if name else "" for name in read]
         return Call(op, names, dtypes, tensors[op.outputs[0]].dtype)
@@ -108,6 +115,20 @@ class Epilogue:
 def _read(op: Operator) -> tuple[str, ...]:
     """The operands whose values count when it runs; the others were read when it was generated."""
     return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
+
+
+def _along_rows(
+    context: Context, out: Value, operands: Iterable[Value], operators: Sequence[Operator]
+) -> bool:
+    """Whether vectors of neighbours in a row of ``out`` can be made of vectors of the operands."""
+    if context.arch.block == 1 or out.block or not out.shape or out.shape[-1] < context.arch.block:
+        return False
+    made = (context.tensors[op.outputs[0]].dtype for op in operators)
+    if any(dtype != "float32" for dtype in (out.dtype, *made)):
+        return False
+    return all(
+        v.dtype == "float32" and (math.prod(v.shape[-1:]) == 1 or not v.block) for v in operands
+    )
 
 
 def operand_value(context: Context, name: str) -> Value:
@@ -122,16 +143,19 @@ class Operand:
     """A tensor or constant that is read where an output is made, broadcast to its shape."""
 
     def __init__(
-        self, source: Source, context: Context, value: Value, argument: str, out: Value | None
-    ) -> None:
+        self, source: Source, context: Context, value: Value, argument: str, out: Value | None,
+        run: bool = False,
+    ) -> None:  # fmt: skip
         """
         Args:
             value: as `operand_value` gives it, perhaps of fewer axes.
-            out: given where vectors of it are computed.
+            out: given where vectors of its channels are computed.
+            run: vectors of neighbours in a row are computed.
         """
         self.argument = argument
         self._arch = context.arch
         self._out = out
+        self._run = run
         self._dtype = value.dtype
         array = context.constant(value.name)
         self._literal: str | None = None
@@ -147,17 +171,26 @@ class Operand:
             self._value = value
             source.constant(argument, array, vector=1)
             source.define(row_major(argument, value.shape))
+        if run and self._value is not None and math.prod(value.shape[-1:]) > 1:
+            half = value.half or (array is not None and context.arch.half)
+            source.define(neighbours(argument, half, context.arch.block))
 
     def ctype(self) -> str:
-        return CTYPES[self._dtype] if self._out is None else self._arch.vector
+        scalar = self._out is None and not self._run
+        return CTYPES[self._dtype] if scalar else self._arch.vector
 
     def at(self, position: Sequence[str]) -> str:
         """The expression for one position of the output."""
         name, vector = self.argument, self._arch.vector
         if self._literal is not None:
-            return self._literal if self._out is None else f"({vector})({self._literal})"
+            scalar = self._out is None and not self._run
+            return self._literal if scalar else f"({vector})({self._literal})"
         if self._value is None:
             return f"LOAD_{name}({position[1]})"
+        if self._run:
+            alike = math.prod(self._value.shape[-1:]) > 1
+            where = self._element(position)
+            return f"NEAR_{name}({where})" if alike else f"({vector})(GET_{name}({where}))"
         if self._out is None:
             return f"GET_{name}({self._element(position)})"
         n, s, y, x = position

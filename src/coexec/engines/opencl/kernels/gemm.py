@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.opencl.kernels import gemm_cpu, gemm_tiled, gemv
+from coexec.engines.opencl.kernels import gemm_cpu, gemm_lanes, gemm_tiled, gemv
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node
 from coexec.engines.opencl.kernels.product import Product
 from coexec.ir.graph import Operator, Tensor
@@ -20,6 +20,8 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     product = Product.of(node.operator, context)
     if context.arch.family == "cpu":
+        if gemm_lanes.fits(node, context):
+            return gemm_lanes.launches(node, context, product)
         return gemm_cpu.launches(node, context, product)
     if gemv.fits(node, context, product):
         return gemv.launches(node, context, product)

@@ -1,107 +1,198 @@
 """Matrix products where one thread owns a core with wide vectors: PoCL.
 
-A work item computes up to six rows times up to four vectors of columns in registers. A constant
-right side lies packed as [group of columns][k][column], in the order in which it is read.
+A work item computes a tile of rows times vectors of columns in registers. The right side lies
+packed as [matrix][group of columns][k][column], in the order in which it is read: a constant one
+beforehand, a computed one in front of each run, unless so few rows are multiplied that it is read
+where it lies.
+
+In a result whose rows have a vector at least, the last group begins where a whole one is left, and
+computes columns of the one before again: so all its vectors are whole, and so are those of what is
+fused behind.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.positions import at, neighbours, split
 from coexec.engines.opencl.kernels.product import Operands, Product
 from coexec.frontend.module import Array
 
 __all__ = ["launches", "steps"]
 
 _ROWS = 6
-_VECTORS = 4
+_VECTORS = 8
+_READ_ONCE = 2
+"""Tiles of rows that are too few to be worth a copy of the right side."""
+_DEPTH = 64
+"""Rows of the right side that a work item packs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """How a result is cut up."""
+
+    rows: int
+    tiles: int
+    """Of so many rows; the last one may have fewer."""
+    vectors: int
+    """Of columns, in a group."""
+    columns: int
+    groups: int
+
+    @property
+    def left(self) -> str:
+        """The first column of ``group``."""
+        return f"max(0, min(group * {self.columns}, n - {self.columns}))"
+
+    @staticmethod
+    def of(arch: Architecture, product: Product) -> "_Tiles":
+        """Accumulators, a vector of each column and the broadcast scalar share the registers."""
+        tiles = ceil_div(product.m, _ROWS)
+        rows = ceil_div(product.m, tiles)
+        most = min(_VECTORS, max(1, (arch.registers - 1) // (rows + 1)))
+        whole = max(1, product.n // arch.block)
+        groups = ceil_div(whole, most)
+        vectors = ceil_div(whole, groups)
+        columns = vectors * arch.block
+        return _Tiles(rows, tiles, vectors, columns, ceil_div(product.n, columns))
 
 
 def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
-    width = context.arch.block
-    vectors, tiles, rows = _tiles(context.arch, product)
-    columns = vectors * width
+    width, vector = context.arch.block, context.arch.vector
+    cut = _Tiles.of(context.arch, product)
     source = Source("gemm_cpu", context.arch, sized=True, alone=True)
-    source.sizes(m=product.m, k=product.k, n=product.n)
+    source.sizes(m=product.m, k=product.k, n=product.n, groups=cut.groups)
     operands = Operands(source, context, node, product)
-    constant = context.constant(node.operator.inputs[1])
-    packed = constant is not None and constant.ndim == 2
-    if packed:
-        assert constant is not None
-        source.constant("b", _packed(constant, product, columns))
-    else:
-        operands.declare_right()
-    operands.declare_result()
-    vector = context.arch.vector
-    source.lines(f"  const int group = item_1, first = item_0 * {rows};")
+    operands.declare_result(runs=True)
+    found, load = _right(node, context, product, cut, operands, source)
+    source.lines(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
     source.lines("\n".join(f"  {line}" for line in operands.batch_lines("item_2")))
-    for r in range(rows):
+    for r in range(cut.rows):
         source.lines(f"  const int r{r} = min(first + {r}, m - 1);")
-        source.lines("\n".join(f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(vectors)))
+        sums = (f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(cut.vectors))
+        source.lines("\n".join(sums))
     source.lines("  for (int i = 0; i < k; i++) {")
-    for g in range(vectors):
-        right = f"LOAD_b((group * k + i) * {vectors} + {g})"
-        if not packed:
-            right = _gathered(operands, columns, g * width, width, vector)
-        source.lines(f"    const {vector} w{g} = {right};")
-    for r in range(rows):
+    for g in range(cut.vectors):
+        source.lines(f"    const {vector} w{g} = {load(g)};")
+    for r in range(cut.rows):
         source.lines(f"    {{ const float s = {operands.left(f'r{r}', 'i')};")
-        source.lines("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(vectors)))
+        source.lines("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(cut.vectors)))
         source.lines("    }")
     source.lines("  }")
-    for r in range(rows):
-        source.lines(_finish(operands, r, vectors, width))
+    finish = _finish_vectors if operands.runs else _finish_scalars
+    for r in range(cut.rows):
+        source.lines("\n".join(f"  {line}" for line in finish(operands, r, cut.vectors, width)))
     # Rows first: the packed columns of a group are still near for its next rows.
-    grid = (tiles, ceil_div(product.n, columns), math.prod(product.batch))
-    return [source.finish(grid, (1, 1, 1))]
+    grid = (cut.tiles, cut.groups, math.prod(product.batch))
+    return [*found, source.finish(grid, (1, 1, 1))]
 
 
-def steps(arch: Architecture, product: Product) -> dict[str, float]:
-    """What the kernel does, as terms of a workload."""
-    vectors, tiles, rows = _tiles(arch, product)
-    items = tiles * ceil_div(product.n, vectors * arch.block)
+def steps(arch: Architecture, product: Product, packed: bool = True) -> dict[str, float]:
+    """What the kernel does, as terms of a workload; ``packed``: the right side is constant."""
+    cut = _Tiles.of(arch, product)
+    items = cut.tiles * cut.groups
+    copied = not packed and cut.tiles > _READ_ONCE
     return {
-        "cycles": items * product.k * max(rows * vectors / 2, vectors / 2, 4.0),
+        "cycles": items * product.k * max(cut.rows * cut.vectors / 2, cut.vectors / 2, 4.0),
         "items": float(items),
-        "columns": 4.0 * items * product.k * vectors * arch.block,
+        "columns": 4.0 * items * product.k * cut.columns,
+        **({"packed": 4.0 * cut.groups * product.k * cut.columns} if copied else {}),
     }
 
 
-def _tiles(arch: Architecture, product: Product) -> tuple[int, int, int]:
-    """Vectors of columns of a tile, tiles of rows, and rows of a tile."""
-    tiles = ceil_div(product.m, _ROWS)
-    vectors = min(_VECTORS, ceil_div(product.n, arch.block))
-    return vectors, tiles, ceil_div(product.m, tiles)
+def _right(
+    node: Node, context: Context, product: Product, cut: _Tiles, operands: Operands, source: Source
+) -> tuple[list[KernelLaunch], Callable[[int], str]]:
+    """What packs the right side, and the expression of a vector of the row ``i`` of it."""
+    name = node.operator.inputs[1]
+    constant, width = context.constant(name), context.arch.block
+    given = context.value(name)
+    whole = cut.columns <= product.n and not product.across_b and len(given.shape) > 1
+    if constant is None and cut.tiles <= _READ_ONCE and whole and not given.block:
+        operands.declare_right()
+        source.define(neighbours("b", given.half, width))
+        return [], lambda g: f"NEAR_b({operands.right_at('i', f'left + {g * width}')})"
+    found: list[KernelLaunch] = []
+    if constant is not None:
+        source.constant("b", _packed(constant, product, cut))
+    else:
+        packed = context.temporary((1, width, 1, _packed_vectors(given, product, cut)), width)
+        found.append(_pack(context, given, packed, product, cut))
+        source.read("b", packed)
+    start = f"(({operands.right_matrix()}) * groups + group) * k"
+    return found, lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})"
 
 
-def _packed(right: Array, product: Product, columns: int) -> Array:
-    full = np.zeros((product.k, ceil_div(product.n, columns) * columns), np.float32)
-    full[:, : product.n] = right.T if product.across_b else right
-    return full.reshape(product.k, -1, columns).transpose(1, 0, 2)
+def _matrices(shape: Sequence[int]) -> tuple[int, ...]:
+    """The axes of a right side in front of those of a matrix."""
+    return tuple(shape[:-2])
 
 
-def _gathered(operands: Operands, columns: int, first: int, width: int, vector: str) -> str:
-    """A vector of columns of a right side that lies as in ONNX."""
-    lanes = (
-        operands.right("i", f"min(group * {columns} + {first + lane}, n - 1)")
-        for lane in range(width)
-    )
-    return f"({vector})({', '.join(lanes)})"
+def _packed(right: Array, product: Product, cut: _Tiles) -> Array:
+    matrices = right.reshape(-1, *(right.shape[-2:] if right.ndim > 1 else (product.k, 1)))
+    rows = matrices.swapaxes(1, 2) if product.across_b else matrices
+    full = np.zeros((len(rows), cut.groups, product.k, cut.columns), np.float32)
+    for group in range(cut.groups):
+        left = max(0, min(group * cut.columns, product.n - cut.columns))
+        part = rows[:, :, left : left + cut.columns]
+        full[:, group, :, : part.shape[2]] = part
+    return full
 
 
-def _finish(operands: Operands, r: int, vectors: int, width: int) -> str:
+def _packed_vectors(right: Value, product: Product, cut: _Tiles) -> int:
+    return math.prod(_matrices(right.shape)) * cut.groups * product.k * cut.vectors
+
+
+def _pack(
+    context: Context, right: Value, packed: Value, product: Product, cut: _Tiles
+) -> KernelLaunch:
+    """Copies the right side into ``packed``; a work item takes some rows of a group of columns."""
+    source = Source("gemm_pack", context.arch, sized=True, alone=True)
+    source.sizes(k=product.k, n=product.n, groups=cut.groups)
+    source.read("b", right)
+    source.write("y", packed)
+    matrix = ["i"] if len(right.shape) == 1 else ["left + j", "i"] if product.across_b else (
+        ["i", "left + j"])  # fmt: skip
+    sizes = _matrices(right.shape)
+    where = at("b", [*split("item_2", sizes), *matrix])
+    rows = f"for (int i = item_0 * {_DEPTH}; i < min((item_0 + 1) * {_DEPTH}, k); i++)"
+    columns = f"for (int j = 0; j < {cut.columns}; j++)"
+    value = f"GET_b({where})" if cut.columns <= product.n else (
+        f"left + j < n ? GET_b({where}) : 0.0f")  # fmt: skip
+    source.lines("\n".join([
+        f"  const int group = item_1, left = {cut.left};",
+        *((columns, rows) if product.across_b else (rows, columns)),
+        f"  PUT_y(((item_2 * groups + group) * k + i) * {cut.columns} + j, {value});",
+    ]))  # fmt: skip
+    grid = (ceil_div(product.k, _DEPTH), cut.groups, math.prod(sizes))
+    return source.finish(grid, (1, 1, 1))
+
+
+def _finish_vectors(operands: Operands, r: int, vectors: int, width: int) -> list[str]:
+    lines = [f"if (first + {r} < m) {{"]
+    for g in range(vectors):
+        column = f"left + {g * width}"
+        stored = operands.store(f"a{r}_{g}", f"r{r}", column, f"_{g}")
+        lines += [f"  {line}" for line in stored]
+    return [*lines, "}"]
+
+
+def _finish_scalars(operands: Operands, r: int, vectors: int, width: int) -> list[str]:
     columns = vectors * width
     lines = [f"if (first + {r} < m) {{", f"  float out[{columns}];"]
     for g in range(vectors):
         lines += [f"  out[{g * width + i}] = a{r}_{g}.s{i:x};" for i in range(width)]
-    lines += [
+    return [
+        *lines,
         f"  for (int i = 0; i < {columns}; i++) {{",
-        f"    const int row = first + {r}, column = group * {columns} + i;",
+        f"    const int row = first + {r}, column = left + i;",
         "    if (column >= n) break;",
         *(f"    {line}" for line in operands.store("out[i]", "row", "column")),
         "  }",
         "}",
     ]
-    return "\n".join(f"  {line}" for line in lines)

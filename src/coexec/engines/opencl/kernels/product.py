@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from coexec.engines.opencl.kernels.base import Context, Node, Source, literal, row_major
 from coexec.engines.opencl.kernels.epilogue import Epilogue
+from coexec.engines.opencl.kernels.positions import at, neighbours
 from coexec.ir.graph import Operator
 
 __all__ = ["Operands", "Product"]
@@ -58,14 +59,29 @@ class Operands:
         """The right side as it is, for kernels that do not pack it."""
         self._declare("b", self._node.operator.inputs[1])
 
-    def declare_result(self) -> None:
-        """Bias, what is fused behind, and the result; after both sides."""
+    def declare_result(self, runs: bool = False) -> None:
+        """Bias, what is fused behind, and the result; ``runs``: of vectors, if that may be."""
         if self._bias:
             self._declare("c", self._bias)
         self._epilogue = Epilogue(
-            self._source, self._context, self._node, self._node.epilogue, scalar=True
+            self._source, self._context, self._node, self._node.epilogue, scalar=True, runs=runs
         )
-        self._source.write("y", self._context.value(self._node.output))
+        y = self._context.value(self._node.output)
+        self._source.write("y", y)
+        if self.runs:
+            self._source.define(neighbours("y", y.half, self._context.arch.block))
+            if self._bias and self._bias_shape[-1:] == (self._product.n,):
+                half = self._context.arch.half
+                self._source.define(neighbours("c", half, self._context.arch.block))
+
+    @property
+    def runs(self) -> bool:
+        """Whether `store` takes vectors of neighbours in a row of the result."""
+        return self._epilogue.run
+
+    @property
+    def _bias_shape(self) -> tuple[int, ...]:
+        return self._context.tensors[self._bias].shape
 
     def _declare(self, name: str, tensor: str) -> None:
         array = self._context.constant(tensor)
@@ -94,26 +110,41 @@ class Operands:
             (column, k) if self._product.across_b else (k, column))  # fmt: skip
         return self._element("b", self._node.operator.inputs[1], matrix)
 
-    def _element(self, name: str, tensor: str, matrix: Sequence[str]) -> str:
-        shape = self._context.tensors[tensor].shape
-        own = shape[: len(shape) - len(matrix)]
+    def right_at(self, k: str, column: str) -> str:
+        """Where the element of the right side lies; of two axes and more, as it is."""
+        return at("b", [*self._outer(self._node.operator.inputs[1], 2), k, column])
+
+    def right_matrix(self) -> str:
+        """The number of the right side's matrix, of all that it has."""
+        shape = self._context.tensors[self._node.operator.inputs[1]].shape
+        number = "0"
+        for name, size in zip(self._outer(self._node.operator.inputs[1], 2), shape, strict=False):
+            number = f"({number} * {size} + {name})"
+        return number
+
+    def _outer(self, tensor: str, inner: int) -> list[str]:
+        """Where a matrix of the batch lies in a tensor, along the axes in front of its own."""
+        own = self._context.tensors[tensor].shape[:-inner]
         names = [f"b{i}" for i in range(len(self._product.batch))]
-        outer = [
-            n if d > 1 else "0" for n, d in zip(names[len(names) - len(own) :], own, strict=True)
-        ]
-        return f"GET_{name}(AT_{name}({', '.join([*outer, *matrix])}))"
+        pairs = zip(names[len(names) - len(own) :], own, strict=True)
+        return [name if size > 1 else "0" for name, size in pairs]
+
+    def _element(self, name: str, tensor: str, matrix: Sequence[str]) -> str:
+        return f"GET_{name}({at(name, [*self._outer(tensor, len(matrix)), *matrix])})"
 
     def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
-        """Lines that finish one element of the result: scale, bias, epilogue, store."""
+        """Lines that finish one element of the result, or a vector: scale, bias, epilogue, store.
+        """
         product = self._product
         if product.alpha != 1.0:
             value = f"{literal(product.alpha)} * {value}"
         if self._bias:
-            shape = self._context.tensors[self._bias].shape
+            shape = self._bias_shape
             names = (row, column)[2 - len(shape) :]
             own = [n if d > 1 else "0" for n, d in zip(names, shape, strict=True)]
             scale = "" if product.beta == 1.0 else f"{literal(product.beta)} * "
-            value += f" + {scale}GET_c(AT_c({', '.join(own)}))"
+            near = self.runs and shape[-1:] == (product.n,)
+            value += f" + {scale}{'NEAR' if near else 'GET'}_c(AT_c({', '.join(own)}))"
         matrix = [
             *((row,) if self._ranks[0] > 1 else ()),
             *((column,) if self._ranks[1] > 1 else ()),
@@ -121,8 +152,9 @@ class Operands:
         position = [f"b{i}" for i in range(len(product.batch))] + matrix
         done = f"done{tag}"
         lines, result = self._epilogue.apply(done, self._node.operator.outputs[0], position, tag)
+        ctype, put = (self._context.arch.vector, "PUTS") if self.runs else ("float", "PUT")
         return [
-            f"const float {done} = {value};",
+            f"const {ctype} {done} = {value};",
             *lines,
-            f"PUT_y(AT_y({', '.join(position)}), {result});",
+            f"{put}_y(AT_y({', '.join(position)}), {result});",
         ]

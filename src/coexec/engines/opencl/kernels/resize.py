@@ -1,8 +1,10 @@
-"""Resize and Upsample: one work item for a vector of channels of one output pixel, or for a scalar.
+"""Resize and Upsample: one work item for a vector of channels of one output pixel, or for a scalar;
+where one thread owns a core, for a row of them.
 
 It adds up rows of the input times weights that stand in tables, see `resize_taps`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from coexec.engines.opencl.kernels.base import (
@@ -19,6 +21,7 @@ from coexec.engines.opencl.kernels.moving import moved
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.parameters import numbers
 from coexec.engines.opencl.kernels.patterns import is_float
+from coexec.engines.opencl.kernels.positions import split
 from coexec.engines.opencl.kernels.resize_taps import COORDINATES, MODES, Taps, given_scales, taps
 from coexec.ir.graph import Operator, Tensor
 
@@ -55,6 +58,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     coordinates = [f"q{a}" if a in changed else f"p{a}" for a in range(len(y.shape))]
     other = literal(op.number("extrapolation_value", 0.0), y.dtype)
     if op.text("mode", "nearest") != "nearest":
+        if context.arch.family == "cpu" and _worth_passes(changed, y):
+            return _in_passes(context, op.inputs[0], y, changed)
         return [_sum(source, x, y, coordinates, changed, other)]
     lines = [f"const int q{a} = GET_rows{a}(p{a});" for a in changed]
     inside = " && ".join(f"q{a} >= 0" for a in changed)
@@ -62,6 +67,36 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         moved(source, x, y, coordinates, lines=lines, residue=None if 1 in changed else 0,
               inside=f"({inside})" if _crops(changed) else "", outside=other)
     ]  # fmt: skip
+
+
+def _worth_passes(changed: Mapping[int, Taps], y: Value) -> bool:
+    """Whether sums along one axis after the other are fewer by far."""
+    many = max((table.rows.shape[1] for table in changed.values()), default=0) > _WRITTEN_OUT
+    return many and len(changed) > 1 and y.dtype == "float32" and not _crops(changed)
+
+
+def _in_passes(
+    context: Context, name: str, y: Value, changed: Mapping[int, Taps]
+) -> list[KernelLaunch]:
+    """One kernel for each axis, the last one first: where there are many taps, images become
+    smaller."""
+    found: list[KernelLaunch] = []
+    given: Value | None = None
+    shape = list(context.tensors[name].shape)
+    axes = sorted(changed, reverse=True)
+    for axis in axes:
+        shape[axis] = y.shape[axis]
+        made = y if axis == axes[-1] else context.temporary(shape, y.block, y.half)
+        source = Source("resize", context.arch)
+        if given is None:
+            given = declare(source, context, "x", name)
+        else:
+            source.read("x", given)
+        source.constant(f"rows{axis}", changed[axis].rows, vector=1)
+        where = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
+        found.append(_sum(source, given, made, where, {axis: changed[axis]}, ""))
+        given = made
+    return found
 
 
 def _crops(changed: Mapping[int, Taps]) -> bool:
@@ -77,14 +112,26 @@ def _sum(
     changed: Mapping[int, Taps],
     other: str,
 ) -> KernelLaunch:
-    """Nested loops, one for each axis that changes."""
+    """Nested loops, one for each axis that changes; on cores the last one over some taps that are
+    written out, for a row of the output at a time."""
     vectors = bool(x.block and y.block) and 1 not in changed
     ctype = source.arch.vector if vectors else CTYPES[y.dtype]
     source.write("y", y)
+    for axis, table in changed.items():
+        source.constant(f"weights{axis}", table.weights, vector=1)
+    crops, value = _crops(changed), "sum"
+    if crops:
+        outside = (f"GET_rows{a}(p{a} * {t.rows.shape[1]}) < 0" for a, t in changed.items())
+        value = f"{' || '.join(outside)} ? ({ctype})({other}) : sum"
+    if vectors:
+        load = f"LOAD_x(VEC_x({coordinates[0]}, s, {coordinates[2]}, {coordinates[3]}))"
+    else:
+        load = f"GET_x(AT_x({', '.join(coordinates)}))"
+    if source.arch.family == "cpu" and len(y.shape) > 1 and not (y.block and not vectors):
+        return _by_rows(source, y, changed, load, value, ctype)
     lines = [f"{ctype} sum = ({ctype})(0);"]
     weight = ""
     for axis, table in changed.items():
-        source.constant(f"weights{axis}", table.weights, vector=1)
         count = table.rows.shape[1]
         lines += [
             f"for (int i = p{axis} * {count}, end{axis} = i + {count}; i < end{axis}; i++) {{",
@@ -92,13 +139,65 @@ def _sum(
             f"  const float w{axis} = {weight}GET_weights{axis}(i);",
         ]
         weight = f"w{axis} * "
-    if vectors:
-        load = f"LOAD_x(VEC_x({coordinates[0]}, s, {coordinates[2]}, {coordinates[3]}))"
-    else:
-        load = f"GET_x(AT_x({', '.join(coordinates)}))"
     lines += [f"sum += {weight}{load};", *("}" for _ in changed)]
-    value = "sum"
-    if _crops(changed):
-        outside = (f"GET_rows{a}(p{a} * {t.rows.shape[1]}) < 0" for a, t in changed.items())
-        value = f"{' || '.join(outside)} ? ({ctype})({other}) : sum"
     return (each_vector if vectors else each_scalar)(source, y, lines, value)
+
+
+_WRITTEN_OUT = 4
+"""Taps of an axis that are no loop: of linear and cubic interpolation without antialiasing."""
+
+
+def _by_rows(
+    source: Source, y: Value, changed: Mapping[int, Taps], load: str, value: str, ctype: str
+) -> KernelLaunch:
+    """A work item makes a row of the output: taps of the other axes are found once."""
+    last = len(y.shape) - 1
+    outer = (y.shape[0], y.slices, y.shape[2]) if y.block else y.shape[:-1]
+    names = ["p0", "s", "p2"] if y.block else [f"p{axis}" for axis in range(last)]
+    found = split("row", outer)
+    lines = ["const int row = get_global_id(0);"]
+    lines += [f"const int {name} = {text};" for name, text in zip(names, found, strict=True)]
+    for axis, table in changed.items():
+        if axis != last and table.rows.shape[1] <= _WRITTEN_OUT:
+            for tap in range(table.rows.shape[1]):
+                lines += _tap(axis, f"p{axis} * {table.rows.shape[1]} + {tap}", f"_{tap}")
+    sums = [
+        f"{ctype} sum = ({ctype})(0);",
+        *_summed({axis: table.rows.shape[1] for axis, table in changed.items()}, last, load),
+    ]
+    where = f"VEC_y(p0, s, p2, p{last})" if y.block else f"row * {y.shape[-1]} + p{last}"
+    put = "STORE" if y.block else "PUT"
+    lines += [
+        f"for (int p{last} = 0; p{last} < {y.shape[-1]}; p{last}++) {{",
+        *(f"  {line}" for line in sums),
+        f"  {put}_y({where}, {value});",
+        "}",
+    ]
+    source.lines("\n".join(f"  {line}" for line in lines))
+    return source.finish((math.prod(outer),), (1, 1, 1))
+
+
+def _tap(axis: int, index: str, tag: str = "", weight: str = "") -> list[str]:
+    return [
+        f"const int q{axis}{tag} = max(GET_rows{axis}({index}), 0);",
+        f"const float w{axis}{tag} = {weight}GET_weights{axis}({index});",
+    ]
+
+
+def _summed(counts: Mapping[int, int], last: int, load: str, weight: str = "") -> list[str]:
+    """Lines that add up all taps of axes; ``counts``: how many each axis has."""
+    if not counts:
+        return [f"sum += {weight}{load};"]
+    (axis, count), *others = counts.items()
+    inner = _summed(dict(others), last, load, f"w{axis} * ")
+    if count > _WRITTEN_OUT:
+        loop = f"for (int i{axis} = p{axis} * {count}, n{axis} = 0; n{axis} < {count}; "
+        return [f"{loop}i{axis}++, n{axis}++) {{", *_tap(axis, f"i{axis}", "", weight), *inner, "}"]
+    lines = []
+    for tap in range(count):
+        found = [f"const int q{axis} = q{axis}_{tap};",
+                 f"const float w{axis} = {weight}w{axis}_{tap};"]  # fmt: skip
+        if axis == last:
+            found = _tap(axis, f"p{axis} * {count} + {tap}", "", weight)
+        lines += ["{", *found, *inner, "}"]
+    return lines

@@ -6,7 +6,7 @@ onnx/reference/ops/op_resize.py.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +86,22 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
         if _coordinates(op) == "tf_crop_and_resize":
             rows[(positions < 0) | (positions > scale.size - 1)] = -1
         found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
-    return found
+    if found and _mode(op) == "linear" and not op.int("antialias", 0):
+        for axis in _interpolated_together(source, found):
+            if axis not in found and source[axis] > 1:
+                whole = _Axis(source[axis], source[axis], 1.0, 0.0, 1.0)
+                rows, weights = _linear(whole, np.arange(source[axis], dtype=np.float32))
+                found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
+    return dict(sorted(found.items()))
+
+
+def _interpolated_together(source: tuple[int, ...], changed: Collection[int]) -> range:
+    """The axes along which ONNX Runtime interpolates at once, so that NaN and infinity spread from
+    the next row also where the size stays: two of images, three of volumes."""
+    rank = len(source)
+    together = {2: 2, 3: 3, 4: 2, 5: 3}.get(rank, 0)
+    axes = range(rank - together, rank)
+    return axes if set(changed) <= set(axes) else range(0)
 
 
 def _is_old(op: Operator) -> bool:
@@ -162,6 +177,8 @@ def _nearest(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]
 def _interpolated(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]:
     """A kernel around each position; antialiasing makes it as wide as the rows are apart."""
     cubic = _mode(op) == "cubic"
+    if not cubic and not op.int("antialias", 0):
+        return _linear(axis, positions)
     squeeze = min(axis.scale, 1.0) if op.int("antialias", 0) else 1.0
     first = math.floor(-(2 if cubic else 1) / squeeze) + 1
     before = np.ceil(positions) - 1  # so that a position on a row counts as 1 behind the one before
@@ -172,7 +189,23 @@ def _interpolated(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, A
         np.clip(1 - distances, 0, 1))  # fmt: skip
     if op.int("exclude_outside", 0):
         weights = np.where((rows < 0) | (rows >= axis.size), 0.0, weights)
-    return rows, weights / weights.sum(axis=1, keepdims=True)
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    if op.int("antialias", 0):  # what has no weight is not read: it may be NaN
+        most = np.take_along_axis(rows, weights.argmax(axis=1)[:, None], 1)
+        rows = np.where(weights == 0, most, rows)
+    return rows, weights
+
+
+def _linear(axis: _Axis, positions: Array) -> tuple[Array, Array]:
+    """The row at or before a position inside of the input, and the one behind, which counts with
+    a weight of zero where the position is on a row: it makes NaN of infinity there, as it does in
+    ONNX Runtime."""
+    inside = np.clip(positions, 0, axis.size - 1)
+    first = np.floor(inside)
+    second = np.minimum(first + 1, axis.size - 1)
+    rows, weights = np.stack([first, second], 1), np.stack([second - inside, inside - first], 1)
+    weights[first == second] = 0.5
+    return rows, weights
 
 
 def _cubic(x: Array, a: float) -> Array:

@@ -1,13 +1,15 @@
-"""TopK: a work item finds the elements of a row one after the other, each by going along it.
+"""TopK: a work item keeps the best elements of a row in a heap while it goes along it.
 
-An element comes behind another if its value does, or if it is equal and further back in the row.
-So the next one is the first of all that come behind the one before, and nothing is marked.
+The heap holds positions in the row, the worst one on top: an element that beats it takes its place
+and sinks. In the end the worst one is taken off again and again, which gives the others' order.
+NaN is above all numbers, as ONNX Runtime has it; of equal elements, the first one is better.
 """
 
 from collections.abc import Mapping
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
+from coexec.engines.opencl.kernels.patterns import is_float
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
 from coexec.engines.opencl.kernels.row_kernel import RowKernel
@@ -15,8 +17,8 @@ from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]
 
-_MOST_STEPS = 2**24
-"""Of a work item: 0.1 s or so."""
+_MOST_STEPS = 2**26
+"""Of a work item, if all elements of a row sink to the bottom: 0.1 s or so."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -25,7 +27,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return reason
     shape = tensors[op.inputs[0]].shape
     length = shape[op.int("axis", -1) % len(shape)]
-    if _count(op) * length > _MOST_STEPS:
+    if length * _count(op).bit_length() > _MOST_STEPS:
         return f"TopK of {_count(op)} of {length} elements: the kernel is made for small numbers"
     return None
 
@@ -35,34 +37,88 @@ def _count(op: Operator) -> int:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    op = node.operator
+    op, count = node.operator, _count(node.operator)
     source = Source("top_k", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     axis = op.int("axis", -1) % len(x.shape)
     rows = RowKernel(source, x, (axis,), vectors=False, shared=False)
-    before = "<" if op.int("largest", 1) else ">"
+    length = rows.layout.length
+    heap = context.temporary((rows.layout.count, count))
+    source.write("heap", heap)
+    value = f"GET_x({rows.layout.scalars().access('(i)').at})"
     where = ["rank" if a == axis else f"p{a}" for a in range(len(x.shape))]
     stores = []
-    for name, argument, value in zip(
-        op.outputs, ("values", "indices"), ("best", "found"), strict=False
+    for name, argument, made in zip(
+        op.outputs, ("values", "indices"), ("VALUE(found)", "found"), strict=False
     ):
         if name in context.tensors:
             source.write(argument, context.value(name))
-            stores.append(f"PUT_{argument}({at(argument, where)}, {value});")
-    search = rows.loop(rows.layout.scalars(), lambda access: [
-        f"const int behind = v {before} bound || (v == bound && {access.index} > last);",
-        f"if ((last < 0 || behind) && (found < 0 || best {before} v)) {{",
-        f"  best = v; found = {access.index};",
+            stores.append(f"PUT_{argument}({at(argument, where)}, {made});")
+    source.define(f"#define VALUE(i) {value}")
+    source.define(_better(bool(op.int("largest", 1)), is_float(x.dtype)))
+    source.define(
+        "#define BEATS(i, j) (BETTER(VALUE(i), VALUE(j)) || "
+        "((i) < (j) && !BETTER(VALUE(j), VALUE(i))))"
+    )
+    lines = [
+        f"__global int* kept = (__global int*)heap + row * {count};",
+        f"for (int start = {count} - 1; start >= 0; start--) {{",
+        f"  kept[start] = {count} - 1 - start;",
+        *(f"  {line}" for line in _sink("start", str(count))),
         "}",
-    ])  # fmt: skip
-    return [rows.finish([
-        f"{rows.ctype} bound = 0;",
-        "int last = -1;",
-        f"for (int rank = 0; rank < {_count(op)}; rank++) {{",
-        f"  {rows.ctype} best = 0;",
-        "  int found = -1;",
-        *(f"  {line}" for line in search),
+        f"{rows.ctype} worst = VALUE(kept[0]);",
+        f"for (int i = {count}; i < {length}; i++) {{",
+        f"  if (!BETTER(VALUE(i), worst)) continue;",
+        "  kept[0] = i;",
+        *(f"  {line}" for line in _sink("0", str(count))),
+        "  worst = VALUE(kept[0]);",
+        "}",
+        *_taken_off(count, stores, ordered=bool(op.int("sorted", 1))),
+    ]
+    return [rows.finish(lines)]
+
+
+def _better(largest: bool, floats: bool) -> str:
+    """The macro that compares two values."""
+    compared, nan = ("a > b", "a != a && b == b") if largest else ("a < b", "a == a && b != b")
+    for letter in "ab":
+        compared, nan = (text.replace(letter, f"({letter})") for text in (compared, nan))
+    return f"#define BETTER(a, b) ({compared}{f' || ({nan})' if floats else ''})"
+
+
+def _sink(start: str, count: str) -> list[str]:
+    """Lines that let an entry of the heap sink until none below is worse.
+
+    Of two that are worse, the worst one rises.
+    """
+    return [
+        f"for (int at = {start}, below = 2 * at + 1; below < {count}; below = 2 * at + 1) {{",
+        "  const int own = kept[at];",
+        f"  const int both = below + 1 < {count};",
+        "  const int left = BEATS(own, kept[below]);",
+        "  const int right = both && (left ? !BEATS(kept[below + 1], kept[below])"
+        " : BEATS(own, kept[below + 1]));",
+        "  if (!left && !right) break;",
+        "  below += right;",
+        "  kept[at] = kept[below]; kept[below] = own;",
+        "  at = below;",
+        "}",
+    ]
+
+
+def _taken_off(count: int, stores: list[str], ordered: bool) -> list[str]:
+    if not ordered:
+        return [
+            f"for (int rank = 0; rank < {count}; rank++) {{",
+            "  const int found = kept[rank];",
+            *(f"  {line}" for line in stores),
+            "}",
+        ]
+    return [
+        f"for (int rank = {count} - 1; rank >= 0; rank--) {{",
+        "  const int found = kept[0];",
         *(f"  {line}" for line in stores),
-        "  bound = best; last = found;",
+        "  kept[0] = kept[rank];",
+        *(f"  {line}" for line in _sink("0", "rank")),
         "}",
-    ])]  # fmt: skip
+    ]

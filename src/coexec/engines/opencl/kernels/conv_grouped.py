@@ -1,0 +1,145 @@
+"""Convolution in groups where one thread owns a core, whatever the number of channels of a group.
+
+A vector of output channels reads all channels of the groups that its lanes belong to; its weights
+are zero where a channel is of another group. So groups of four channels fill vectors of eight half,
+which is many times faster than to compute scalars.
+
+A work item has rows of one block of output channels. A tile of neighbouring pixels is held in
+registers, as in `conv_cpu`. Weights lie as [block][ky][channel][kx][lane].
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, padded_copy
+from coexec.engines.opencl.kernels.epilogue import Epilogue
+from coexec.engines.opencl.kernels.packing import Packed
+from coexec.frontend.module import Array
+
+__all__ = ["launches", "steps"]
+
+_MOST_PIXELS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The input channels that a block of output channels reads."""
+
+    first: int
+    count: int
+
+    @staticmethod
+    def of(shape: ConvShape, block: int) -> "tuple[_Reads, ...]":
+        """By block of ``block`` output channels."""
+        made = shape.out_channels // shape.groups
+        found = []
+        for start in range(0, shape.out_channels, block):
+            last = min(start + block, shape.out_channels) - 1
+            groups = range(start // made, last // made + 1)
+            first = groups[0] * shape.in_channels
+            found.append(_Reads(first, len(groups) * shape.in_channels))
+        return tuple(found)
+
+
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
+    """Zeros are copied to the left and right of the input first, where there is padding."""
+    op = node.operator
+    x, y = context.value(op.inputs[0]), context.value(node.output)
+    reads = _Reads.of(shape, context.arch.block)
+    weights = Packed(context, op.inputs[1], lambda array: _packed(array, reads, y, shape))
+    bias = packed_bias(node, context, 0, y.slices)
+    found = [*weights.launches, *bias.launches]
+    if shape.left or shape.right > 0:
+        copy, x, shape = padded_copy(context, x, shape, rows=False)
+        found.append(copy)
+    source = Source("conv_grouped", context.arch, sized=True, alone=True)
+    source.read("x", x)
+    weights.declare(source, "w")
+    bias.declare(source, "bias")
+    source.constant("reads", np.array(_table(reads, shape), np.int32), vector=1)
+    epilogue = Epilogue(source, context, node, node.epilogue)
+    source.write("y", y)
+    rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
+    source.lines(_text(source, shape, x, rows, epilogue, op.outputs[0]))
+    grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
+    return [*found, source.finish(grid, (1, 1, 1))]
+
+
+def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:
+    """What the kernel does, as terms of a workload."""
+    reads = sum(each.count for each in _Reads.of(shape, arch.block))
+    pixels = _pixels(arch, shape)
+    tiles = ceil_div(shape.out_w, pixels)
+    rows = shape.out_h if shape.pointwise else 1  # `ConvShape` counts those as one
+    taps = shape.batch * rows * shape.rows_inside * shape.kernel_w * reads
+    return {"products": float(taps * tiles * pixels), "vectors": float(taps * tiles)}
+
+
+def _pixels(arch: Architecture, shape: ConvShape) -> int:
+    """Of the tiles that a row is cut into. The last one computes some of the one before again."""
+    most = min(_MOST_PIXELS, max(1, arch.registers - 3))
+    return ceil_div(shape.out_w, ceil_div(shape.out_w, most))
+
+
+def _table(reads: tuple[_Reads, ...], shape: ConvShape) -> list[int]:
+    """By block, the first channel that it reads, how many there are, and its first weight."""
+    taps, start, found = shape.kernel_h * shape.kernel_w, 0, []
+    for each in reads:
+        found += [each.first, each.count, start]
+        start += each.count * taps
+    return found
+
+
+def _packed(weights: Array, reads: tuple[_Reads, ...], y: Value, shape: ConvShape) -> Array:
+    made, parts = shape.out_channels // shape.groups, []
+    for block, each in enumerate(reads):
+        part = np.zeros((each.count, y.block, shape.kernel_h, shape.kernel_w), weights.dtype)
+        first = block * y.block
+        for channel in range(first, min(first + y.block, shape.out_channels)):
+            start = channel // made * shape.in_channels - each.first
+            part[start : start + shape.in_channels, channel - first] = weights[channel]
+        parts.append(part.transpose(2, 0, 3, 1).reshape(-1))
+    return np.concatenate(parts)
+
+
+def _text(
+    source: Source, shape: ConvShape, x: Value, rows: int, epilogue: Epilogue, head: str
+) -> str:
+    size, vector = source.size, source.arch.vector
+    pixels, apart = _pixels(source.arch, shape), x.block or 1
+    step = shape.stride_w * apart
+    kernel_h, kernel_w = size("kernel_h", shape.kernel_h), size("kernel_w", shape.kernel_w)
+    rows_each, out_h = size("rows_each", rows), size("out_h", shape.out_h)
+    lines = [
+        "const int s = item_1, n = item_2;",
+        "const int first = GET_reads(s * 3), count = GET_reads(s * 3 + 1);",
+        "const int first_w = GET_reads(s * 3 + 2);",
+        f"const int last_row = min((item_0 + 1) * {rows_each}, {out_h});",
+        f"const int last_px = {size('out_w', shape.out_w)} - {pixels};",
+        f"for (int row = item_0 * {rows_each}; row < last_row; row++)",
+        f"for (int left = 0; left < last_px + {pixels}; left += {pixels}) {{",
+        "  const int px = min(left, last_px);",
+        *(f"  {vector} a{p} = LOAD_bias(s);" for p in range(pixels)),
+        f"  for (int ky = 0; ky < {kernel_h}; ky++) {{",
+        f"    const int iy = row * {size('stride_h', shape.stride_h)} - {size('top', shape.top)}"
+        f" + ky * {size('dilation_h', shape.dilation_h)};",
+        f"    if (iy < 0 || iy >= {size('in_h', shape.in_h)}) continue;",
+        f"    int wi = first_w + ky * count * {kernel_w};",
+        "    for (int c = 0; c < count; c++) {",
+        f"      int at = AT_x(n, first + c, iy, 0) + px * {step}, kx = 0;",
+        "      do {",
+        f"        const {vector} f = LOAD_w(wi);",
+        *(f"        a{p} += f * GET_x(at + {p * step});" for p in range(pixels)),
+        f"        at += {size('dilation_w', shape.dilation_w)} * {apart}; wi++;",
+        f"      }} while (++kx < {kernel_w});",
+        "    }",
+        "  }",
+    ]
+    for p in range(pixels):
+        stored, result = epilogue.apply(f"a{p}", head, ["n", "s", "row", f"px + {p}"], f"_{p}")
+        lines += [f"  {line}" for line in stored]
+        lines.append(f"  STORE_y(VEC_y(n, s, row, px + {p}), {result});")
+    return "\n".join(f"  {line}" for line in [*lines, "}"])

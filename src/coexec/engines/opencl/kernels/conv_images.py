@@ -1,0 +1,186 @@
+"""Convolution along one or three axes, or to few channels, as one over images in blocks.
+
+Where one thread owns a core. A tensor of one axis is an image of one row. Of three axes, each
+depth of the result is an image, made from as many depths of the input as the filter has: those lie
+side by side as channels, zeros in place of those outside. The input is copied into such images,
+with the padding around them, and the result out of its blocks, with what is fused behind. Both
+take little beside the sums.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.output import Output
+from coexec.frontend.module import Array
+from coexec.ir.graph import Operator, Tensor
+from coexec.ir.rules.windows import Window, windows
+
+__all__ = ["fits", "launches"]
+
+Launches = Callable[[Node, Context], list[KernelLaunch]]
+
+_RUN = 128
+"""Pixels that a work item copies of each row: their vectors stay near while lane by lane goes."""
+_ONE_ROW = Window(1, 1, 1, 1, 0, 0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Volumes:
+    """A convolution whose axes are depth, height and width; those that it lacks have one row."""
+
+    batch: int
+    groups: int
+    channels: int
+    """Of the input, of one group."""
+    slides: tuple[Window, ...]
+    taps: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @staticmethod
+    def of(op: Operator, tensors: Mapping[str, Tensor]) -> "_Volumes":
+        x, w = (tensors[name].shape for name in op.inputs[:2])
+        found = windows(op, tensors, w[2:])
+        if found is None:
+            raise ValueError(f"the padding of {op.outputs[0]!r} cannot be told")
+        ones = (1,) * (3 - len(found))
+        dilations = op.ints("dilations", (1,) * len(found))
+        slides = (_ONE_ROW,) * len(ones) + tuple(found)
+        groups = op.int("group", 1)
+        return _Volumes(x[0], groups, w[1], slides, ones + w[2:], ones + dilations)
+
+    @property
+    def images(self) -> int:
+        return self.batch * self.slides[0].output
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Channels, height and width of the input's images, with the padding around."""
+        rows, columns = (s.begin + s.size + max(_behind(s), 0) for s in self.slides[1:])
+        return self.groups * self.taps[0] * self.channels, rows, columns
+
+
+def _behind(slide: Window) -> int:
+    """Padding behind an axis, as far as windows reach."""
+    return (slide.output - 1) * slide.stride + slide.extent - slide.size - slide.begin
+
+
+def fits(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
+    """One to three spatial axes; the weights of several depths must be constant."""
+    filters = tensors[op.inputs[1]]
+    depths = filters.shape[2] if len(filters.shape) == 5 else 1
+    known = depths == 1 or filters.constant
+    return known and 3 <= len(filters.shape) <= 5 and not tensors[op.inputs[0]].constant
+
+
+def launches(node: Node, context: Context, inner: Launches) -> list[KernelLaunch]:
+    """``inner`` makes those of a convolution over images to a result in blocks."""
+    op, block = node.operator, context.arch.block
+    volumes = _Volumes.of(op, context.tensors)
+    x, y = context.value(op.inputs[0]), context.value(op.outputs[0])
+    size = tuple(s.output for s in volumes.slides[1:])
+    made = context.temporary((volumes.images, y.shape[1], *size), block, context.arch.half)
+    copied = len(x.shape) == 5 or (len(x.shape) == 3 and 2 * x.shape[1] > block)
+    found: list[KernelLaunch] = []
+    if copied:
+        images = context.temporary((volumes.images, *volumes.image), block, context.arch.half)
+        found.append(_copy(context, x, images, volumes))
+    else:
+        height = x.shape[2:-1] or (1,)
+        images = replace(x, shape=(*x.shape[:2], *height, x.shape[-1]))
+    inside, images_op = _over_images(op, context, images, made, padded=copied)
+    return [*found, *inner(Node(images_op), inside), _unblock(node, context, made)]
+
+
+def _over_images(
+    op: Operator, context: Context, images: Value, made: Value, padded: bool
+) -> tuple[Context, Operator]:
+    """The convolution from ``images`` to ``made``, and the context that has these tensors.
+
+    ``padded``: the padding is in the images.
+    """
+    volumes = _Volumes.of(op, context.tensors)
+    name = op.inputs[1]
+    filters = context.tensors[name]
+    outputs, channels = filters.shape[:2]
+    depths, *plane = volumes.taps
+    tensors = {v.name: Tensor(v.name, v.shape, "float32") for v in (images, made)}
+    tensors[name] = replace(filters, shape=(outputs, depths * channels, *plane))
+    blocks = {images.name: images.block, made.name: made.block}
+    constants = dict(context.constants)
+    array: Array | None = context.constant(name)
+    if array is not None:
+        split = array.reshape(outputs, channels, depths, -1).swapaxes(1, 2)
+        constants[name] = split.reshape(tensors[name].shape)
+    else:
+        blocks[name] = context.value(name).block
+    inside = replace(
+        context, tensors={**context.tensors, **tensors}, constants=constants,
+        blocks={**context.blocks, **blocks},
+    )  # fmt: skip
+    slides = volumes.slides[1:]
+    pads = (0,) * 4 if padded else (*(s.begin for s in slides), *(s.end for s in slides))
+    attributes = {
+        "group": volumes.groups, "strides": tuple(s.stride for s in slides),
+        "dilations": volumes.dilations[1:], "pads": pads,
+    }  # fmt: skip
+    read = (images.name, *op.inputs[1:])
+    return inside, Operator("Conv", read, (made.name,), attributes, {}, version=op.version)
+
+
+def _copy(context: Context, x: Value, images: Value, volumes: _Volumes) -> KernelLaunch:
+    """The images of a row-major tensor: a channel of one is a channel and a depth of the other."""
+    depth, height, width = volumes.slides
+    whole = replace(x, shape=(*x.shape[:2], *(s.size for s in volumes.slides)))
+    source = Source("conv_images", context.arch, sized=True, alone=True)
+    source.read("x", whole)
+    source.write("y", images)
+    channels, rows, columns = volumes.image
+    runs, b = ceil_div(columns, _RUN), images.block
+    source.sizes(
+        runs=runs, columns=columns, channels=channels, inner=volumes.channels,
+        taps=volumes.taps[0], depths=depth.output, stride=depth.stride, front=depth.begin,
+        dilation=volumes.dilations[0], top=height.begin, left=width.begin,
+    )  # fmt: skip
+    source.lines(f"""\
+  const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;
+  const int n = item_2 / depths, row = oy - top, stop = min(start + {_RUN}, columns);
+  for (int lane = 0; lane < {b}; lane++) {{
+    const int k = s * {b} + lane, group = k / (inner * taps);
+    const int d = item_2 % depths * stride - front + k / inner % taps * dilation;
+    const int inside = k < channels && d >= 0 && d < x_2 && row >= 0 && row < x_3;
+    const int c = inside ? group * inner + k % inner : 0;
+    const int from = AT_x(n, c, (inside ? d : 0), (inside ? row : 0), 0) - left;
+    const int first = inside ? clamp(left, start, stop) : stop;
+    const int last = inside ? clamp(left + x_4, first, stop) : stop;
+    for (int px = start; px < first; px++) PUT_y(VEC_y(item_2, s, oy, px) * {b} + lane, 0.0f);
+    for (int px = first; px < last; px++)
+      PUT_y(VEC_y(item_2, s, oy, px) * {b} + lane, GET_x(from + px));
+    for (int px = last; px < stop; px++) PUT_y(VEC_y(item_2, s, oy, px) * {b} + lane, 0.0f);
+  }}""")
+    return source.finish((runs * rows, images.slices, volumes.images), (1, 1, 1))
+
+
+def _unblock(node: Node, context: Context, made: Value) -> KernelLaunch:
+    """What is fused behind the convolution, and its result as the model has it."""
+    source = Source("conv_result", context.arch, sized=True, alone=True)
+    source.read("x", made)
+    output = Output(source, context, node, scalar=True)
+    shape, b = output.value.shape, made.block
+    images, channels, height, width = made.shape
+    depths, runs = images // shape[0], ceil_div(width, _RUN)
+    source.sizes(runs=runs, columns=width, channels=channels, depths=depths)
+    coordinates = ["n", "c", "item_2 % depths", "oy", "px"]
+    place = [*coordinates[:2], *coordinates[7 - len(shape) :]]
+    stored = output.store(f"GET_x(VEC_x(item_2, s, oy, px) * {b} + lane)", place)
+    source.lines("\n".join([
+        f"  const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;",
+        f"  const int n = item_2 / depths, stop = min(start + {_RUN}, columns);",
+        f"  for (int lane = 0; lane < min({b}, channels - s * {b}); lane++) {{",
+        f"    const int c = s * {b} + lane;",
+        "    for (int px = start; px < stop; px++) {",
+        *(f"      {line}" for line in stored),
+        "    }",
+        "  }",
+    ]))  # fmt: skip
+    return source.finish((runs * height, made.slices, images), (1, 1, 1))
