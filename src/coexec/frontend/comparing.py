@@ -77,8 +77,7 @@ def _results(
                 weights.append(copies[value])
                 continue
             shape = _shape(replacement, value)
-            array = hostile(shape, _kind(value))
-            feeds[name] = np.maximum(array, array.dtype.type(replacement.least))
+            feeds[name] = hostile(shape, _kind(value))
             copies[value] = ir.Value(name=name, type=value.type, shape=ir.Shape(shape))
             inputs.append(copies[value])
         if after:
@@ -135,11 +134,11 @@ def _kind(value: ir.Value) -> np.dtype[np.floating]:
 
 
 _ROWS = ("ordinary", "zero", "negative", "large", "small", "denormal", "NaN inside", "NaN first",
-         "infinity", "-infinity inside", "-infinity")  # fmt: skip
+         "NaN last", "infinity last", "-infinity inside", "-infinity")  # fmt: skip
 
 
 def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) -> Array:
-    """Numbers of which the first axis has 11 kinds, in the order of `_ROWS`.
+    """Numbers of which the first axis has 12 kinds, in the order of `_ROWS`.
 
     What is large does not overflow when it is multiplied by ordinary numbers and summed up, or two
     ways to add numbers up could differ.
@@ -156,9 +155,9 @@ def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) ->
     flat = numbers.reshape(len(_ROWS), -1)
     if flat.shape[1]:
         inside = flat.shape[1] // 2
-        flat[6, inside] = flat[7, 0] = np.nan
-        flat[8, -1], flat[9, inside] = np.inf, -np.inf
-        flat[10] = -np.inf
+        flat[6, inside] = flat[7, 0] = flat[8, -1] = np.nan
+        flat[9, -1], flat[10, inside] = np.inf, -np.inf
+        flat[11] = -np.inf
     with np.errstate(over="ignore"):
         return flat.reshape(numbers.shape).astype(kind)
 

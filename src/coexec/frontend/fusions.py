@@ -4,7 +4,6 @@ ONNX Runtime fuses most of these itself, but behind the border between tasks, an
 Each use of a rule is compared before it counts (`frontend.comparing`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ _HARD_SWISH_SINCE = 14
 _PAD_TAKES_INPUTS_SINCE = 11
 _SPATIAL_UNTIL = 9
 """BatchNormalization has an attribute "spatial" before."""
-_NOT_NEGATIVE = frozenset({"HardSigmoid", "Relu", "Sigmoid"})
 _ROUNDED = 3e-8
 """Two float32 numbers about 1/6 that are neighbours differ by 1.5e-8."""
 _MORE = 2
@@ -108,10 +106,10 @@ def _pad_into_conv(conv: ir.Node) -> Replacement | None:
 
 
 def _pad_into_pool(pool: ir.Node) -> Replacement | None:
-    """What surrounds the input of a pool is its own padding, if the pool fills up the same.
+    """Zeros around the input of an AveragePool are its own padding, which it counts then.
 
-    A maximum of nothing but -infinity is that only where the padding was separate, in ONNX Runtime:
-    around what can be -infinity, most Pads in front of a MaxPool stay.
+    A Pad in front of a MaxPool stays: in ONNX Runtime, windows that reach into the padding treat
+    NaN otherwise, and make the least finite number of nothing but -infinity.
     """
     pad = _before(pool.inputs[0], "Pad")
     padding = None if pad is None else _padding(pad)
@@ -122,33 +120,21 @@ def _pad_into_pool(pool: ir.Node) -> Replacement | None:
         and not pool.attributes.get_int("ceil_mode", 0)
         and set(pool.attributes.get_ints("dilations", (1,))) == {1}
     )
-    if pad is None or padding is None or not plain or len(pool.outputs) != 1:
+    if pad is None or padding is None or not plain or not _is_zero(padding.filling):
         return None
     pads = (*padding.before, *padding.after)
     if len(pads) != 2 * len(kernel):
         return None
-    # A window of nothing else has no mean and no maximum.
+    # Pools refuse a window of nothing else.
     if not all(0 <= m < k for m, k in zip(pads, (*kernel, *kernel), strict=True)):
         return None
-    means = pool.op_type == "AveragePool"
-    if not (_is_zero(padding.filling) if means else padding.filling == -np.inf):
-        return None
-    counted = {"count_include_pad": 1} if means else {}
     return Replacement(
-        pool.op_type,
+        "AveragePool",
         [pad.inputs[0]],
-        attributes_of(pool, "auto_pad", pads=pads, **counted),
+        attributes_of(pool, "auto_pad", pads=pads, count_include_pad=1),
         [pad, pool],
         _sampled(pad.inputs[0], kernel),
-        _least(pad.inputs[0]),
     )
-
-
-def _least(value: ir.Value | None) -> float:
-    """A number that no element of ``value`` is below."""
-    maker = None if value is None else value.producer()
-    above_zero = maker is not None and not maker.domain and maker.op_type in _NOT_NEGATIVE
-    return 0.0 if above_zero else -math.inf
 
 
 def _is_zero(number: float) -> bool:
@@ -309,7 +295,7 @@ def _elements(value: ir.Value | None) -> dict[str, tuple[int, ...]]:
 
 FUSIONS: Mapping[str, Mapping[str, Rule]] = {
     "Pad into Conv": {"Conv": _pad_into_conv},
-    "Pad into pool": {"AveragePool": _pad_into_pool, "MaxPool": _pad_into_pool},
+    "Pad into pool": {"AveragePool": _pad_into_pool},
     "BatchNormalization into weights": {"BatchNormalization": _normalisation},
     "HardSwish of a product": {"Div": _hard_swish_of_product},
     "HardSigmoid": {"Div": _hard_sigmoid},

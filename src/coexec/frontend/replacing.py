@@ -3,7 +3,6 @@
 A rule changes nothing itself: one that fails leaves the model as it was.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +29,6 @@ class Replacement:
     """The nodes that it does the work of, in order; the last computes the value."""
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By input that is no weight, the shape that it is compared with, but for the first axis."""
-    least: float = -math.inf
-    """No input that is no weight has a smaller number."""
 
 
 Rule = Callable[[ir.Node], Replacement | ir.Value | None]
