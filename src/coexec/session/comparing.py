@@ -32,8 +32,8 @@ def why_different(
     except Exception:  # no made-up inputs suit every model
         return None
     if not all(map(_alike, again, expected)):
-        return ("the model draws random numbers, so that it cannot be told whether the options of "
-                "ONNX Runtime's session gave other weights")  # fmt: skip
+        return ("the model draws random numbers, so that no plan can be compared with ONNX "
+                "Runtime's session and its options")  # fmt: skip
     if all(map(_alike, (found[t.name] for t in compiled.outputs), expected)):
         return None
     return ("ONNX Runtime's session answers otherwise than the model says, as if its options gave "
