@@ -10,7 +10,7 @@ from typing import Any
 import onnxruntime as ort
 
 import coexec
-from campaign.comparing import Run, difference
+from campaign.comparing import Case, Run, difference
 from campaign.operators import probe
 from campaign.probe import Array, Probe, model_of
 from coexec.engines.base import OpenEngine
@@ -19,7 +19,7 @@ from coexec.errors import CoexecError, first_line
 from coexec.frontend.load import load
 from coexec.ort import OrtSession
 
-__all__ = ["SETTINGS", "Verdict", "verdicts"]
+__all__ = ["SETTINGS", "Verdict", "of_run", "quiet", "verdicts"]
 
 
 def _cores() -> list[int]:
@@ -94,7 +94,7 @@ def quiet() -> ort.SessionOptions:
 
 
 def verdicts(engine: str, seed: int, indices: Sequence[int], batch: int) -> Iterator[Any]:
-    """Judge these cases. Before each model, the numbers of its cases are given as a list.
+    """Judge these operators. Before each model, the numbers of its cases are given as a list.
 
     Args:
         batch: how many operators stand side by side in a model.
@@ -197,7 +197,8 @@ class _Judge:
             if own.degraded is not None:
                 return say("refused", f"degraded: {own.degraded}")
             for number in range(case.sets):
-                outcome = _of_run(own, case, number, reference)
+                right = reference.answers[number]
+                outcome = of_run(own, case.results, case, number, right, reference.run)
                 if outcome is not None:
                     return say(*outcome)
         return say("right")
@@ -215,33 +216,40 @@ def _of_refusal(error: CoexecError, reference: Reference) -> tuple[str, str]:
     return "right", ""
 
 
-def _of_run(
-    own: coexec.InferenceSession, case: Probe, number: int, reference: Reference
-) -> tuple[str, str] | None:
-    """Outcome and reason, where the answer to a set of feeds is not right."""
-    right = reference.answers[number]
+def of_run(
+    own: coexec.InferenceSession, names: Sequence[str] | None, case: Case, number: int,
+    right: Sequence[Any] | Exception, reference: Run,
+) -> tuple[str, str] | None:  # fmt: skip
+    """Outcome and reason, where the answer to a set of feeds is not right.
+
+    Args:
+        names: of the outputs.
+        right: ONNX Runtime's answer to this set, or what it raised.
+        reference: its answer to others.
+    """
     try:
-        found = own.run(case.results, case.feeds(number))
+        found = own.run(names, case.feeds(number))
     except CoexecError as error:
+        if "\n" in str(error) or "Traceback" in str(error):
+            return "traceback", f"feeds {number}: {error}"
         if not isinstance(right, Exception):
             return "wrong", f"feeds {number}: raises {type(error).__name__}: {error}"
         if not isinstance(error, type(right)):
             return "wrong", f"feeds {number}: {type(error).__name__} is no {_name(right)}: {error}"
-        return ("traceback", str(error)) if "\n" in str(error) else None
+        return None
     except Exception as error:
         return "raw exception", f"feeds {number}: {type(error).__name__}: {error}"
     if isinstance(right, Exception):
         answer = f"answers where ONNX Runtime raises {_name(right)}: {first_line(right)}"
         return "wrong", f"feeds {number}: {answer}"
-    why = _why(case, number, reference, found)
+    why = difference(case, number, right, found, reference)
     return None if why is None else ("wrong", why)
 
 
 def _why(case: Probe, number: int, reference: Reference, found: Sequence[Any]) -> str | None:
     right = reference.answers[number]
     assert not isinstance(right, Exception)
-    own: Run = reference.run
-    return difference(case, number, right, found, own)
+    return difference(case, number, right, found, reference.run)
 
 
 def _name(error: Exception) -> str:

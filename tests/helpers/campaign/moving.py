@@ -250,8 +250,8 @@ def by_place(d: Draws) -> Probe:
     kind = d.pick(("Trilu", "ReverseSequence", "OneHot", "EyeLike", "CenterCropPad"))
     if kind == "Trilu":
         more = [d.constant(d.number(-3, 3))] if d.chance(0.6) else []
-        return Probe(kind, (d.data(_small(d, 2, 4), d.pick(("float32", "float64", "int64"))), *more),
-                     {"upper": d.number(0, 1)}, 14)  # fmt: skip
+        x = d.data(_small(d, 2, 4), d.pick(("float32", "float64", "int64")))
+        return Probe(kind, (x, *more), {"upper": d.number(0, 1)}, 14)
     if kind == "ReverseSequence":
         shape = (d.number(1, 5), d.number(1, 4), *d.shape(0, 2))
         turned = d.number(0, 1)

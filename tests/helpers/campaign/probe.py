@@ -42,6 +42,10 @@ class Probe:
     """Its number in the campaign."""
 
     @property
+    def operators(self) -> tuple[str]:
+        return (self.op_type,)
+
+    @property
     def names(self) -> list[str]:
         """Of the inputs in a model; "" for those that are left out."""
         return [f"p{self.index}_x{i}" if x else "" for i, x in enumerate(self.inputs)]

@@ -16,7 +16,7 @@ _REDUCTIONS = (
 
 
 def reduction(d: Draws) -> Probe:
-    kind = d.pick(_REDUCTIONS + ("ReduceMax", "ReduceMin", "ReduceMean"))
+    kind = d.pick((*_REDUCTIONS, "ReduceMax", "ReduceMin", "ReduceMean"))
     opset = d.opset(11, 13, 18, 20)
     by_input = opset >= (13 if kind == "ReduceSum" else 18)
     shape = d.shape(0 if d.chance(0.2) else 1)
