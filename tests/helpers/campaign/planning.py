@@ -37,13 +37,13 @@ def of_graphs(seed: int, indices: Sequence[int]) -> Iterator[Any]:
     """Judge these graphs. Before each, its number is given as a list."""
     warnings.simplefilter("ignore")
     ort.set_default_logger_severity(4)
-    with _plans_win():
+    with _plans_win(), tempfile.TemporaryDirectory() as cache:  # links are measured once
         for index in indices:
             yield [index]
-            yield _verdict(network(seed, index))
+            yield _verdict(network(seed, index), cache)
 
 
-def _verdict(case: Network) -> Verdict:
+def _verdict(case: Network, cache: str) -> Verdict:
     """Of a graph when it is first opened, and when its plan is remembered."""
     answers: list[Any] = []
     try:
@@ -59,23 +59,22 @@ def _verdict(case: Network) -> Verdict:
             answers.append(run(feeds))
         except Exception as error:
             answers.append(error)
-    with tempfile.TemporaryDirectory() as cache:
-        kinds = []
-        for time in ("first", "again"):
-            words = {"cache": cache, "background": False}
-            if case.shapes:
-                words["shapes"] = case.shapes
-            try:
-                with coexec.InferenceSession(case.model, **words) as own:
-                    kinds.append("a plan" if own.devices else "ONNX Runtime")
-                    for number, right in enumerate(answers):
-                        told = of_run(own, None, case, number, right, run)
-                        if told is not None:
-                            why = f"{time}, by {kinds[-1]}: {told[1]}"
-                            return Verdict(case.index, told[0], f"by {kinds[-1]}", why, str(case))
-            except CoexecError as error:
-                return Verdict(case.index, "wrong", "opened", f"{time}: {error}", str(case))
-            except Exception as error:
-                said = f"{time}: {type(error).__name__}: {error}"
-                return Verdict(case.index, "raw exception", "opened", said, str(case))
+    kinds = []
+    for time in ("first", "again"):
+        words = {"cache": cache, "background": False}
+        if case.shapes:
+            words["shapes"] = case.shapes
+        try:
+            with coexec.InferenceSession(case.model, **words) as own:
+                kinds.append("a plan" if own.devices else "ONNX Runtime")
+                for number, right in enumerate(answers):
+                    told = of_run(own, None, case, number, right, run)
+                    if told is not None:
+                        why = f"{time}, by {kinds[-1]}: {told[1]}"
+                        return Verdict(case.index, told[0], f"by {kinds[-1]}", why, str(case))
+        except CoexecError as error:
+            return Verdict(case.index, "wrong", "opened", f"{time}: {error}", str(case))
+        except Exception as error:
+            said = f"{time}: {type(error).__name__}: {error}"
+            return Verdict(case.index, "raw exception", "opened", said, str(case))
     return Verdict(case.index, "right", f"by {kinds[0]}, then {kinds[1]}")
