@@ -133,13 +133,13 @@ def clip(d: Draws) -> Probe:
     if opset >= 12 and d.chance(0.25):
         dtype = d.pick(("int8", "uint8", "int32", "int64"))
     x = d.data(d.shape(), dtype)
-    low, high = d.pick(((-1, 1), (0, 6), (2, 1), (0, 0), (-np.inf, 3), (np.nan, 1)))
+    low, high = d.pick(((-1, 1), (0, 6), (2, 1), (0, 0), (-np.inf, 3), (-np.inf, np.inf)))
     if opset == 7:
         attributes: dict[str, Any] = {"min": float(low), "max": float(high)}
         attributes = {k: v for k, v in attributes.items() if d.chance(0.8)}
         return Probe("Clip", (x,), attributes, opset)
     if dtype not in FLOATS:
-        low, high = max(0, int(np.nan_to_num(low, neginf=0))), int(high)
+        low, high = (int(np.nan_to_num(v, neginf=0, posinf=9)) for v in (max(low, 0), high))
     computed = d.chance(0.2)
     bounds = [Given((np.array(v, dtype),), not computed) if d.chance(0.8) else None
               for v in (low, high)]  # fmt: skip
