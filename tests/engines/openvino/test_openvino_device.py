@@ -141,7 +141,7 @@ def test_weights_are_not_copied(device: OpenVinoDevice) -> None:
     x, y = (Tensor(name, (2, 256), "float32") for name in ("x", "y"))
     module = Module(proto.SerializeToString(), {"w": weight}, (x,), (y,))
     (constant,) = [
-        op for op in read(module).model.get_ops()
+        op for op in read(module, None).model.get_ops()
         if op.get_type_name() == "Constant" and op.get_byte_size() == weight.nbytes
     ]  # fmt: skip
     address = constant.get_data().__array_interface__["data"][0]

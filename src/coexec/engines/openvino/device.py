@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from coexec.engines.openvino.cores import CoreGroup, check_cores
 from coexec.engines.openvino.engine import OpenVinoOptions
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core, installed_version
-from coexec.engines.openvino.program import OpenVinoProgram
+from coexec.engines.openvino.program import Compiled, OpenVinoProgram
 from coexec.engines.openvino.reading import read
+from coexec.engines.openvino.special import LIMIT
 from coexec.engines.openvino.support import why_not
 from coexec.errors import DeviceError
 from coexec.frontend.module import Module
@@ -75,13 +76,30 @@ class OpenVinoDevice(OpenEngine):
         name = self.device.name
         names = ", ".join(tensor.name for tensor in module.outputs)
         remedy = "run that part elsewhere with another plan"
-        starting = self._group.compiling() if self._group else nullcontext()
-        with translated(name, f"compiling what makes {names}", remedy), starting:
-            converted = read(module)
-            compiled = core().compile_model(converted.model, self._plugin, self._properties())
-        self._check_threads(compiled)
-        _check_outputs(name, module, compiled)
-        return OpenVinoProgram(module, compiled, converted.inputs, name, self._group)
+
+        def compiled(limit: float | None) -> Compiled:
+            with translated(name, f"compiling what makes {names}", remedy), self._starting():
+                converted = read(module, limit)
+                properties = self._properties() | self._of_integers(converted.quantized)
+                model = core().compile_model(converted.model, self._plugin, properties)
+            self._check_threads(model)
+            _check_outputs(name, module, model)
+            return Compiled(model, converted.inputs, converted.limited, converted.axes)
+
+        # Numbers of 16 bits overflow where the bounds of 32 bits promise that they do not.
+        limit = None if self._options.precision == "fp16" else LIMIT
+        return OpenVinoProgram(module, compiled, limit, name, self._group)
+
+    def _starting(self) -> AbstractContextManager[None]:
+        return self._group.compiling() if self._group else nullcontext()
+
+    def _of_integers(self, quantized: bool) -> dict[str, Any]:
+        """Compute quantized models in floating-point numbers where integers would saturate."""
+        if self._plugin != "CPU" or not quantized:
+            return {}
+        from coexec.engines.openvino.trial import saturates
+
+        return {"LP_TRANSFORMS_MODE": False} if saturates() else {}
 
     def _properties(self) -> dict[str, Any]:
         """What models are compiled with: the latency of one request at a time counts."""
@@ -153,7 +171,8 @@ def _check_outputs(device: str, module: Module, compiled: Any) -> None:
     Raises:
         DeviceError: with both shapes.
     """
-    for tensor, port in zip(module.outputs, compiled.outputs, strict=True):
+    # Behind them may be what the program tells of its indices.
+    for tensor, port in zip(module.outputs, compiled.outputs, strict=False):
         shape = tuple(port.partial_shape.to_shape()) if port.partial_shape.is_static else None
         dtype = np.dtype(port.element_type.to_dtype()).name
         if shape != tensor.shape or dtype != tensor.dtype:

@@ -1,79 +1,164 @@
 """A compiled model of OpenVINO on memory of the caller."""
 
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from coexec.engines.openvino.cores import CoreGroup
 from coexec.engines.openvino.failures import execution_error
+from coexec.engines.openvino.indices import Axis, check_fed, check_told
 from coexec.engines.openvino.reading import writable
+from coexec.errors import ExecutionError
 from coexec.frontend.module import Array, Module
 
-__all__ = ["OpenVinoProgram"]
+__all__ = ["Compiled", "OpenVinoProgram", "exceeds"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A module in OpenVINO's form."""
+
+    model: Any
+    """An `openvino.CompiledModel`."""
+    inputs: Mapping[str, int]
+    """The numbers of the inputs that it has, by name."""
+    limited: bool
+    """Whether it is right only where no number that is fed exceeds the limit."""
+    axes: tuple[Axis, ...]
+    """What the indices in it have to fit."""
 
 
 class OpenVinoProgram:
-    """One `openvino.CompiledModel`."""
+    """A module, compiled for numbers up to a limit, and for all others when they come."""
 
     def __init__(
         self,
         module: Module,
-        compiled: Any,
-        inputs: Mapping[str, int],
+        compiled: Callable[[float | None], Compiled],
+        limit: float | None,
         device: str,
         group: CoreGroup | None,
     ) -> None:
-        """Wrap a compiled model.
+        """Compile a module.
 
         Args:
-            module: what it was compiled from.
-            compiled: the `openvino.CompiledModel`.
-            inputs: the numbers of the inputs that it has, by name.
+            module: what is compiled.
+            compiled: compiles it for numbers up to a limit; None: for all.
+            limit: to begin with.
             device: its name, for messages.
             group: where its threads belong, if it has several.
         """
-        self.compiled = compiled
-        self._inputs = inputs
+        self._limit = limit
+        self._first = compiled(limit)
+        self._compile = compiled
+        self._lock = threading.Lock()
+        self._for_all: Compiled | None = None if self._first.limited else self._first
         self._outputs = {tensor.name: number for number, tensor in enumerate(module.outputs)}
         self._module = module  # the compiled model borrows its weights
         self._device = device
         self._group = group
 
+    @property
+    def compiled(self) -> Any:
+        """The `openvino.CompiledModel` of usual requests."""
+        return self._first.model
+
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_OpenVinoBound":
         if self._group is not None:
             self._group.bind()
-        bound = _OpenVinoBound(
-            self.compiled.create_infer_request(), self._inputs, self._outputs, self._device
-        )
+        bound = _OpenVinoBound(self)
         for tensor in self._module.inputs:
             bound.set_input(tensor.name, inputs[tensor.name])
         for tensor in self._module.outputs:
             bound.set_output(tensor.name, outputs[tensor.name])
         return bound
 
+    def request(self) -> "_Request":
+        """For numbers up to the limit."""
+        return _Request(self._first, self._outputs, self._device)
+
+    def request_for_all(self) -> "_Request":
+        """For numbers of any size, NaN and infinities. It is compiled when it is first needed."""
+        with self._lock:
+            if self._for_all is None:
+                self._for_all = self._compile(None)
+        return _Request(self._for_all, self._outputs, self._device)
+
+    def fits(self, arrays: Mapping[str, Array]) -> bool:
+        """Whether the usual request answers these inputs as ONNX Runtime does."""
+        if not self._first.limited or self._limit is None:
+            return True
+        return not any(exceeds(arrays[name], self._limit) for name in self._first.inputs)
+
+
+def exceeds(values: Array, limit: float) -> bool:
+    """Whether a number is larger than ``limit`` in magnitude, or is none."""
+    if values.dtype.kind != "f" or not values.size:
+        return False
+    if values.dtype.itemsize == 2:  # NumPy is slow with these; without sign they order as integers
+        return bool((values.view(np.uint16) & 0x7FFF).max() > np.float16(limit).view(np.uint16))
+    return not (values.max() <= limit and values.min() >= -limit)
+
 
 class _OpenVinoBound:
-    """An infer request that reads and writes arrays of the caller: nothing is copied."""
+    """Infer requests that read and write arrays of the caller: nothing is copied."""
 
-    def __init__(
-        self, request: Any, inputs: Mapping[str, int], outputs: Mapping[str, int], device: str
-    ) -> None:
-        import openvino
-
-        self._request = request
-        self._tensor = openvino.Tensor
-        self._inputs, self._outputs = inputs, outputs
-        self._device = device
-        self._held: dict[str, Array] = {}
+    def __init__(self, program: OpenVinoProgram) -> None:
+        self._program = program
+        self._usual = program.request()
+        self._unusual: _Request | None = None
+        self._read: dict[str, Array] = {}
+        self._written: dict[str, Array] = {}
 
     def set_input(self, name: str, tensor: Array) -> None:
-        if self._held.get(name) is tensor or name not in self._inputs:
-            return  # a caller that fills one array again and again; or no operator reads it
-        self._held[name] = tensor
-        self._share(self._request.set_input_tensor, self._inputs[name], writable(tensor))
+        if self._read.get(name) is tensor:
+            return  # a caller that fills one array again and again
+        self._read[name] = tensor
+        for request in self._requests():
+            request.read(name, tensor)
 
     def set_output(self, name: str, tensor: Array) -> None:
-        self._held[name] = tensor
-        self._share(self._request.set_output_tensor, self._outputs[name], tensor)
+        self._written[name] = tensor
+        for request in self._requests():
+            request.write(name, tensor)
+
+    def _requests(self) -> list["_Request"]:
+        return [self._usual] if self._unusual is None else [self._usual, self._unusual]
+
+    def run(self) -> None:
+        if self._program.fits(self._read):
+            self._usual.run(self._read)
+            return
+        if self._unusual is None:
+            request = self._program.request_for_all()
+            for name, tensor in self._read.items():
+                request.read(name, tensor)
+            for name, tensor in self._written.items():
+                request.write(name, tensor)
+            self._unusual = request
+        self._unusual.run(self._read)
+
+
+class _Request:
+    """An `openvino.InferRequest` on arrays."""
+
+    def __init__(self, compiled: Compiled, outputs: Mapping[str, int], device: str) -> None:
+        import openvino
+
+        self._request = compiled.model.create_infer_request()
+        self._tensor = openvino.Tensor
+        self._inputs, self._outputs, self._axes = compiled.inputs, outputs, compiled.axes
+        self._device = device
+
+    def read(self, name: str, array: Array) -> None:
+        if name in self._inputs:  # else no operator reads it
+            self._share(self._request.set_input_tensor, self._inputs[name], writable(array))
+
+    def write(self, name: str, array: Array) -> None:
+        self._share(self._request.set_output_tensor, self._outputs[name], array)
 
     def _share(self, setter: Callable[[int, Any], None], number: int, array: Array) -> None:
         try:
@@ -83,11 +168,23 @@ class _OpenVinoBound:
                 raise
             raise ours from error
 
-    def run(self) -> None:
+    def run(self, arrays: Mapping[str, Array]) -> None:
         try:
+            if self._axes:
+                check_fed(self._axes, arrays)
             # Without share_outputs, the outputs would be copied into a dictionary of results.
             self._request.infer(None, share_outputs=True)
+            if self._axes:
+                check_told(self._axes, self._ends())
+        except ExecutionError as error:
+            raise ExecutionError(f"{self._device}: {error}") from None
         except Exception as error:
             if (ours := execution_error(self._device, error)) is None:
                 raise
             raise ours from error
+
+    def _ends(self) -> list[int]:
+        """The least and the largest of all indices that were computed."""
+        told = 2 * sum(axis.fed is None for axis in self._axes)
+        first = len(self._outputs)
+        return [int(self._request.get_output_tensor(first + i).data.item()) for i in range(told)]

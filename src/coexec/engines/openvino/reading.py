@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
+from coexec.engines.openvino.indices import Axis, tell_computed
 from coexec.engines.openvino.library import core
+from coexec.engines.openvino.special import keep_special_values
 from coexec.frontend.module import Array, Module
 
 __all__ = ["Read", "read", "writable"]
@@ -31,10 +33,19 @@ class Read(NamedTuple):
     """An `openvino.Model`."""
     inputs: Mapping[str, int]
     """By name, the number of an input. Inputs that no operator reads are missing."""
+    limited: bool
+    """Whether it is right only where no number that is fed exceeds the limit."""
+    axes: tuple[Axis, ...]
+    """What the indices in it have to fit."""
+    quantized: bool
+    """Whether OpenVINO may compute with integers of 8 bits."""
 
 
-def read(module: Module) -> Read:
+def read(module: Module, limit: float | None) -> Read:
     """Convert ``module``. Its weights have to live as long as what is compiled of the result.
+
+    Args:
+        limit: what no floating-point number that is fed exceeds; None: anything may be fed.
 
     Raises:
         RuntimeError: OpenVINO's, for what it does not convert.
@@ -44,9 +55,18 @@ def read(module: Module) -> Read:
     model = core().read_model(proto.SerializeToString())
     origins = _origins(proto)
     _put_weights_in(model, large, origins)
+    limited = keep_special_values(model, limit)
     inputs = {_name(port, origins): number for number, port in enumerate(model.inputs)}
     _copy_inputs_to_outputs(model)
-    return Read(model, inputs)
+    quantized = any(op.get_type_name() == "FakeQuantize" or _widens_integers(op)
+                    for op in model.get_ops())  # fmt: skip
+    return Read(model, inputs, limited, tell_computed(model, inputs), quantized)
+
+
+def _widens_integers(op: Any) -> bool:
+    """Whether integers of 8 bits become numbers here, as weights do that are stored so."""
+    small = op.get_type_name() == "Convert" and op.input_value(0).get_element_type().size == 1
+    return small and bool(op.output(0).get_element_type().is_real())
 
 
 def _origins(proto: onnx.ModelProto) -> Mapping[str, str]:

@@ -39,20 +39,20 @@ _COMPUTING = frozenset({
     "Einsum", "Elu", "Erf", "Exp", "Floor", "GRU", "Gelu", "Gemm", "GlobalAveragePool",
     "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "HardSigmoid",
     "HardSwish", "Hardmax", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
-    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LpPool", "MatMul",
-    "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "Mod", "OneHot", "PRelu", "Pow",
+    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpPool", "MatMul",
+    "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "OneHot", "PRelu", "Pow",
     "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
     "ReduceSumSquare", "Relu", "Resize", "ReverseSequence", "RoiAlign", "Round", "Selu", "Shape",
-    "Shrink", "Sigmoid", "Sin", "Sinh", "Size", "Softmax", "Softplus", "Softsign", "Sqrt", "Sum",
-    "Swish", "Tan", "Tanh", "ThresholdedRelu", "TopK", "Trilu", "Upsample",
+    "Sigmoid", "Sin", "Sinh", "Size", "Softmax", "Softplus", "Softsign", "Sqrt", "Sum",
+    "Swish", "Tan", "Tanh", "Trilu", "Upsample",
 })  # fmt: skip
 
 _TYPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_COMPUTING, _FLOATS),
     **dict.fromkeys(_MOVING, _FLOATS | _SMALL),
     **dict.fromkeys(_BETWEEN_TYPES, _FLOATS | _SMALL),
-    **dict.fromkeys(_COMPARING, _FLOATS | {"int32", "bool"}),
+    **dict.fromkeys(_COMPARING, _FLOATS | {"bool"}),
     **dict.fromkeys(_EXACT_IN_INT32, _FLOATS | {"int32"}),
 }
 """By operator, the types of what it reads and makes. Types of constant parameters are free."""
@@ -62,6 +62,9 @@ _INDICES: Mapping[str, int] = {
     "ScatterElements": 1, "ScatterND": 1,
 }  # fmt: skip
 """By operator, the input that holds places in another tensor: 32 bits are enough for these."""
+_CHECKED = frozenset({"Gather", "OneHot"})
+"""Those whose indices are looked at while they run (`indices`), or may be any. Others would read or
+write elsewhere."""
 _MAKE_INDICES = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
 
 
@@ -71,6 +74,8 @@ def why_not(op: Operator, tensors: _Tensors) -> str | None:
     if op.domain or op.op_type not in _TYPES:
         return f"OpenVINO is not known to compute {name}"
     reason = _types(op, tensors)
+    if reason is None:
+        reason = _indices(op, tensors)
     if reason is None and op.op_type in _RULES:
         reason = _RULES[op.op_type](op, tensors)
     return None if reason is None else f"OpenVINO: {name} {reason}"
@@ -97,6 +102,13 @@ def _types(op: Operator, tensors: _Tensors) -> str | None:
 _PARAMETERS = _FLOATS | _SMALL | {"int64"}
 
 
+def _indices(op: Operator, tensors: _Tensors) -> str | None:
+    position = _INDICES.get(op.op_type)
+    if position is None or op.op_type in _CHECKED or tensors[op.inputs[position]].constant:
+        return None
+    return "with indices that are computed: it would not check them"
+
+
 def _type(tensor: Tensor, allowed: Collection[str]) -> str | None:
     if 0 in tensor.shape:
         return f"of an empty tensor, {tensor.name!r}"
@@ -121,6 +133,8 @@ def _pool(op: Operator, tensors: _Tensors) -> str | None:
     if _second_output(op):
         return "with the places of the maxima"
     rank = len(tensors[op.inputs[0]].shape) - 2
+    if (reason := _skipping(op, rank)) is not None:
+        return reason
     if not op.int("ceil_mode", 0) or op.text("auto_pad", "NOTSET") not in ("NOTSET", ""):
         return None
     pads, strides = op.ints("pads", [0] * 2 * rank), op.ints("strides", [1] * rank)
@@ -130,6 +144,25 @@ def _pool(op: Operator, tensors: _Tensors) -> str | None:
         room = size + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1
         if ceil(room / strides[i]) + 1 != made[i]:
             return "whose last window begins in the padding: it would not leave it out"
+    return None
+
+
+def _skipping(op: Operator, rank: int) -> str | None:
+    """ONNX Runtime refuses windows that would need less than no padding."""
+    if not op.text("auto_pad", "NOTSET").startswith("SAME"):
+        return None
+    strides, dilations = op.ints("strides", [1] * rank), op.ints("dilations", [1] * rank)
+    kernel = op.ints("kernel_shape", ())
+    extents = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    if any(s > extent for s, extent in zip(strides, extents, strict=True)):
+        return "of auto_pad with strides that skip elements: ONNX Runtime refuses it"
+    return None
+
+
+def _conv(op: Operator, tensors: _Tensors) -> str | None:
+    dilated = any(d != 1 for d in op.ints("dilations", ()))
+    if dilated and op.text("auto_pad", "NOTSET").startswith("SAME"):
+        return "of auto_pad with dilations: ONNX Runtime refuses it"
     return None
 
 
@@ -160,8 +193,16 @@ def _pad(op: Operator, tensors: _Tensors) -> str | None:
 def _recurrent(op: Operator, tensors: _Tensors) -> str | None:
     if op.int("layout", 0) or op.int("input_forget", 0):
         return "with layout=1 or input_forget=1"
+    if op.number("clip", 0.0):
+        return "with clip: it would lose NaN"
     extra = [i for i in (4, 7) if i < len(op.inputs) and op.inputs[i]]
     return "with lengths of sequences or peepholes" if extra else None
+
+
+def _scattered(op: Operator, tensors: _Tensors) -> str | None:
+    if op.text("reduction", "none") != "none" and tensors[op.inputs[0]].dtype == "float16":
+        return "of float16 with a reduction: ONNX Runtime refuses it"
+    return None
 
 
 def _slope(op: Operator, tensors: _Tensors) -> str | None:
@@ -186,17 +227,28 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     "Dropout": lambda op, tensors: (
         "in training, or with its mask" if any(op.inputs[2:]) or _second_output(op) else None
     ),
+    "Conv": _conv,
+    "ConvTranspose": lambda op, tensors: (
+        "with output_shape: it would pad at other ends" if op.ints("output_shape", ()) else None
+    ),
+    "InstanceNormalization": lambda op, tensors: (
+        "of rank 2: ONNX Runtime refuses it" if len(tensors[op.inputs[0]].shape) < 3 else None
+    ),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), _scattered),
     "PRelu": _slope,
     "GridSample": lambda op, tensors: (
         "of volumes" if len(tensors[op.inputs[0]].shape) > 4 else None
     ),
-    "Mod": lambda op, tensors: None if op.int("fmod", 0) else "with the sign of the divisor",
     "Pad": _pad,
     "RoiAlign": lambda op, tensors: "of maxima" if op.text("mode", "avg") == "max" else None,
     "SpaceToDepth": lambda op, tensors: (
         "in CRD order" if op.text("mode", "DCR") != "DCR" else None
     ),
-    "TopK": lambda op, tensors: (
-        "with indices: it orders equal values otherwise" if _second_output(op) else None
+    "LRN": lambda op, tensors: (
+        None if op.number("bias", 1.0).is_integer() else "with a bias that is no integer"
     ),
+    **dict.fromkeys(("ArgMax", "ArgMin"), lambda op, tensors: (
+        "with select_last_index: it takes other places of NaN"
+        if op.int("select_last_index", 0) else None
+    )),
 }  # fmt: skip

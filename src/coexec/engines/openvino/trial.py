@@ -1,8 +1,10 @@
-"""Where OpenVINO runs what it is given: tried with a small model, not assumed."""
+"""Where OpenVINO runs what it is given, and what becomes of integers: tried with a small model, not
+assumed."""
 
 import os
 import threading
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from openvino import opset14
 
 from coexec.engines.openvino.library import core
 
-__all__ = ["affinity_inside"]
+__all__ = ["affinity_inside", "saturates"]
 
 
 _RUNS = 10
@@ -69,6 +71,34 @@ def affinity_inside(core_number: int, properties: Mapping[str, Any]) -> set[int]
     if failures:
         raise failures[0]
     return set().union(*noted)
+
+
+@cache
+def saturates() -> bool:
+    """Whether products of 8-bit integers are summed in 16 bits on this processor.
+
+    Without VNNI two products of 255 and 127 become 32767, as they do in a convolution of OpenVINO
+    that has been quantized. Of processors of one name, some have VNNI and some virtual machines
+    hide it; what counts is which kernels OpenVINO takes.
+    """
+    found = core().compile_model(_quantized(), "CPU", {"NUM_STREAMS": 0})
+    result = found({0: np.full((1, 4, 8, 8), _SCALE * 255, np.float32)})[0]
+    return bool(result.max() < 0.75 * 4 * 255 * 127 * _SCALE * _SCALE)
+
+
+_SCALE = 0.5
+
+
+def _quantized() -> Any:
+    """A convolution of integers, each as large as it can be."""
+    x = opset14.parameter([1, 4, 8, 8], np.float32)
+    scale, low, high = (opset14.constant(np.float32(v)) for v in (_SCALE, 0.0, _SCALE * 255))
+    rounded = opset14.fake_quantize(x, low, high, low, high, 256)
+    stored = opset14.constant(np.full((8, 4, 1, 1), 127, np.int8))
+    weights = opset14.multiply(opset14.convert(stored, "f32"), scale)
+    once, none = [1, 1], [0, 0]
+    y = opset14.convolution(rounded, weights, once, none, none, once)
+    return openvino.Model([y], [x], "integers")
 
 
 def _model(noted: list[set[int]]) -> Any:

@@ -1,0 +1,100 @@
+"""Indices of Gather that come with a request, or are computed: are they inside of their axis?
+
+OpenVINO gives zeros for an index that is outside, and takes 32 bits of one that has 64. ONNX
+Runtime raises. So indices that are fed are looked at before a run, and of those that a program
+computes, it tells the least and the largest.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coexec.errors import ExecutionError
+from coexec.frontend.module import Array
+
+__all__ = ["Axis", "check_fed", "check_told", "tell_computed"]
+
+_ON_THE_WAY = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+class Axis(NamedTuple):
+    """What indices have to fit."""
+
+    node: str
+    size: int
+    fed: str | None
+    """The input that they are; None: they are computed."""
+
+    def check(self, least: int, largest: int) -> None:
+        """
+        Raises:
+            ExecutionError: one of them is outside.
+        """
+        if least < -self.size or largest >= self.size:
+            wrong = least if least < -self.size else largest
+            raise ExecutionError(
+                f"node {self.node!r}: index {wrong} is outside of an axis of {self.size} elements, "
+                f"which has {-self.size} to {self.size - 1}"
+            )
+
+
+def tell_computed(model: Any, inputs: Mapping[str, int]) -> tuple[Axis, ...]:
+    """Find the indices of an `openvino.Model`. For those that it computes, it gets two more
+    outputs behind its own, the least and the largest, in the order of what is returned.
+
+    Args:
+        inputs: numbers of the model's inputs by name.
+    """
+    from openvino import opset14
+
+    names = {number: name for name, number in inputs.items()}
+    fed = {port.get_node().get_name(): names.get(i) for i, port in enumerate(model.inputs)}
+    found = []
+    for op in model.get_ordered_ops():
+        if op.get_type_name() != "Gather" or _source(op.input_value(1)) == "Constant":
+            continue
+        axis = op.input_value(2).get_node()
+        if axis.get_type_name() != "Constant":
+            continue
+        size = op.input_value(0).get_partial_shape()[int(axis.get_data().item())].get_length()
+        name = fed.get(_start(op.input_value(1)).get_name())
+        found.append(Axis(op.get_friendly_name(), size, name))
+        if name is None:
+            indices = op.input_value(1)
+            axes = opset14.constant(np.arange(len(indices.get_partial_shape())))
+            for reduce in (opset14.reduce_min, opset14.reduce_max):
+                model.add_results([opset14.result(reduce(indices, axes, False))])
+    return tuple(found)
+
+
+def _start(port: Any) -> Any:
+    node = port.get_node()
+    while node.get_type_name() in _ON_THE_WAY:
+        node = node.input_value(0).get_node()
+    return node
+
+
+def _source(port: Any) -> str:
+    return str(_start(port).get_type_name())
+
+
+def check_fed(axes: Sequence[Axis], arrays: Mapping[str, Array]) -> None:
+    """
+    Raises:
+        ExecutionError: an index that is fed is outside of its axis.
+    """
+    for axis in axes:
+        if axis.fed is not None:
+            values = arrays[axis.fed]
+            axis.check(int(values.min()), int(values.max()))
+
+
+def check_told(axes: Sequence[Axis], ends: Sequence[int]) -> None:
+    """
+    Raises:
+        ExecutionError: an index that was computed is outside of its axis.
+    """
+    computed = [axis for axis in axes if axis.fed is None]
+    for axis, least, largest in zip(computed, ends[::2], ends[1::2], strict=True):
+        axis.check(least, largest)

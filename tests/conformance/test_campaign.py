@@ -1,0 +1,113 @@
+"""Random operators with hostile values, and random graphs, beside ONNX Runtime's own answers.
+
+``PYTHONPATH=tests/helpers python -m campaign`` runs as many as are wanted; here are its first ones.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from campaign.comparing import difference
+from campaign.graphs import network
+from campaign.judging import Verdict, verdicts
+from campaign.operators import probe
+from campaign.planning import of_graphs
+from campaign.probe import Given, Probe
+from needs_opencl import needs_opencl
+
+from coexec.engines.openvino.library import installed_version
+
+ENGINES = [
+    "onnxruntime",
+    pytest.param("opencl", marks=needs_opencl),
+    pytest.param("openvino", marks=pytest.mark.skipif(
+        installed_version() is None, reason="pip install 'coexec[openvino]'")),
+]  # fmt: skip
+SEED = 1
+
+
+def judged(found: Iterable[Any]) -> list[Verdict]:
+    return [verdict for verdict in found if isinstance(verdict, Verdict)]
+
+
+def bad(found: Iterable[Verdict]) -> list[str]:
+    good = ("right", "refused", "without ONNX Runtime")
+    return [f"{v.index} {v.outcome}: {v.what}: {v.why}" for v in found if v.outcome not in good]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_first_operators(engine: str) -> None:
+    count = 25
+    found = judged(verdicts(engine, SEED, range(count), 20))
+    assert sorted(v.index for v in found) == list(range(count))
+    assert not bad(found)
+    assert sum(v.outcome == "right" for v in found) > count / 3
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("engine", ENGINES)
+def test_operators(engine: str) -> None:
+    assert not bad(judged(verdicts(engine, SEED, range(1000), 20)))
+
+
+def test_first_graphs() -> None:
+    found = judged(of_graphs(SEED, range(3)))
+    assert len(found) == 3 and not bad(found)
+
+
+@pytest.mark.conformance
+def test_graphs() -> None:
+    assert not bad(judged(of_graphs(SEED, range(100))))
+
+
+def test_cases_are_the_same_every_time() -> None:
+    for index in range(30):
+        one, other = probe(SEED, index), probe(SEED, index)
+        assert str(one) == str(other)
+        for name, values in one.feeds(0).items():
+            np.testing.assert_array_equal(values, other.feeds(0)[name])
+    assert network(SEED, 5).model == network(SEED, 5).model
+
+
+def of_one(op_type: str, values: Any, **attributes: Any) -> Probe:
+    """An operator of one input of 32 bits."""
+    return Probe(op_type, (Given((np.asarray(values, np.float32),)),), attributes, index=0)
+
+
+@pytest.mark.parametrize(
+    ("right", "found", "told"),
+    [
+        ([1.0, 2.0], [1.0, 2.0001], None),
+        ([1.0, 2.0], [1.0, 2.1], "1 of 2 differ"),
+        ([1.0, np.nan], [1.0, 2.0], "2.0 for nan"),
+        ([1.0, np.inf], [1.0, -np.inf], "-inf for inf"),
+        ([1.0, 2.0], [1.0, np.nan], "nan for 2.0"),
+        ([1e-40, -1e-39], [0.0, -0.0], None),
+    ],
+)
+def test_what_is_a_difference(right: Any, found: Any, told: str | None) -> None:
+    case = of_one("Relu", right)
+    answers = [[np.array(v, np.float32)] for v in (right, found)]
+    reason = difference(case, 0, *answers, lambda feeds: answers[0])
+    assert (told is None) == (reason is None) and (told or "") in (reason or "")
+
+
+def test_shapes_types_and_integers_are_the_same() -> None:
+    case = of_one("Shape", [1.0])
+    for right, found in (([1, 2], [1, 3]), ([1, 2], [[1, 2]]), ([1], [1.0])):
+        pair = [np.asarray(right)], [np.asarray(found)]
+        assert difference(case, 0, *pair, lambda feeds: pair[0]) is not None
+        assert difference(case, 0, pair[0], pair[0], lambda feeds: pair[0]) is None
+
+
+def test_a_tile_may_spread_nan_and_must_not_lose_it() -> None:
+    right = np.zeros((1, 2, 1, 40), np.float32)
+    right[0, 0, 0, 20] = np.nan
+    near, far, lost = right.copy(), right.copy(), np.zeros_like(right)
+    near[0, 1, 0, 15] = np.nan
+    far[0, 1, 0, 5] = np.nan
+    case = of_one("Conv", right)
+    for found, good in ((near, True), (far, False), (lost, False)):
+        reason = difference(case, 0, [right], [found], lambda feeds: [right])
+        assert (reason is None) == good

@@ -1,0 +1,112 @@
+"""Random operators and graphs on an engine, beside ONNX Runtime: ``python -m campaign``.
+
+Run from the root of the repository with ``PYTHONPATH=tests/helpers``. The same seed and count give
+the same cases on every machine. Cases run in processes of their own: one that dies or hangs is
+counted, and the others go on. ``--only 17`` runs one case and prints its inputs.
+
+Ends with 1 unless every case is right or refused with a reason.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from campaign.graphs import Network, network
+from campaign.judging import SETTINGS, Verdict, verdicts
+from campaign.operators import probe
+from campaign.planning import of_graphs
+from campaign.probe import Probe
+from campaign.workers import judged
+
+_GOOD = ("right", "refused")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="campaign", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--engine", choices=SETTINGS, default="opencl")
+    parser.add_argument("--count", type=int, default=5000, help="of random operators")
+    parser.add_argument(
+        "--graphs",
+        type=int,
+        default=0,
+        metavar="COUNT",
+        help="random graphs through the default session, in place of operators",
+    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--batch", type=int, default=20, help="operators in one model")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one model")
+    parser.add_argument("--only", type=int, help="run this case alone, with its inputs printed")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = _arguments()
+    if args.worker is not None:
+        _work(args)
+        return
+    if args.only is not None:
+        _show(args)
+        return
+    indices = range(args.first, args.first + (args.graphs or args.count))
+    words = ["--engine", args.engine, "--seed", str(args.seed), "--graphs", str(args.graphs)]
+    found = []
+    for verdict in judged(
+        words, indices, args.jobs, 1 if args.graphs else args.batch, args.timeout
+    ):
+        found.append(verdict)
+        if verdict.outcome not in _GOOD:
+            what = verdict.what or str(_case(args, verdict.index))
+            print(f"{verdict.outcome} {verdict.index}: {what}: {verdict.why}", flush=True)
+    _summary(found)
+    sys.exit(any(v.outcome not in _GOOD for v in found))
+
+
+def _work(args: argparse.Namespace) -> None:
+    """In a process of its own: a line of JSON for each model that begins and each verdict."""
+    numbers, _, batch = args.worker.partition("/")
+    indices = [int(number) for number in numbers.split(",")]
+    for told in _judge(args, indices, int(batch)):
+        line = told if isinstance(told, list) else asdict(told)
+        print(json.dumps(line), flush=True)
+
+
+def _case(args: argparse.Namespace, index: int) -> Probe | Network:
+    return network(args.seed, index) if args.graphs else probe(args.seed, index)
+
+
+def _judge(args: argparse.Namespace, indices: Sequence[int], batch: int) -> Iterator[Any]:
+    if args.graphs:
+        return of_graphs(args.seed, indices)
+    return verdicts(args.engine, args.seed, indices, batch)
+
+
+def _show(args: argparse.Namespace) -> None:
+    case = _case(args, args.only)
+    print(case)
+    for number in range(case.sets if isinstance(case, Probe) else len(case.sets)):
+        print(f"feeds {number}: {case.feeds(number)!r}")
+    if isinstance(case, Probe):
+        constants = zip(case.names, case.inputs, strict=True)
+        print({name: x.first for name, x in constants if x is not None and x.constant})
+    for told in _judge(args, [args.only], 1):
+        print(told)
+
+
+def _summary(found: Sequence[Verdict]) -> None:
+    totals = Counter(v.outcome for v in found)
+    print(", ".join(f"{name} {count}" for name, count in totals.most_common()))
+    for outcome in totals:
+        if outcome != "right" or any(v.kind.startswith("by ") for v in found):
+            kinds = Counter(v.kind or "?" for v in found if v.outcome == outcome)
+            print(f"{outcome}: " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common()))
+
+
+if __name__ == "__main__":
+    main()

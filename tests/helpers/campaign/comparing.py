@@ -1,0 +1,236 @@
+"""When an answer is right: the rules of the campaign.
+
+* Shape and type are those of ONNX Runtime. Integers, texts and truth values are equal.
+* NaN and both infinities are in the same places. An algorithm that transforms tiles, as Winograd's
+  does for convolutions, may spread them within a tile of `_TILE` outputs, to outputs of all
+  channels; it may turn an infinity into NaN there, but never either into a number.
+* Other values differ by at most `_SHARE` of the largest one.
+* Differences below the smallest normal number do not count: engines may take denormal numbers for
+  zeros. What such a zero leads to, as 1/0 does, does count.
+* Where ONNX Runtime's own answer changes when its inputs change by a rounding error, as that of
+  sin(1e30) does, an engine may differ by as much. This holds for operators that round, and not for
+  those that choose (`Round`, `Max`, `ArgMax` and so on).
+
+Where ONNX Runtime's answer is none that a definition gives, the definition's is right too:
+
+* `_EXTREMES`, the largest or smallest of several: ONNX Runtime 1.32 hands a NaN on if it is the
+  last of a pool's window, or in certain places of a reduced row, and else forgets it. NumPy always
+  hands it on. Of a window of -inf alone, it gives -3.4e38 or -inf, by the number of channels.
+* `_SAMPLING`, averages of neighbours: one of weight 0 is multiplied nevertheless, so that an
+  infinite neighbour makes a NaN of a sample that does not depend on it. Its value is right, too.
+* `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 sums two products of 8-bit integers in 16 bits,
+  which overflow; and its recurrent operators limit what their gates read, so that NaN is forgotten.
+  Where it differs from `onnx.reference`, that is right, too.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from campaign.probe import Array, Probe, model_of
+
+__all__ = ["Case", "Run", "difference"]
+
+_SHARE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
+_TILE = 8
+_TILED = frozenset({"Conv", "ConvTranspose"})
+_CHOOSING = frozenset({
+    "Abs", "ArgMax", "ArgMin", "Ceil", "Clip", "Equal", "Floor", "Greater", "GreaterOrEqual",
+    "Hardmax", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "MaxPool", "Min", "Neg",
+    "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "TopK", "Where", "GlobalMaxPool",
+})  # fmt: skip
+_EXTREMES = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
+_SAMPLING = frozenset({"GridSample", "Resize", "RoiAlign", "Upsample"})
+_BY_REFERENCE = frozenset({
+    "ConvInteger", "GRU", "LSTM", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
+})  # fmt: skip
+_MOVES = 5
+"""How often ONNX Runtime is asked with changed inputs."""
+
+Run = Callable[[Mapping[str, Array]], Sequence[Any]]
+
+
+class Case(Protocol):
+    """An operator, or a graph."""
+
+    @property
+    def operators(self) -> Collection[str]: ...
+
+    def feeds(self, number: int) -> dict[str, Array]: ...
+
+
+def difference(
+    case: Case, number: int, expected: Sequence[Any], found: Sequence[Any], own: Run
+) -> str | None:
+    """What is wrong with the answer to a set of feeds; None: nothing.
+
+    Args:
+        number: of the set.
+        own: ONNX Runtime's answer to other feeds of this model.
+    """
+    kinds = frozenset(case.operators)
+    for position, (right, other) in enumerate(zip(expected, found, strict=True)):
+        right, other = np.asarray(right), np.asarray(other)
+        reason = _of_one(kinds, right, other, np.zeros(right.shape))
+        if reason is not None and (right.shape, right.dtype) == (other.shape, other.dtype):
+            may_be = _also_right(case, kinds, number, position, right, other, own)
+            other = np.where(may_be, right, other)
+            noise = np.zeros(right.shape)
+            if right.dtype.kind == "f" and not kinds <= _CHOOSING:
+                noise = _noise(case, number, position, right, own)
+            reason = _of_one(kinds, right, other, noise)
+        if reason is not None:
+            return f"output {position}, feeds {number}: {reason}"
+    return None
+
+
+def _also_right(
+    case: Case, kinds: frozenset[str], number: int, position: int, right: Array, found: Array,
+    own: Run,
+) -> Array:  # fmt: skip
+    """The elements that are right though they differ from ONNX Runtime's."""
+    none: Array = np.zeros(right.shape, bool)
+    if len(kinds) > 1:
+        # What follows a forgotten NaN in a graph cannot be told.
+        floats = right.dtype.kind == "f" and kinds & _EXTREMES
+        return np.isnan(right) | np.isnan(found) if floats else none
+    feeds = case.feeds(number)
+    if kinds <= _EXTREMES and right.dtype.kind == "f":
+        sign = -1 if "ReduceMin" in kinds else 1
+        has_nan = np.asarray(own(_replaced(feeds, np.isnan, sign, 0))[position]) != 0
+        lowest = np.finfo(right.dtype).min
+        forgotten = (np.minimum(right, lowest) == right) & (np.minimum(found, lowest) == found)
+        return (has_nan & np.isnan(found)) | (forgotten & ~has_nan)
+    if kinds <= _SAMPLING and right.dtype.kind == "f":
+        return _close(found, _sampled(feeds, position, own))
+    if kinds <= _BY_REFERENCE and isinstance(case, Probe):
+        return _close(found, _by_reference(case, feeds, position, right))
+    return none
+
+
+def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
+    """What averages are if a neighbour of weight 0 does not count."""
+
+    def share(where: Callable[[Array], Array]) -> Array:
+        return np.asarray(own(_replaced(feeds, where, 1, 0))[position]).astype(np.float64)
+
+    numbers = np.asarray(own(_replaced(feeds, lambda x: ~np.isfinite(x), 0))[position])
+    up, down, none = share(np.isposinf), share(np.isneginf), share(np.isnan)
+    # Weights may be negative.
+    rises, falls = (up > 0) | (down < 0), (up < 0) | (down > 0)
+    found = np.where(rises, np.inf, np.where(falls, -np.inf, numbers.astype(np.float64)))
+    return np.where((rises & falls) | (none != 0), np.nan, found)
+
+
+def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right: Array) -> Array:
+    model = onnx.load_model_from_string(model_of([case]))
+    try:
+        found = ReferenceEvaluator(model).run(case.results, dict(feeds))[position]
+    except Exception:  # it does not have all that ONNX Runtime has
+        return right
+    return np.asarray(found) if np.shape(found) == right.shape else right
+
+
+def _close(found: Array, right: Array) -> Array:
+    """The elements of ``found`` that are as in ``right``."""
+    if found.dtype.kind != "f":
+        return np.asarray(found == right)
+    a, b = right.astype(np.float64), found.astype(np.float64)
+    allowed = _SHARE[found.dtype.name] * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+    with np.errstate(all="ignore"):
+        near = np.abs(a - b) <= allowed + float(np.finfo(found.dtype).smallest_normal)
+    return np.where(np.isfinite(a), near, _kind(a) == _kind(b))
+
+
+def _replaced(
+    feeds: Mapping[str, Array], where: Callable[[Array], Array], by: float,
+    others: float | None = None,
+) -> dict[str, Array]:  # fmt: skip
+    """The feeds with another value where something holds, and at all other places ``others``."""
+    found = {}
+    for name, values in feeds.items():
+        if values.dtype.kind == "f":
+            kept = values if others is None else np.full_like(values, others)
+            values = np.where(where(values), np.asarray(by, values.dtype), kept)
+        found[name] = values
+    return found
+
+
+def _of_one(kinds: frozenset[str], right: Array, found: Array, noise: Array) -> str | None:
+    if (right.shape, right.dtype) != (found.shape, found.dtype):
+        return f"{found.dtype}{list(found.shape)} for {right.dtype}{list(right.shape)}"
+    if right.dtype.kind != "f":
+        return _shown(np.asarray(right != found), right, found)
+    a, b = right.astype(np.float64), found.astype(np.float64)
+    free = ~np.isfinite(noise)
+    if kinds <= _TILED:
+        free |= _tiles(a) & ~np.isfinite(b)
+    apart = ~free & (_kind(a) != _kind(b))
+    if apart.any():
+        return _shown(apart, right, found)
+    numbers = np.isfinite(a) & np.isfinite(b)
+    largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+    allowed = _SHARE[right.dtype.name] * largest + float(np.finfo(right.dtype).smallest_normal)
+    with np.errstate(all="ignore"):
+        off = np.where(numbers & ~free, np.abs(a - b) - noise, 0.0)
+    return _shown(off > allowed, right, found)
+
+
+def _kind(a: Array) -> Array:
+    """0 for a number, others for the infinities and NaN."""
+    return np.where(np.isnan(a), 3, np.where(np.isinf(a), np.sign(a), 0))
+
+
+def _tiles(a: Array) -> Array:
+    """The outputs that share a tile with one that is no number."""
+    found = ~np.isfinite(a)
+    if a.ndim > 1:
+        found = np.broadcast_to(found.any(axis=1, keepdims=True), a.shape).copy()
+    for axis in range(2, a.ndim):
+        spread = found.copy()
+        for step in range(1, _TILE):
+            ahead = [slice(None)] * a.ndim
+            behind = list(ahead)
+            ahead[axis], behind[axis] = slice(step, None), slice(None, -step)
+            spread[tuple(ahead)] |= found[tuple(behind)]
+            spread[tuple(behind)] |= found[tuple(ahead)]
+        found = spread
+    return found
+
+
+def _noise(case: Case, number: int, position: int, right: Any, own: Run) -> Array:
+    """How far ONNX Runtime's answer moves for a rounding error of its inputs, by element.
+
+    Infinite where a value becomes NaN or infinite, or a number.
+    """
+    rng = np.random.default_rng(0)
+    a = np.asarray(right).astype(np.float64)
+    moved = np.zeros(a.shape)
+    for _ in range(_MOVES):
+        feeds = {}
+        for name, values in case.feeds(number).items():
+            if values.dtype.kind == "f":
+                way = np.where(rng.random(values.shape) < 0.5, -np.inf, np.inf)
+                values = np.nextafter(values, way.astype(values.dtype), dtype=values.dtype)
+                values = np.where(np.isfinite(values), values, case.feeds(number)[name])
+            feeds[name] = values
+        try:
+            other = np.asarray(own(feeds)[position]).astype(np.float64)
+        except Exception:  # these feeds are refused: nothing is learnt
+            continue
+        with np.errstate(all="ignore"):
+            step = np.where(_kind(a) != _kind(other), np.inf, np.abs(a - other))
+        moved = np.maximum(moved, np.where(np.isnan(step), 0.0, step))
+    return 8 * moved
+
+
+def _shown(wrong: Array, right: Array, found: Array) -> str | None:
+    """How many elements differ, with the first of them; None without any."""
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (f"{int(wrong.sum())} of {wrong.size} differ, as at {list(at)}: {found[at]} "
+            f"for {right[at]}")  # fmt: skip

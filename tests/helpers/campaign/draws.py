@@ -1,0 +1,153 @@
+"""What the generators of operators draw from: numbers, shapes and hostile values."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from campaign.probe import Array, Given
+
+__all__ = ["FLOATS", "INTS", "Draws"]
+
+_T = TypeVar("_T")
+FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
+INTS = ("int32", "int64", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
+
+_LARGE = {"float16": 3e4, "float32": 3e38, "float64": 1e308}
+_SUMMED = {"float16": 60.0, "float32": 1e15, "float64": 1e100}
+"""Large values whose squares may be added in any order, and do not overflow."""
+_DENORMAL = {"float16": 3e-7, "float32": 1e-40, "float64": 1e-310}
+_TINY = {"float16": 1e-4, "float32": 1e-30, "float64": 1e-250}
+
+
+class Draws:
+    """Random choices of one case."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self.rng = np.random.default_rng((seed, index))
+
+    def chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def pick(self, choices: Sequence[_T]) -> _T:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def number(self, low: int, high: int) -> int:
+        """Of ``low`` to ``high``, both included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def ints(self, count: int, low: int, high: int) -> list[int]:
+        return [self.number(low, high) for _ in range(count)]
+
+    def opset(self, *versions: int) -> int:
+        return self.pick(versions)
+
+    def size(self) -> int:
+        """Of an axis: often 1, odd, or a little more than a block of channels; at times 0."""
+        kind = self.rng.random()
+        if kind < 0.02:
+            return 0
+        if kind < 0.2:
+            return 1
+        return self.pick((2, 3, 3, 4, 5, 7)) if kind < 0.9 else self.pick((8, 9, 16, 17))
+
+    def shape(self, low: int = 0, high: int = 5) -> tuple[int, ...]:
+        return tuple(self.size() for _ in range(self.number(low, high)))
+
+    def axis(self, rank: int, beyond: float = 0.01) -> int:
+        """Of a tensor of that rank, counted from either end; rarely one that it does not have."""
+        if self.chance(beyond):
+            return self.pick((rank, -rank - 1))
+        return self.number(-rank, rank - 1) if rank else 0
+
+    def axes(self, rank: int) -> list[int]:
+        """Different ones, in any order and of either sign."""
+        if not rank:
+            return []
+        some = self.rng.permutation(rank)[: self.number(1, rank)]
+        return [int(a) - (rank if self.chance(0.3) else 0) for a in some]
+
+    def thinner(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape that is broadcast to ``shape``; rarely one that is not."""
+        if self.chance(0.01):
+            return (*shape, 3)
+        thin = tuple(1 if self.chance(0.3) else size for size in shape)
+        return thin[self.number(0, len(thin)) if self.chance(0.4) else 0 :]
+
+    def floats(self) -> str:
+        return self.pick(FLOATS)
+
+    def data(self, shape: Sequence[int], dtype: str = "float32", *, summed: bool = False) -> Given:
+        """Activations: ordinary values, then two sets of hostile ones.
+
+        Args:
+            summed: whether products of them are added up, so that what overflows would depend on
+                the order.
+        """
+        if dtype == "bool":
+            return Given((self.rng.random(tuple(shape)) < 0.5,))
+        if dtype not in _LARGE:
+            return Given((self._integers(shape, dtype, 10), self._integers(shape, dtype, None)))
+        kinds = ("special", "small", "large")
+        first = self._ordinary(shape, dtype)
+        hostile = [self._hostile(shape, dtype, self.pick(kinds), summed) for _ in range(2)]
+        return Given((first, self._hostile(shape, dtype, "special", summed), *hostile[:1]))
+
+    def weights(self, shape: Sequence[int], dtype: str = "float32") -> Given:
+        """A constant, ordinary as a rule."""
+        return Given((self.data(shape, dtype).first,), constant=True)
+
+    def either(self, shape: Sequence[int], dtype: str = "float32", summed: bool = False) -> Given:
+        """An activation or a constant."""
+        if self.chance(0.4):
+            return self.weights(shape, dtype)
+        return self.data(shape, dtype, summed=summed)
+
+    def parameter(self, values: Any, dtype: str = "int64") -> Given:
+        """What decides shapes: a constant as a rule, an input now and then."""
+        return Given((np.array(values, dtype),), constant=self.chance(0.93))
+
+    def constant(self, values: Any, dtype: str = "int64") -> Given:
+        return Given((np.array(values, dtype),), constant=True)
+
+    def indices(self, shape: Sequence[int], limit: int, beyond: float = 0.25) -> Given:
+        """Places in an axis of ``limit`` elements, at times one that is outside of it."""
+        dtype = self.pick(("int64", "int32"))
+        good = self.rng.integers(-limit, max(limit, 1 - limit), tuple(shape)).astype(dtype)
+        if self.chance(0.4):
+            return Given((good,), constant=True)
+        if not self.chance(beyond) or not good.size:
+            return Given((good,))
+        bad = good.copy()
+        far = [limit, -limit - 1, 2**31 - 1, -(2**31)] + [2**32, -(2**63)] * (dtype == "int64")
+        bad.flat[self.number(0, bad.size - 1)] = self.pick(far)
+        return Given((good, bad))
+
+    def _ordinary(self, shape: Sequence[int], dtype: str) -> Array:
+        return np.asarray(self.rng.standard_normal(tuple(shape)) * 2).astype(dtype)
+
+    def _integers(self, shape: Sequence[int], dtype: str, most: int | None) -> Array:
+        info = np.iinfo(dtype)
+        if most is not None:
+            low = max(info.min, -most)
+            return self.rng.integers(low, most, tuple(shape), dtype, endpoint=True)
+        found = self.rng.integers(info.min, info.max, tuple(shape), dtype, endpoint=True)
+        ends = np.array([info.min, info.max, info.min + 1, 0], dtype)
+        where = self.rng.random(tuple(shape)) < 0.5
+        return np.where(where, self.rng.choice(ends, tuple(shape)), found).astype(dtype)
+
+    def _hostile(self, shape: Sequence[int], dtype: str, kind: str, summed: bool) -> Array:
+        """Ordinary values with some others strewn in."""
+        found = self._ordinary(shape, dtype)
+        large = (_SUMMED if summed else _LARGE)[dtype]
+        values = {
+            "special": [np.nan, np.inf, -np.inf, -0.0, 0.0],
+            "small": [_DENORMAL[dtype], -_DENORMAL[dtype], _TINY[dtype], -0.0, 0.0],
+            "large": [large, -large, large / 7, 0.5, -0.5, 1.5, 2.5],
+        }[kind]
+        if kind == "small":
+            found = (found * _TINY[dtype]).astype(dtype)
+        if kind == "special" and self.chance(0.5):
+            values = [self.pick(values)]
+        where = self.rng.random(tuple(shape)) < self.pick((0.1, 0.4, 1.0))
+        return np.where(where, self.rng.choice(values, tuple(shape)), found).astype(dtype)

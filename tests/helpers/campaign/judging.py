@@ -1,0 +1,256 @@
+"""What became of a case on an engine, beside ONNX Runtime's own answer."""
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import onnxruntime as ort
+
+import coexec
+from campaign.comparing import Case, Run, difference
+from campaign.operators import probe
+from campaign.probe import Array, Probe, model_of
+from coexec.engines.base import OpenEngine
+from coexec.engines.registry import open_devices
+from coexec.errors import CoexecError, first_line
+from coexec.frontend.load import load
+from coexec.ort import OrtSession
+
+__all__ = ["SETTINGS", "Verdict", "of_run", "quiet", "verdicts"]
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))[:2]
+
+
+def _words(engine: str) -> dict[str, Any]:
+    """How a session of that engine is opened."""
+    cores = _cores()
+    if engine == "onnxruntime":
+        return {"devices": [f"cpu:{core}" for core in cores], "planner": "heft"}
+    together = ",".join(map(str, cores))
+    return {"devices": [f"cpu:{together}/{engine}"], "planner": "single"}
+
+
+SETTINGS = ("onnxruntime", "opencl", "openvino")
+"""Engines that a campaign may be about."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a case."""
+
+    index: int
+    outcome: str
+    """"right", "refused", "wrong", "raw exception", "timeout", "died" or "without ONNX Runtime"."""
+    kind: str = ""
+    """The operator."""
+    why: str = ""
+    what: str = ""
+    """The case in words."""
+
+
+class Reference:
+    """ONNX Runtime's own answers to a probe."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.refusal: Exception | None = None
+        try:
+            self._session = OrtSession(model_of([probe]), quiet(), ["CPUExecutionProvider"])
+        except Exception as error:
+            self.refusal = error
+
+    def run(self, feeds: Mapping[str, Array]) -> Sequence[Any]:
+        found: Sequence[Any] = self._session.run(self.probe.results, feeds)
+        return found
+
+    @cached_property
+    def answers(self) -> list[Sequence[Any] | Exception]:
+        """For each set of feeds, the outputs or what was raised."""
+        return [self._answer(number) for number in range(self.probe.sets)]
+
+    def _answer(self, number: int) -> Sequence[Any] | Exception:
+        if self.refusal is not None:
+            return self.refusal
+        try:
+            return self.run(self.probe.feeds(number))
+        except Exception as error:
+            return error
+
+    @property
+    def raises(self) -> bool:
+        return any(isinstance(answer, Exception) for answer in self.answers)
+
+
+def quiet() -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return options
+
+
+def verdicts(engine: str, seed: int, indices: Sequence[int], batch: int) -> Iterator[Any]:
+    """Judge these operators. Before each model, the numbers of its cases are given as a list.
+
+    Args:
+        batch: how many operators stand side by side in a model.
+    """
+    warnings.simplefilter("ignore")
+    ort.set_default_logger_severity(4)
+    judge = _Judge(engine)
+    for chosen in _of_one_opset(seed, indices, batch):
+        yield [p.index for p in chosen]
+        yield from judge.batch(chosen)
+
+
+def _of_one_opset(seed: int, indices: Sequence[int], batch: int) -> Iterable[list[Probe]]:
+    """Cases in groups of one opset, each of at most ``batch``."""
+    waiting: dict[int, list[Probe]] = {}
+    for index in indices:
+        case = probe(seed, index)
+        group = waiting.setdefault(case.opset, [])
+        group.append(case)
+        if len(group) >= batch:
+            yield waiting.pop(case.opset)
+    yield from waiting.values()
+
+
+class _Judge:
+    """Sessions of one engine beside ONNX Runtime."""
+
+    def __init__(self, engine: str) -> None:
+        self._words = _words(engine)
+        self._device: OpenEngine | None = None
+        if engine != "onnxruntime":
+            self._device = open_devices(self._words["devices"])[0].first
+
+    def batch(self, probes: Sequence[Probe]) -> Iterator[Verdict]:
+        """Together where that is possible; alone what differs then, is refused or raises."""
+        references = {p.index: Reference(p) for p in probes}
+        alone = {p.index for p in probes if references[p.index].raises}
+        together = [p for p in probes if p.index not in alone]
+        if len(together) > 1:
+            alone |= self._refused(together)
+            together = [p for p in together if p.index not in alone]
+        if len(together) > 1:
+            alone |= self._differing(together, references)
+        else:
+            alone |= {p.index for p in together}
+        for case in probes:
+            if case.index in alone:
+                yield self._alone(case, references[case.index])
+            else:
+                yield Verdict(case.index, "right", case.op_type)
+
+    def _refused(self, probes: Sequence[Probe]) -> set[int]:
+        """Those of which the engine says so when it is asked."""
+        if self._device is None:
+            return set()
+        try:
+            graph = load(model_of(probes)).graph
+        except CoexecError:
+            return {p.index for p in probes}
+        names: set[str] = set()
+        for task in graph.tasks:
+            if self._device.why_not(task, graph.tensors) is not None:
+                names.update(name for op in task.operators for name in (*op.inputs, *op.outputs))
+        owners = {name.partition("_")[0] for name in names}
+        return {p.index for p in probes if f"p{p.index}" in owners}
+
+    def _differing(self, probes: Sequence[Probe], references: Mapping[int, Reference]) -> set[int]:
+        """Those whose answers are not right in one model with the others."""
+        found: set[int] = set()
+        names = [name for p in probes for name in p.results]
+        try:
+            with coexec.InferenceSession(model_of(probes), background=False, **self._words) as own:
+                if own.degraded is not None:
+                    return {p.index for p in probes}
+                for number in range(max(p.sets for p in probes)):
+                    feeds = {k: v for p in probes for k, v in p.feeds(number).items()}
+                    outputs = dict(zip(names, own.run(names, feeds), strict=True))
+                    for p in probes:
+                        which = number % p.sets
+                        answer = [outputs[name] for name in p.results]
+                        if _why(p, which, references[p.index], answer) is not None:
+                            found.add(p.index)
+        except Exception:  # whoever is to blame is found alone
+            return {p.index for p in probes}
+        return found
+
+    def _alone(self, case: Probe, reference: Reference) -> Verdict:
+        """The verdict about a model of this operator only."""
+
+        def say(outcome: str, why: str = "") -> Verdict:
+            return Verdict(case.index, outcome, case.op_type, why, str(case))
+
+        try:
+            own = coexec.InferenceSession(model_of([case]), background=False, **self._words)
+        except CoexecError as error:
+            return say(*_of_refusal(error, reference))
+        except Exception as error:
+            return say("raw exception", f"opened: {type(error).__name__}: {error}")
+        with own:
+            if own.degraded is not None:
+                return say("refused", f"degraded: {own.degraded}")
+            for number in range(case.sets):
+                right = reference.answers[number]
+                outcome = of_run(own, case.results, case, number, right, reference.run)
+                if outcome is not None:
+                    return say(*outcome)
+        return say("right")
+
+
+def _of_refusal(error: CoexecError, reference: Reference) -> tuple[str, str]:
+    """The outcome where a session is not opened: with a reason on one line, and of ONNX Runtime's
+    class where that does not open one either."""
+    if "\n" in str(error) or "Traceback" in str(error):
+        return "traceback", str(error)
+    if reference.refusal is None:
+        return "refused", first_line(error)
+    if not isinstance(error, type(reference.refusal)):
+        return "wrong", f"{type(error).__name__} is no {_name(reference.refusal)}: {error}"
+    return "right", ""
+
+
+def of_run(
+    own: coexec.InferenceSession, names: Sequence[str] | None, case: Case, number: int,
+    right: Sequence[Any] | Exception, reference: Run,
+) -> tuple[str, str] | None:  # fmt: skip
+    """Outcome and reason, where the answer to a set of feeds is not right.
+
+    Args:
+        names: of the outputs.
+        right: ONNX Runtime's answer to this set, or what it raised.
+        reference: its answer to others.
+    """
+    try:
+        found = own.run(names, case.feeds(number))
+    except CoexecError as error:
+        if "\n" in str(error) or "Traceback" in str(error):
+            return "traceback", f"feeds {number}: {error}"
+        if not isinstance(right, Exception):
+            return "wrong", f"feeds {number}: raises {type(error).__name__}: {error}"
+        if not isinstance(error, type(right)):
+            return "wrong", f"feeds {number}: {type(error).__name__} is no {_name(right)}: {error}"
+        return None
+    except Exception as error:
+        return "raw exception", f"feeds {number}: {type(error).__name__}: {error}"
+    if isinstance(right, Exception):
+        answer = f"answers where ONNX Runtime raises {_name(right)}: {first_line(right)}"
+        return "wrong", f"feeds {number}: {answer}"
+    why = difference(case, number, right, found, reference)
+    return None if why is None else ("wrong", why)
+
+
+def _why(case: Probe, number: int, reference: Reference, found: Sequence[Any]) -> str | None:
+    right = reference.answers[number]
+    assert not isinstance(right, Exception)
+    return difference(case, number, right, found, reference.run)
+
+
+def _name(error: Exception) -> str:
+    return type(error).__name__

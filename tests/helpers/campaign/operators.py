@@ -1,0 +1,24 @@
+"""Case number ``index`` of a campaign: a random operator of a random family."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from campaign import elementwise, moving, reducing, windows
+from campaign.draws import Draws
+from campaign.probe import Probe
+
+__all__ = ["FAMILIES", "probe"]
+
+FAMILIES: dict[Callable[[Draws], Probe], int] = (
+    windows.FAMILIES | elementwise.FAMILIES | moving.FAMILIES | reducing.FAMILIES
+)
+_FAMILIES = [family for family, share in FAMILIES.items() for _ in range(share)]
+
+
+def probe(seed: int, index: int) -> Probe:
+    """The same for the same numbers, on every machine."""
+    draws = Draws(seed, index)
+    with np.errstate(all="ignore"):
+        return replace(draws.pick(_FAMILIES)(draws), index=index)

@@ -1,0 +1,109 @@
+"""Cases judged in processes of their own, which may die or hang."""
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from campaign.judging import Verdict
+
+__all__ = ["judged"]
+
+_SLICE = 400
+"""Cases of one process: its memory grows with sessions that were opened."""
+
+
+def judged(
+    words: Sequence[str], indices: Sequence[int], jobs: int, batch: int, timeout_s: float
+) -> Iterator[Verdict]:
+    """The verdicts, in the order in which they are ready.
+
+    Args:
+        words: of the command line that every process gets.
+        timeout_s: for one model.
+    """
+    slices = deque(
+        (list(indices[at : at + _SLICE]), batch) for at in range(0, len(indices), _SLICE)
+    )
+    ready: queue.Queue[Verdict | None] = queue.Queue()
+
+    def work() -> None:
+        while True:
+            try:
+                numbers, size = slices.popleft()
+            except IndexError:
+                break
+            for verdict in _of_process(words, numbers, size, timeout_s, slices):
+                ready.put(verdict)
+        ready.put(None)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        while (verdict := ready.get()) is not None:
+            yield verdict
+
+
+def _of_process(
+    words: Sequence[str], numbers: list[int], batch: int, timeout_s: float, slices: deque[Any]
+) -> Iterator[Verdict]:
+    """Of the cases that one process judges. What it leaves is put before the other slices."""
+    command = [sys.executable, "-m", "campaign", *words]
+    told = f"{','.join(map(str, numbers))}/{batch}"
+    process = subprocess.Popen(
+        [*command, "--worker", told], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    errors: list[str] = []
+    readers = [
+        threading.Thread(target=_read, args=(process.stdout, lines.put), daemon=True),
+        threading.Thread(target=_read, args=(process.stderr, errors.append), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    left, under_way, ending = set(numbers), [], "died"
+    while True:
+        try:
+            line = lines.get(timeout=timeout_s)
+        except queue.Empty:
+            ending = "timeout"
+            process.kill()
+            break
+        if line is None:
+            break
+        if not line.startswith(("[", "{")):
+            continue  # an engine's own output
+        found = json.loads(line)
+        if isinstance(found, list):
+            under_way = found
+        else:
+            left.discard(found["index"])
+            yield Verdict(**found)
+    code = process.wait()
+    readers[1].join()
+    if not left or (code == 0 and ending == "died"):
+        return
+    at = [number for number in under_way if number in left]
+    rest = [number for number in numbers if number in left and number not in at]
+    if rest:
+        slices.appendleft((rest, batch))
+    if batch > 1 and at:
+        slices.appendleft((at, 1))
+        return
+    said = " | ".join(line.strip() for line in errors if line)[-500:]
+    for number in at or rest[:1]:
+        yield Verdict(number, ending, why=f"exit {code}: {said}")
+    if not at and rest:
+        slices.popleft()
+        slices.appendleft((rest[1:], batch))
+
+
+def _read(stream: Any, take: Any) -> None:
+    for line in stream:
+        take(line)
+    take(None)
