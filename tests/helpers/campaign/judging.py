@@ -1,6 +1,5 @@
 """What became of a case on an engine, beside ONNX Runtime's own answer."""
 
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,9 @@ import coexec
 from campaign.comparing import Case, Run, difference
 from campaign.operators import probe
 from campaign.probe import Array, Probe, model_of
+from coexec.cache import Cache
 from coexec.engines.base import OpenEngine
+from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices
 from coexec.errors import CoexecError, first_line
 from coexec.frontend.load import load
@@ -22,13 +23,8 @@ from coexec.ort import OrtSession
 __all__ = ["SETTINGS", "Verdict", "of_run", "quiet", "verdicts"]
 
 
-def _cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0))[:2]
-
-
-def _words(engine: str) -> dict[str, Any]:
+def _words(engine: str, cores: Sequence[int]) -> dict[str, Any]:
     """How a session of that engine is opened."""
-    cores = _cores()
     if engine == "onnxruntime":
         return {"devices": [f"cpu:{core}" for core in cores], "planner": "heft"}
     together = ",".join(map(str, cores))
@@ -93,15 +89,20 @@ def quiet() -> ort.SessionOptions:
     return options
 
 
-def verdicts(engine: str, seed: int, indices: Sequence[int], batch: int) -> Iterator[Any]:
+def verdicts(
+    engine: str, seed: int, indices: Sequence[int], batch: int,
+    cores: Sequence[int] | None = None, cache: Cache | None = None,
+) -> Iterator[Any]:  # fmt: skip
     """Judge these operators. Before each model, the numbers of its cases are given as a list.
 
     Args:
         batch: how many operators stand side by side in a model.
+        cores: to compute on; by default the first two.
+        cache: by default the user's.
     """
     warnings.simplefilter("ignore")
     ort.set_default_logger_severity(4)
-    judge = _Judge(engine)
+    judge = _Judge(engine, cores or usable_cores()[:2], cache)
     for chosen in _of_one_opset(seed, indices, batch):
         yield [p.index for p in chosen]
         yield from judge.batch(chosen)
@@ -122,8 +123,8 @@ def _of_one_opset(seed: int, indices: Sequence[int], batch: int) -> Iterable[lis
 class _Judge:
     """Sessions of one engine beside ONNX Runtime."""
 
-    def __init__(self, engine: str) -> None:
-        self._words = _words(engine)
+    def __init__(self, engine: str, cores: Sequence[int], cache: Cache | None) -> None:
+        self._words = _words(engine, cores) | {"cache": cache}
         self._device: OpenEngine | None = None
         if engine != "onnxruntime":
             self._device = open_devices(self._words["devices"])[0].first

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
@@ -13,6 +14,7 @@ from quick_choice import quick_choice
 import coexec
 from campaign.graphs import Network, network
 from campaign.judging import Verdict, of_run, quiet
+from coexec.cache import Cache
 from coexec.choosing import auto
 from coexec.errors import CoexecError
 from coexec.ort import OrtSession
@@ -33,17 +35,21 @@ def _plans_win() -> Iterator[None]:
         yield
 
 
-def of_graphs(seed: int, indices: Sequence[int]) -> Iterator[Any]:
-    """Judge these graphs. Before each, its number is given as a list."""
+def of_graphs(seed: int, indices: Sequence[int], cache: Cache | None = None) -> Iterator[Any]:
+    """Judge these graphs. Before each, its number is given as a list.
+
+    Args:
+        cache: where plans are remembered; by default a temporary folder.
+    """
     warnings.simplefilter("ignore")
     ort.set_default_logger_severity(4)
-    with _plans_win(), tempfile.TemporaryDirectory() as cache:  # links are measured once
+    with _plans_win(), tempfile.TemporaryDirectory() as folder:
         for index in indices:
             yield [index]
-            yield _verdict(network(seed, index), cache)
+            yield _verdict(network(seed, index), cache or Cache(Path(folder)))
 
 
-def _verdict(case: Network, cache: str) -> Verdict:
+def _verdict(case: Network, cache: Cache) -> Verdict:
     """Of a graph when it is first opened, and when its plan is remembered."""
     answers: list[Any] = []
     try:
