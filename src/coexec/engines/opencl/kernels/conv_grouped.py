@@ -1,8 +1,9 @@
 """Convolution in groups where one thread owns a core, whatever the number of channels of a group.
 
-A vector of output channels reads all channels of the groups that its lanes belong to; its weights
-are zero where a channel is of another group. So groups of four channels fill vectors of eight half,
-which is many times faster than to compute scalars.
+A vector of output channels reads all channels of the groups that its lanes belong to. Where those
+are several groups, lanes take zeros in place of the channels of another one, whose NaN and infinity
+are not theirs. So groups of four channels fill vectors of eight half, which is many times faster
+than to compute scalars.
 
 A work item has rows of one block of output channels. A tile of neighbouring pixels is held in
 registers, as in `conv_cpu`. Weights lie as [block][ky][channel][kx][lane].
@@ -60,10 +61,13 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     weights.declare(source, "w")
     bias.declare(source, "bias")
     source.constant("reads", np.array(_table(reads, shape), np.int32), vector=1)
+    shared = any(each.count > shape.in_channels for each in reads)
+    if shared:
+        source.constant("groups", _groups(shape, y))
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
-    source.lines(_text(source, shape, x, rows, epilogue, op.outputs[0]))
+    source.lines(_text(source, shape, x, rows, shared, epilogue, op.outputs[0]))
     grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
     return [*found, source.finish(grid, (1, 1, 1))]
 
@@ -93,6 +97,13 @@ def _table(reads: tuple[_Reads, ...], shape: ConvShape) -> list[int]:
     return found
 
 
+def _groups(shape: ConvShape, y: Value) -> Array:
+    """By output channel, how many groups its own is behind the first one of the block."""
+    made = shape.out_channels // shape.groups
+    groups = (np.arange(y.slices * y.block) // made).reshape(y.slices, y.block)
+    return np.asarray(groups - groups[:, :1], np.int32)
+
+
 def _packed(weights: Array, reads: tuple[_Reads, ...], y: Value, shape: ConvShape) -> Array:
     made, parts = shape.out_channels // shape.groups, []
     for block, each in enumerate(reads):
@@ -106,13 +117,21 @@ def _packed(weights: Array, reads: tuple[_Reads, ...], y: Value, shape: ConvShap
 
 
 def _text(
-    source: Source, shape: ConvShape, x: Value, rows: int, epilogue: Epilogue, head: str
-) -> str:
-    size, vector = source.size, source.arch.vector
+    source: Source, shape: ConvShape, x: Value, rows: int, shared: bool, epilogue: Epilogue,
+    head: str,
+) -> str:  # fmt: skip
+    """``shared``: there are blocks of several groups."""
+    size, vector, b = source.size, source.arch.vector, source.arch.block
     pixels, apart = _pixels(source.arch, shape), x.block or 1
     step = shape.stride_w * apart
     kernel_h, kernel_w = size("kernel_h", shape.kernel_h), size("kernel_w", shape.kernel_w)
     rows_each, out_h = size("rows_each", rows), size("out_h", shape.out_h)
+    inner = size("inner", shape.in_channels)
+
+    def taken(pixel: int) -> str:
+        value = f"GET_x(at + {pixel * step})"
+        return f"as_float{b}(as_int{b}(({vector})({value})) & own)" if shared else value
+
     lines = [
         "const int s = item_1, n = item_2;",
         "const int first = GET_reads(s * 3), count = GET_reads(s * 3 + 1);",
@@ -128,13 +147,16 @@ def _text(
         f" + ky * {size('dilation_h', shape.dilation_h)};",
         f"    if (iy < 0 || iy >= {size('in_h', shape.in_h)}) continue;",
         f"    int wi = first_w + ky * count * {kernel_w};",
-        "    for (int c = 0; c < count; c++) {",
+        f"    for (int group = 0; group * {inner} < count; group++) {{",
+        *([f"    const int{b} own = LOAD_groups(s) == (int{b})(group);"] if shared else []),
+        f"    for (int c = group * {inner}; c < (group + 1) * {inner}; c++) {{",
         f"      int at = AT_x(n, first + c, iy, 0) + px * {step}, kx = 0;",
         "      do {",
         f"        const {vector} f = LOAD_w(wi);",
-        *(f"        a{p} += f * GET_x(at + {p * step});" for p in range(pixels)),
+        *(f"        a{p} += f * {taken(p)};" for p in range(pixels)),
         f"        at += {size('dilation_w', shape.dilation_w)} * {apart}; wi++;",
         f"      }} while (++kx < {kernel_w});",
+        "    }",
         "    }",
         "  }",
     ]

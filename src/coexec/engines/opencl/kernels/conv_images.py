@@ -7,7 +7,7 @@ with the padding around them, and the result out of its blocks, with what is fus
 take little beside the sums.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
@@ -16,7 +16,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import Window, windows
 
-__all__ = ["fits", "launches"]
+__all__ = ["fits", "launches", "transposed"]
 
 Launches = Callable[[Node, Context], list[KernelLaunch]]
 
@@ -90,6 +90,40 @@ def launches(node: Node, context: Context, inner: Launches) -> list[KernelLaunch
         images = replace(x, shape=(*x.shape[:2], *height, x.shape[-1]))
     inside, images_op = _over_images(op, context, images, made, padded=copied)
     return [*found, *inner(Node(images_op), inside), _unblock(node, context, made)]
+
+
+def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaunch]:
+    """The same of a transposed convolution of one or two axes."""
+    op = node.operator
+    x, y, filters = (context.tensors[n] for n in (op.inputs[0], op.outputs[0], op.inputs[1]))
+    flat = len(x.shape) == 3
+
+    def image(shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape[:2], 1, shape[2]) if flat else tuple(shape)
+
+    made = context.temporary(image(y.shape), context.arch.block, context.arch.half)
+    tensors, constants = dict(context.tensors), dict(context.constants)
+    for tensor in (x, filters):
+        tensors[tensor.name] = replace(tensor, shape=image(tensor.shape))
+    tensors[made.name] = Tensor(made.name, made.shape, "float32")
+    array = context.constant(filters.name)
+    if array is not None:
+        constants[filters.name] = array.reshape(image(array.shape))
+    blocks = {n: context.value(n).block for n in (x.name, filters.name)} | {made.name: made.block}
+    inside = replace(
+        context, tensors=tensors, constants=constants, blocks={**context.blocks, **blocks}
+    )
+    attributes = dict(op.attributes)
+    if flat:
+        for name, value in (("strides", 1), ("dilations", 1), ("output_padding", 0)):
+            attributes[name] = (value, *op.ints(name, (value,)))
+        attributes.pop("kernel_shape", None)
+        begin, end = op.ints("pads", (0, 0))
+        attributes["pads"] = (0, begin, 0, end)
+        if "output_shape" in attributes:
+            attributes["output_shape"] = (1, *op.ints("output_shape", ()))
+    images = replace(op, outputs=(made.name,), attributes=attributes)
+    return [*inner(Node(images), inside), _unblock(node, context, made)]
 
 
 def _over_images(

@@ -3,20 +3,24 @@
 Along an axis, input i adds to the outputs i * stride - begin + k * dilation. So output o reads, for
 each tap k, the input (o + begin - k * dilation) / stride, if that is a whole number inside.
 
-Usually a work item computes a vector of output channels for a few pixels that are a stride apart
-in x: they use the same taps at neighbouring input pixels, so a vector of weights serves them all.
+Usually a work item computes a vector of output channels for some pixels that are a stride apart in
+x: they use the same taps at neighbouring input pixels, so a vector of weights serves them all.
+Where one thread owns a core, one axis and few channels are computed as images (`conv_images`).
 Other layouts, axes and weights get a work item for each scalar.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
+from coexec.engines.opencl.kernels import conv_images
+from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.conv_shape import ConvShape, padded_copy
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
+from coexec.engines.opencl.kernels.packing import Packed
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import wrong_type
 from coexec.engines.opencl.kernels.sliding import grid, output_coordinates
@@ -26,7 +30,9 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["launches", "why_not"]
 
 _PIXELS = 4
-"""Of a work item: as many independent sums hide the time that an addition takes."""
+"""Of a work item on a GPU: as many independent sums hide the time that an addition takes."""
+_MOST_PIXELS = 12
+"""Of one on a core, as far as registers hold the sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +55,30 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     axes = _axes(op, context.tensors)
-    groups = op.int("group", 1)
-    weights = context.constant(op.inputs[1])
-    x, y = (context.value(n) for n in (op.inputs[0], node.output))
-    per_group = x.shape[1] // groups
-    whole = groups == 1 or (y.block and not y.shape[1] // groups % y.block)
-    aligned = groups == 1 or not x.block or not per_group % x.block
-    if y.block and whole and aligned and weights is not None:
-        return [_tiled(node, context, axes, weights)]
+    y = context.value(node.output)
+    on_cores = context.arch.family == "cpu"
+    if on_cores and len(axes) < 3 and _in_blocks(op, context) and not (len(axes) == 2 and y.block):
+        return conv_images.transposed(node, context, launches)
+    known = on_cores or context.constant(op.inputs[1]) is not None
+    if y.block and known and _is_depthwise(op, context):
+        return _tiled(node, context, axes, depthwise=True)
+    if y.block and known and _in_blocks(op, context):
+        return _tiled(node, context, axes)
     return [_any(node, context, axes)]
+
+
+def _in_blocks(op: Operator, context: Context) -> bool:
+    """Whether each block of channels, of the input and of a result in blocks, is of one group."""
+    groups, block = op.int("group", 1), context.arch.block
+    x, made = context.value(op.inputs[0]), context.tensors[op.outputs[0]].shape[1]
+    whole = groups == 1 or not made // groups % block
+    return whole and (groups == 1 or not x.block or not x.shape[1] // groups % x.block)
+
+
+def _is_depthwise(op: Operator, context: Context) -> bool:
+    """Whether each channel makes one, in blocks on both sides."""
+    x, made = context.value(op.inputs[0]), context.tensors[op.outputs[0]].shape[1]
+    return bool(x.block) and x.shape[1] == made == op.int("group", 1)
 
 
 def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> list[_TransposedAxis]:
@@ -131,66 +152,129 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
 
 
 def _tiled(
-    node: Node, context: Context, axes: Sequence[_TransposedAxis], weights: Array
-) -> KernelLaunch:
-    op = node.operator
-    source = Source("conv_transpose", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
-    groups, b = op.int("group", 1), context.arch.block
-    source.constant("w", _packed(weights, groups, b))
+    node: Node, context: Context, axes: Sequence[_TransposedAxis], depthwise: bool = False
+) -> list[KernelLaunch]:
+    """On cores zeros are copied to the left and right of the input first, so that no tap has to
+    ask whether it lies inside. Times weights that are computed, they might be NaN."""
+    op, arch = node.operator, context.arch
+    on_cores = arch.family == "cpu"
+    filled = on_cores and context.constant(op.inputs[1]) is not None
+    source = Source("conv_transpose", arch)
+    x = context.value(op.inputs[0])
+    groups = op.int("group", 1)
+    weights = Packed(context, op.inputs[1], lambda array: (
+        _packed_lanes(array, arch.block) if depthwise else _packed(array, groups, arch.block)
+    ))  # fmt: skip
+    found, columns = list(weights.launches), axes[1]
+    _, _, height, width = context.value(node.output).shape
+    most = min(_MOST_PIXELS, arch.registers - 3) if filled else _PIXELS
+    room = ceil_div(width, columns.stride)
+    pixels = ceil_div(room, ceil_div(room, most)) if filled else min(most, room)
+    tiles = ceil_div(room, pixels)
+    if filled:
+        copy, x, columns = _with_zeros(context, x, columns, tiles * pixels)
+        found += copy
+        source.read("x", x)
+    else:
+        x = declare(source, context, "x", op.inputs[0])
+    weights.declare(source, "w")
     bias = (
         PerChannel(source, "bias", given(context, op.inputs[2]))
         if op.inputs[2:] and op.inputs[2]
         else None
     )
     output = Output(source, context, node)
-    n, _, height, width = output.value.shape
-    slices, stride = output.value.slices, axes[1].stride
+    slices, stride = output.value.slices, columns.stride
     inner = x.shape[1] // groups
-    start = bias.vector("slice") if bias else f"({context.arch.vector})(0.0f)"
-    pixels = range(min(_PIXELS, ceil_div(width, stride)))
-    tiles = ceil_div(ceil_div(width, stride), len(pixels))
+    start = bias.vector("slice") if bias else f"({arch.vector})(0.0f)"
+    tap = _Tap(x, axes[0], columns, inner, pixels, depthwise, checked=not filled).lines()
     lines = [
         f"const int o0 = get_global_id(1), slice = get_global_id(2) % {slices};",
         f"const int n = get_global_id(2) / {slices}, tile = get_global_id(0) / {stride};",
-        f"const int o1 = tile * {stride * len(pixels)} + get_global_id(0) % {stride};",
-        f"const int first = slice / {slices // groups} * {inner};",
-        *(f"{context.arch.vector} a{p} = {start};" for p in pixels),
-        *_gathered(axes, _tap(x.block, x.shape, axes, inner, len(pixels))),
+        f"const int o1 = tile * {stride * pixels} + get_global_id(0) % {stride};",
+        f"const int first = slice / {max(1, slices // groups)} * {inner};",
+        *(f"{arch.vector} a{p} = {start};" for p in range(pixels)),
+        *_gathered([axes[0], columns], tap),
     ]
-    for p in pixels:
+    for p in range(pixels):
         column = f"o1 + {p * stride}"
         stored = output.store(f"a{p}", ["n", "slice", "o0", column], f"_{p}")
         lines += [f"if ({column} < {width}) {{", *(f"  {line}" for line in stored), "}"]
     source.lines("\n".join(f"  {line}" for line in lines))
-    return source.finish((tiles * stride, height, n * slices))
+    grid = (tiles * stride, height, output.value.shape[0] * slices)
+    return [*found, source.finish(grid, (1, 1, 1) if on_cores else None)]
 
 
-def _tap(
-    block: int, shape: Sequence[int], axes: Sequence[_TransposedAxis], inner: int, pixels: int
-) -> list[str]:
-    """Lines for all channels of one tap; pixels outside of the input count as zeros."""
-    rows, columns = axes
-    chunk, apart = (block, 1) if block else (inner, shape[2] * shape[3])
-    lines = []
-    for p in range(pixels):
-        lines += [
-            f"const int inside{p} = t1 >= {-p * columns.stride} && i1 + {p} < {columns.size};",
-            f"const int column{p} = clamp(i1 + {p}, 0, {columns.size - 1});",
-        ]
-    lines += [
-        f"int wi = ((slice * {rows.taps} + k0) * {columns.taps} + k1) * {inner};",
-        f"for (int c = 0; c < {inner}; c += {chunk}) {{",
-        *(f"  int at{p} = {at('x', ['n', 'first + c', 'i0', f'column{p}'])};"
-          for p in range(pixels)),
-        f"  const int stop = min({chunk}, {inner} - c);",
-        "  for (int j = 0; j < stop; j++, wi++) {",
-        *(f"    a{p} += LOAD_w(wi) * (inside{p} ? GET_x(at{p} + j * {apart}) : 0.0f);"
-          for p in range(pixels)),
-        "  }",
-        "}",
-    ]  # fmt: skip
-    return lines
+def _with_zeros(
+    context: Context, x: Value, columns: _TransposedAxis, rounded: int
+) -> tuple[list[KernelLaunch], Value, _TransposedAxis]:
+    """The input with zeros to the left and right, as far as ``rounded`` times the stride columns of
+    the result read, and the axis of such columns."""
+    reach = (columns.taps - 1) * columns.dilation
+    left = max(0, ceil_div(reach - columns.begin, columns.stride))
+    last = (rounded * columns.stride - 1 + columns.begin) // columns.stride
+    right = max(0, last - columns.size + 1)
+    if not left and not right:
+        return [], x, columns
+    _, _, height, width = x.shape
+    shape = ConvShape(x.shape[0], x.shape[1], 0, 1, height, width, 0, 0, 1, 1, 1, 1, 1, 1,
+                      0, left, 0, right)  # fmt: skip
+    copy, padded, _ = padded_copy(context, x, shape, rows=False)
+    begin = columns.begin + left * columns.stride
+    return [copy], padded, replace(columns, size=columns.size + left + right, begin=begin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """What is added to the sums of all pixels for one tap of the filter."""
+
+    x: Value
+    rows: _TransposedAxis
+    columns: _TransposedAxis
+    inner: int
+    """Input channels of a group."""
+    pixels: int
+    depthwise: bool
+    checked: bool
+    """Pixels outside of the input count as zeros."""
+
+    def lines(self) -> list[str]:
+        found = []
+        if self.checked:
+            for p in range(self.pixels):
+                found += [
+                    f"const int inside{p} = t1 >= {-p * self.columns.stride} && "
+                    f"i1 + {p} < {self.columns.size};",
+                    f"const int column{p} = clamp(i1 + {p}, 0, {self.columns.size - 1});",
+                ]
+        taps = f"(slice * {self.rows.taps} + k0) * {self.columns.taps} + k1"
+        if self.depthwise:
+            for p in range(self.pixels):
+                load = f"LOAD_x(VEC_x(n, slice, i0, {self._column(p)}))"
+                found.append(f"a{p} += {self._product(f'LOAD_w({taps})', load, p)};")
+            return found
+        _, _, height, width = self.x.shape
+        chunk, apart = (self.x.block, 1) if self.x.block else (self.inner, height * width)
+        return [
+            *found,
+            f"int wi = ({taps}) * {self.inner};",
+            f"for (int c = 0; c < {self.inner}; c += {chunk}) {{",
+            *(f"  int at{p} = {at('x', ['n', 'first + c', 'i0', self._column(p)])};"
+              for p in range(self.pixels)),
+            f"  const int stop = min({chunk}, {self.inner} - c);",
+            "  for (int j = 0; j < stop; j++, wi++) {",
+            *(f"    a{p} += {self._product('LOAD_w(wi)', f'GET_x(at{p} + j * {apart})', p)};"
+              for p in range(self.pixels)),
+            "  }",
+            "}",
+        ]  # fmt: skip
+
+    def _column(self, pixel: int) -> str:
+        return f"column{pixel}" if self.checked else f"i1 + {pixel}"
+
+    def _product(self, weight: str, load: str, pixel: int) -> str:
+        return f"(inside{pixel} ? {weight} * {load} : 0.0f)" if self.checked else (
+            f"{weight} * {load}")  # fmt: skip
 
 
 def _packed(weights: Array, groups: int, block: int) -> Array:
@@ -202,3 +286,12 @@ def _packed(weights: Array, groups: int, block: int) -> Array:
     full[:, :, :per_group] = split
     blocks = full.reshape(groups, inputs // groups, slices, block, kernel_h, kernel_w)
     return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 1, 3))
+
+
+def _packed_lanes(weights: Array, block: int) -> Array:
+    """[block of channels][ky][kx][lane]"""
+    channels, _, kernel_h, kernel_w = weights.shape
+    full = np.zeros((ceil_div(channels, block) * block, kernel_h, kernel_w), weights.dtype)
+    full[:channels] = weights[:, 0]
+    blocks = full.reshape(-1, block, kernel_h, kernel_w)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
