@@ -1,10 +1,10 @@
 """Maxima and minima of rows with NaN, as ONNX Runtime has them on x86.
 
 ONNX leaves open what the maximum of a NaN and a number is. ONNX Runtime has what its instructions
-give, which is always the second operand, or always the first. So its result depends on the order in
-which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold in
-any order first, so that a NaN anywhere makes the result NaN. Only such rows are folded again, by the
-lines written here, one element after the other in ONNX Runtime's order.
+give, which is always the second operand, or always the first. So its result depends on the order
+in which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold
+in any order first, so that a NaN anywhere makes the result NaN. Only such rows are folded again,
+by the lines written here, one element after the other in ONNX Runtime's order.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,8 +73,8 @@ def in_order(
 def in_eigens_order(
     load: Load, count: int, better: str, start: str, ctype: str = "float"
 ) -> list[str]:
-    """As Eigen folds neighbours: by two vectors of 16 bytes, which begin at multiples of 16 bytes in
-    memory; then the elements before and behind.
+    """As Eigen folds neighbours: by two vectors of 16 bytes, which begin at multiples of 16 bytes
+    in memory; then the elements before and behind.
 
     Args:
         start: where the row begins in a row-major tensor, in elements.
@@ -95,8 +95,7 @@ def in_eigens_order(
         f"for (int k = {2 * width}; k < pairs; k++) "
         f"{taken(f'part[k % {2 * width}]', load('lead + k'))}",
         f"if (body > {width}) {each} {taken('part[j]', f'part[j + {width}]')}",
-        f"if (body > {width} && body > pairs) {each} "
-        f"{taken('part[j]', load('lead + pairs + j'))}",
+        f"if (body > {width} && body > pairs) {each} {taken('part[j]', load('lead + pairs + j'))}",
         "if (body) {",
         *(f"  {taken(a, b)}" for a, b in across[-1 if width == 2 else 0 :]),
         "  exact = part[0];",
@@ -118,9 +117,9 @@ def in_pools_order(load: Load, count: int, blocked: bool) -> list[str]:
     """As ONNX Runtime's global pools do. Without blocks, every fourth element together, then what
     is left."""
     if blocked:
-        latter = "exact = exact > w ? exact : w;"
+        latter = f"const float w = {load('k')}; exact = exact > w ? exact : w;"
         return ["float exact = -INFINITY;",
-                f"for (int k = 0; k < {count}; k++) {{ const float w = {load('k')}; {latter} }}"]  # fmt: skip
+                f"for (int k = 0; k < {count}; k++) {{ {latter} }}"]  # fmt: skip
     if count < 4:
         return ["float exact = NAN;",
                 f"for (int k = 0; k < {count}; k++) exact = fmax(exact, {load('k')});"]  # fmt: skip

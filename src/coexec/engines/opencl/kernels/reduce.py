@@ -90,9 +90,7 @@ def reduction(
     return rows.finish([*lines, *store])
 
 
-def _in_order(
-    load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool
-) -> Sequence[str]:
+def _in_order(load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool) -> Sequence[str]:
     """Lines that fold a row with NaN as ONNX Runtime does."""
     count, better = rows.layout.length, ">" if kind == "Max" else "<"
     if node.operator.op_type == "GlobalMaxPool":
