@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
 from onnx import NodeProto, helper
-from onnx_models import direct, run, tensor
+from onnx_models import direct, tensor
 
 from coexec.engines.base import OpenEngine
 from coexec.frontend.model import Model
@@ -33,8 +35,8 @@ class Hostile:
 
     @property
     def title(self) -> str:
-        shapes = " ".join("-" if a is None else f"{a.dtype.name}{list(a.shape)}" for a in self.inputs)
-        return f"{self.op_type} {shapes} {dict(self.attributes) or ''}"
+        shapes = ("-" if a is None else f"{a.dtype.name}{list(a.shape)}" for a in self.inputs)
+        return f"{self.op_type} {' '.join(shapes)} {dict(self.attributes) or ''}"
 
 
 def integers(dtype: str) -> Array:
@@ -42,8 +44,21 @@ def integers(dtype: str) -> Array:
     limits = np.iinfo(dtype)
     small = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 100]
     signed = [-v for v in small] if limits.min < 0 else []
-    values = [limits.min, limits.min + 1, limits.max, limits.max - 1, limits.max // 2, *small, *signed]
+    ends = [limits.min, limits.min + 1, limits.max, limits.max - 1, limits.max // 2]
+    values = [*ends, *small, *signed]
     return np.array([v for v in values if limits.min <= v <= limits.max], dtype)
+
+
+def mixed(shape: Sequence[int], values: Sequence[float], seed: int = 0) -> Array:
+    """Ordinary numbers, of which one in forty is one of ``values``, and whole rows of them."""
+    rng = np.random.default_rng(seed)
+    array = rng.standard_normal(shape).astype(np.float32)
+    flat = array.reshape(-1)
+    count = max(2, flat.size // 40)
+    flat[rng.choice(flat.size, count, replace=False)] = rng.choice(np.float32(values), count)
+    array[0, 1] = values[0]
+    array[-1, ..., 2] = values[-1]
+    return array
 
 
 def laid_out(values: Array, shape: Sequence[int], seed: int = 0) -> Array:
@@ -52,12 +67,18 @@ def laid_out(values: Array, shape: Sequence[int], seed: int = 0) -> Array:
     return rng.permutation(np.resize(values, int(np.prod(shape)))).reshape(shape)
 
 
-def one_model(cases: Sequence[Hostile], opset: int) -> tuple[Model, dict[str, Array]]:
-    """A model with a node for each case, and its feeds; equal arrays have one input."""
+def one_model(
+    cases: Sequence[Hostile], opset: int, behind: str = ""
+) -> tuple[Model, dict[str, Array]]:
+    """A model with a node for each case, and its feeds; equal arrays have one input.
+
+    ``behind``: an operator that is computed from what each case makes.
+    """
     nodes: list[NodeProto] = []
     feeds: dict[str, Array] = {}
     weights: dict[str, Array] = {}
     names: dict[int, str] = {}
+    ends: list[str] = []
     for number, case in enumerate(cases):
         read = []
         for i, array in enumerate(case.inputs):
@@ -70,10 +91,24 @@ def one_model(cases: Sequence[Hostile], opset: int) -> tuple[Model, dict[str, Ar
             (weights if constant else feeds)[name] = array
             read.append(name)
         made = [f"y{number}_{i}" for i in range(case.outputs)]
-        nodes.append(helper.make_node(case.op_type, read, made, **case.attributes))
+        inside = [f"{name}_inside" for name in made] if behind else made
+        nodes.append(helper.make_node(case.op_type, read, inside, **case.attributes))
+        ends += made
+        if behind:
+            nodes += [helper.make_node(behind, [a], [b]) for a, b in zip(inside, made, strict=True)]
     inputs = [tensor(name, array.shape, array.dtype.name) for name, array in feeds.items()]
-    made = [name for node in nodes for name in node.output]
-    return direct(nodes, inputs, made, weights, opset), feeds
+    return direct(nodes, inputs, ends, weights, opset), feeds
+
+
+def answers_of_ort(model: Model, feeds: Mapping[str, Array]) -> list[Array]:
+    """The outputs of a session as users make it, on one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    proto = ir.to_proto(model.source).SerializeToString()
+    session = ort.InferenceSession(proto, options, ["CPUExecutionProvider"])
+    found: list[Array] = session.run(None, dict(feeds))
+    return found
 
 
 def differences(found: Array, expected: Array) -> str:
@@ -89,9 +124,9 @@ def differences(found: Array, expected: Array) -> str:
             alike = found == expected
     if alike.all():
         return ""
-    at = np.argwhere(~alike)[0] if alike.ndim else np.array([])
-    return (f"{int((~alike).sum())} of {alike.size}, such as at {at.tolist()} "
-            f"{found[tuple(at)]} for {expected[tuple(at)]}; {found[~alike][:6]} for {expected[~alike][:6]}")
+    at = np.argwhere(~alike)[0].tolist() if alike.ndim else []
+    examples = f"{found[~alike][:4]} for {expected[~alike][:4]}"
+    return f"{int((~alike).sum())} of {alike.size} differ, the first at {at}: {examples}"
 
 
 def refused(engine: OpenEngine, case: Hostile, opset: int) -> str | None:

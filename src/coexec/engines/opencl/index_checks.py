@@ -18,9 +18,7 @@ __all__ = ["NotedIndices"]
 class NotedIndices:
     """A number for each check: 0, or an index that is out of range. 0 itself never is."""
 
-    def __init__(
-        self, checks: Mapping[str, IndexCheck], memory: DeviceMemory | HostArrays
-    ) -> None:
+    def __init__(self, checks: Mapping[str, IndexCheck], memory: DeviceMemory | HostArrays) -> None:
         self._checks = tuple(checks.values())
         self.position = {name: number for number, name in enumerate(checks)}
         """By the name of a check."""

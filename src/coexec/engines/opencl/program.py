@@ -152,15 +152,17 @@ class _BoundLaunches:
 
     def _set(self, kernel: Any, index: int, value: Value) -> int:
         """Set a tensor; how many arguments it takes."""
-        if self.noted is not None and value.name in self.noted.position:
-            buffer, offset = self.noted.buffer, self.noted.position[value.name]
-        else:
-            buffer, offset = self._program.buffer_of(value, self._tensors)
+        buffer, offset = self._buffer_of(value)
         kernel.set_arg(index, buffer)
         if offset is None:
             return 1
         kernel.set_arg(index + 1, np.int32(offset))
         return 2
+
+    def _buffer_of(self, value: Value) -> tuple[Any, int | None]:
+        if self.noted is not None and value.name in self.noted.position:
+            return self.noted.buffer, self.noted.position[value.name]
+        return self._program.buffer_of(value, self._tensors)
 
     def set_input(self, name: str, tensor: Any) -> None:
         before = self._tensors.get(name)

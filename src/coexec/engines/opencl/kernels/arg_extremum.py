@@ -36,16 +36,22 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
     """Lines that declare ``best``, the largest or smallest element, and its index ``found``.
 
-    Of equal ones it is the first or the last. ``rows`` must give elements one by one.
+    Of equal ones it is the first or the last. NaN is passed over, but for one that is the first
+    element, which is the result. ``rows`` must give elements one by one.
     """
     better = ">" if largest else "<"
     either = f"{better}=" if last else better
     later = ">" if last else "<"
     lines = [f"{rows.ctype} best = 0;", "int found = -1;"]
+    passed = " || (best != best && found)" if rows.sharing > 1 else ""  # others see the first one
     lines += rows.loop(rows.layout.scalars(), lambda access: [
-        f"if (found < 0 || v {either} best) {{ best = v; found = {access.index}; }}"])  # fmt: skip
+        f"if (found < 0 || v {either} best{passed}) {{",
+        f"  best = v; found = {access.index};",
+        "}",
+    ])  # fmt: skip
     merge = [
-        f"if (found_other >= 0 && (found < 0 || best_other {better} best",
+        f"if (found_other >= 0 && (found < 0 || best_other {better} best{passed}",
+        "    || (best_other != best_other && found_other == 0)",
         f"    || (best_other == best && found_other {later} found))) {{",
         "  best = best_other; found = found_other;",
         "}",

@@ -1,10 +1,10 @@
 """Maxima and minima of rows with NaN, as ONNX Runtime has them on x86.
 
 ONNX leaves open what the maximum of a NaN and a number is. ONNX Runtime has what its instructions
-give, which is always the second operand, or always the first. So its result depends on the order in
-which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold in
-any order first, so that a NaN anywhere makes the result NaN. Only such rows are folded again, by the
-lines written here, one element after the other in ONNX Runtime's order.
+give, which is always the second operand, or always the first. So its result depends on the order
+in which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold
+in any order first, so that a NaN anywhere makes the result NaN. Only such rows are folded again,
+by the lines written here, one element after the other in ONNX Runtime's order.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,11 +53,13 @@ def in_order(
     """
     lines = [f"{ctype} exact = {load('0')};", "int k = 1;"]
     if inner:
-        four = [f"float w{j} = {load(f'k + {j}')};" for j in range(4)]
+        width = 2 if ctype == "double" else 4
+        four = [f"{ctype} w{j} = {load(f'k + {j}')};" for j in range(4)]
         pairs = ((0, 1), (2, 3), (0, 2))
         lines += [
-            f"const int q = {number} % {inner}, lead = (4 - ({number} - q) % 4) % 4;",
-            f"if (q >= lead && q < lead + ({inner} - lead) / 4 * 4)",
+            f"const int q = {number} % {inner}, ",
+            f"  lead = ({width} - ({number} - q) % {width}) % {width};",
+            f"if (q >= lead && q < lead + ({inner} - lead) / {width} * {width})",
             f"  for (; k < {1 + (count - 1) // 4 * 4}; k += 4) {{",
             *(f"    {line}" for line in four),
             *(f"    if (w{b} {better} w{a}) w{a} = w{b};" for a, b in pairs),
@@ -68,32 +70,38 @@ def in_order(
     return [*lines, f"for (; k < {count}; k++) {{ {behind} }}"]
 
 
-def in_eigens_order(load: Load, count: int, better: str, start: str) -> list[str]:
-    """As Eigen folds neighbours: by two vectors of four elements, which begin at multiples of four
+def in_eigens_order(
+    load: Load, count: int, better: str, start: str, ctype: str = "float"
+) -> list[str]:
+    """As Eigen folds neighbours: by two vectors of 16 bytes, which begin at multiples of 16 bytes
     in memory; then the elements before and behind.
 
     Args:
         start: where the row begins in a row-major tensor, in elements.
     """
-    merge = f"for (int j = 0; j < 4; j++) {{ {_unless_nan('part[j]', 'part[j + 4]', better)} }}"
-    rest = _unless_nan("part[j]", load("lead + pairs + j"), better)
+    width = 2 if ctype == "double" else 4
+
+    def taken(name: str, value: str) -> str:
+        return f"{{ {_unless_nan(name, value, better, ctype)} }}"
+
+    each = f"for (int j = 0; j < {width}; j++)"
+    across = (("part[0]", "part[2]"), ("part[1]", "part[3]"), ("part[0]", "part[1]"))
     return [
-        f"const int lead = min({count}, (4 - ({start}) % 4) % 4);",
-        f"const int body = ({count} - lead) / 4 * 4, pairs = body / 8 * 8;",
-        f"float part[8], exact = {load('0')};",
-        f"for (int j = 0; j < min(body, 8); j++) part[j] = {load('lead + j')};",
-        "for (int k = 8; k < pairs; k++) "
-        f"{{ {_unless_nan('part[k % 8]', load('lead + k'), better)} }}",
-        f"if (body > 4) {merge}",
-        f"if (body > 4 && body > pairs) for (int j = 0; j < 4; j++) {{ {rest} }}",
+        f"const int lead = min({count}, ({width} - ({start}) % {width}) % {width});",
+        f"const int body = ({count} - lead) / {width} * {width};",
+        f"const int pairs = body / {2 * width} * {2 * width};",
+        f"{ctype} part[{2 * width}], exact = {load('0')};",
+        f"for (int j = 0; j < min(body, {2 * width}); j++) part[j] = {load('lead + j')};",
+        f"for (int k = {2 * width}; k < pairs; k++) "
+        f"{taken(f'part[k % {2 * width}]', load('lead + k'))}",
+        f"if (body > {width}) {each} {taken('part[j]', f'part[j + {width}]')}",
+        f"if (body > {width} && body > pairs) {each} {taken('part[j]', load('lead + pairs + j'))}",
         "if (body) {",
-        f"  {{ {_unless_nan('part[0]', 'part[2]', better)} }}",
-        f"  {{ {_unless_nan('part[1]', 'part[3]', better)} }}",
-        f"  {{ {_unless_nan('part[0]', 'part[1]', better)} }}",
+        *(f"  {taken(a, b)}" for a, b in across[-1 if width == 2 else 0 :]),
         "  exact = part[0];",
         "}",
         f"for (int k = 0; k < {count}; k++) {{",
-        f"  if (k < lead || k >= lead + body) {{ {_unless_nan('exact', load('k'), better)} }}",
+        f"  if (k < lead || k >= lead + body) {taken('exact', load('k'))}",
         "}",
     ]
 
@@ -109,9 +117,9 @@ def in_pools_order(load: Load, count: int, blocked: bool) -> list[str]:
     """As ONNX Runtime's global pools do. Without blocks, every fourth element together, then what
     is left."""
     if blocked:
-        latter = "exact = exact > w ? exact : w;"
+        latter = f"const float w = {load('k')}; exact = exact > w ? exact : w;"
         return ["float exact = -INFINITY;",
-                f"for (int k = 0; k < {count}; k++) {{ const float w = {load('k')}; {latter} }}"]  # fmt: skip
+                f"for (int k = 0; k < {count}; k++) {{ {latter} }}"]  # fmt: skip
     if count < 4:
         return ["float exact = NAN;",
                 f"for (int k = 0; k < {count}; k++) exact = fmax(exact, {load('k')});"]  # fmt: skip

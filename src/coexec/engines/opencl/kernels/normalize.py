@@ -144,7 +144,7 @@ def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
         second = op.int("p", 2) == 2
         lines = fold(rows, "norm", total("v * v" if second else "fabs(v)"))
         norm = "sqrt(norm)" if second else "norm"
-        return [*lines, f"const {kind} factor = norm > 0.0f ? 1.0f / {norm} : ({kind})(0.0f);"], (
+        return [*lines, f"const {kind} factor = norm == 0.0f ? ({kind})(0.0f) : 1.0f / {norm};"], (
             "v * factor")  # fmt: skip
     if op.op_type == "RMSNormalization":
         lines = fold(rows, "squares", total("v * v"))

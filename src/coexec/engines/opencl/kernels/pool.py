@@ -105,7 +105,7 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
     """What ``acc`` is at first, what an element ``v`` does to it, and the result."""
     if op.op_type == "MaxPool":
-        # PoCL calls a function for max and for fmax. Of a NaN and a number, the latter one is taken.
+        # PoCL calls a function for max and for fmax. If one is NaN, the latter one is taken.
         return lowest(dtype), "acc = acc > v ? acc : v;", "acc"
     if op.op_type == "AveragePool":
         return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"

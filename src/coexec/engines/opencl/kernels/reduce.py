@@ -90,18 +90,15 @@ def reduction(
     return rows.finish([*lines, *store])
 
 
-def _in_order(
-    load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool
-) -> Sequence[str]:
+def _in_order(load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool) -> Sequence[str]:
     """Lines that fold a row with NaN as ONNX Runtime does."""
     count, better = rows.layout.length, ">" if kind == "Max" else "<"
     if node.operator.op_type == "GlobalMaxPool":
         return in_pools_order(load, count, blocked)
-    if rows.ctype == "double":
-        return in_order(load, count, better, ctype=rows.ctype)
-    if not rows.layout.of_neighbours:
-        return in_order(load, count, better, rows.layout.beside, rows.layout.number)
-    return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}")
+    layout, ctype = rows.layout, "double" if rows.ctype == "double" else "float"
+    if not layout.of_neighbours:
+        return in_order(load, count, better, layout.beside, layout.number, ctype)
+    return in_eigens_order(load, count, better, f"{layout.number} * {count}", ctype)
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:

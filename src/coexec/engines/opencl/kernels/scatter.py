@@ -85,8 +85,7 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     source.lines(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
     source.lines(coordinates(outer, "u"))
     lines = [
-        meant.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a])
-        for a in range(count)
+        meant.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a]) for a in range(count)
     ]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
     source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
