@@ -20,8 +20,8 @@ from coexec.frontend.plain import plain_session
 SHAPE = (12, 4, 5, 5)
 NUMBERS = (0.0, -0.0, 1e-10, -1e-12, 1.0, 1 + 1e-6, 1 - 1e-7, 2.0, -1.0)
 LIMITS = (-3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 6.0)
-EXACT = ("arithmetic", "limit", "clip", "relu", "views", "transposes", "scatter", "slice", "dropout",
-         "log", "join", "again")  # fmt: skip
+EXACT = ("arithmetic", "limit", "clip", "relu", "views", "transposes", "scatter", "slice",
+         "dropout", "log", "join", "again")  # fmt: skip
 ROUNDING = ("conv", "normalise", "padded conv", "mean", "swish", "relu", "views", "arithmetic")
 
 
@@ -67,11 +67,15 @@ class Building:
         return self.add(op, *((number, x) if swapped else (x, number)))
 
     def _limit(self, x: str) -> str:
-        return self.add(self.one("Max", "Min"), x, self.number(LIMITS))
+        number = np.array(self.one(*LIMITS), np.float32)
+        if self.opset < 8:  # they do not broadcast
+            number = np.full(SHAPE, number)
+        return self.add(self.one("Max", "Min"), x, self.weight(number))
 
     def _clip(self, x: str) -> str:
         if self.opset < 11:
-            return self.add("Clip", x, min=self.one(*LIMITS), max=self.one(*LIMITS))
+            least, most = sorted((self.one(*LIMITS), self.one(*LIMITS)))
+            return self.add("Clip", x, min=least, max=most)
         return self.add("Clip", x, self.number(LIMITS), self.number(LIMITS))
 
     def _relu(self, x: str) -> str:

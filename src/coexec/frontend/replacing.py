@@ -36,16 +36,19 @@ Rule = Callable[[ir.Node], Replacement | ir.Value | None]
 None: the rule does not apply."""
 
 
-def replace(node: ir.Node, new: Replacement | ir.Value) -> bool:
-    """Let ``new`` compute the first output of ``node``; whether that is possible.
+def replace(node: ir.Node, new: Replacement | ir.Value) -> ir.Value | None:
+    """Let ``new`` compute the first output of ``node``.
 
     Nodes that nothing reads any more stay.
+
+    Returns:
+        The value that is read in place of that output; None if nothing could be changed.
     """
     old, graph = node.outputs[0], node.graph
     if not isinstance(graph, ir.Graph):
-        return False
+        return None
     if isinstance(new, ir.Value):
-        return _use(new, old)
+        return new if _use(new, old) else None
     inputs = [_weight(v, old, graph) if isinstance(v, np.ndarray) else v for v in new.inputs]
     made = ir.Node("", new.op_type, inputs, new.attributes.values(), name=node.name)
     result = made.outputs[0]
@@ -56,7 +59,7 @@ def replace(node: ir.Node, new: Replacement | ir.Value) -> bool:
     old.name = None
     result.name = name
     graph.remove(node, safe=True)
-    return True
+    return result
 
 
 def _use(new: ir.Value, old: ir.Value) -> bool:

@@ -5,6 +5,8 @@ a rule of `frontend.fusions` is compared with what it replaces. A rule that fail
 it fails, and whoever finds that a pass fails leaves it out by its name.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -153,7 +155,7 @@ def _use_identities(model: ir.Model) -> None:
         for node in list(model.graph):
             rule = _rule_for(node, IDENTITIES)
             new = None if rule is None else _looked_at(rule, node)
-            changed |= new is not None and replace(node, new)
+            changed |= new is not None and replace(node, new) is not None
         passes.RemoveUnusedNodesPass()(model)
         if not changed:
             return
@@ -169,9 +171,11 @@ def _fuse(model: ir.Model, rules: Mapping[str, Rule]) -> None:
         if isinstance(new, Replacement):
             found.append(new)
     good = compute_the_same(found, model.opset_imports)
-    for new, same in zip(found, good, strict=True):
-        if same:
-            replace(new.covers[-1], new)
+    now: dict[ir.Value, ir.Value] = {}
+    for new in itertools.compress(found, good):
+        end = new.covers[-1].outputs[0]
+        inputs = [now.get(v, v) if isinstance(v, ir.Value) else v for v in new.inputs]
+        now[end] = replace(new.covers[-1], dataclasses.replace(new, inputs=inputs)) or end
     passes.RemoveUnusedNodesPass()(model)
 
 

@@ -16,6 +16,7 @@ import onnxruntime as ort
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.frontend.lowered import BORDER
+from coexec.frontend.nondeterministic import random_nodes
 from coexec.frontend.plain import value_info
 from coexec.frontend.types import show_maps
 from coexec.ort import OrtSession
@@ -26,7 +27,7 @@ _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
 _MERGING = ["CommonSubexpressionElimination"]
 """Would make one of two equal operators: the segment of one would wait for that of the other, which
-its plan does not know."""
+its plan does not know. It does so with two Bernoulli that are to draw different numbers, too."""
 
 
 def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
@@ -39,6 +40,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     Raises:
         ModelError: ONNX Runtime does not accept the model.
     """
+    apart = bool(borders) or bool(random_nodes(model))
     model = align(model, borders, block_of(folder))
     plain, marked, lowered = (folder / f"{n}.onnx" for n in ("plain", "marked", "lowered"))
     ir.save(model, plain, external_data="plain.bin", size_threshold_bytes=_WEIGHT_BYTES)
@@ -61,7 +63,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
             str(marked),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=_MERGING if borders else None,
+            disabled_optimizers=_MERGING if apart else None,
         )
     except Exception as error:
         raise ModelError(

@@ -4,7 +4,6 @@ ONNX Runtime derives such a seed from one of the process and the node's place in
 plan, nodes of several sessions have the same place, and would draw the same numbers.
 """
 
-import itertools
 import random
 from typing import Any
 
@@ -12,7 +11,8 @@ __all__ = ["with_seeds"]
 
 _SEEDS = 1 << 24
 """The attribute is a float32, which has all whole numbers below."""
-_next = itertools.count(random.SystemRandom().randrange(_SEEDS))
+_given: set[int] = set()
+"""In this process: no two nodes have one."""
 _DRAWING = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike",
                       "RandomUniform", "RandomUniformLike"})  # fmt: skip
 _DROPPING = frozenset({"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout",
@@ -44,9 +44,18 @@ def _give_seeds(body: Any) -> None:
     for node in body.node:
         names = {attribute.name for attribute in node.attribute}
         if node.op_type in _DRAWING | _DROPPING and "seed" not in names:
-            number = next(_next) % _SEEDS
+            number = _new_seed()
             seed = float(number) if node.op_type in _DRAWING else number
             node.attribute.append(onnx.helper.make_attribute("seed", seed))
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _give_seeds(inner)
+
+
+def _new_seed() -> int:
+    """Far from others: ONNX Runtime's generator begins alike for seeds that are neighbours."""
+    while True:
+        number = random.SystemRandom().randrange(_SEEDS)
+        if number not in _given:
+            _given.add(number)
+            return number
