@@ -1,20 +1,24 @@
-# make demo   run Inception-v3 over two CPU clusters
-# make test   everything that a change has to pass
+# make demo       run Inception-v3 over two CPU clusters
+# make test       everything that a change has to pass
+# make test-all   that, and what takes long
 #
-# Both make their own virtual environment in .venv first. Another Python: make test PYTHON=python3.12
+# All make their own virtual environment in .venv first. Another Python: make test PYTHON=python3.12
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal
+SHORT := not long and not conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint types contracts unit examples format clean
+.PHONY: help demo test test-all lint types contracts unit examples long blocks older-cpu format clean
 
 help:
 	@echo 'make demo       run Inception-v3 over two CPU clusters'
 	@echo 'make test       lint, types, contracts, unit tests and examples'
-	@echo 'make test-all   the same and all node tests of the ONNX project'
+	@echo 'make test-all   the same, all node tests of the ONNX project, many more examples of every'
+	@echo '                property, other widths of blocks, and a processor without AVX-512'
 	@echo 'make format     format the code and sort the imports'
 	@echo 'make clean      remove what the other commands made'
 
@@ -37,9 +41,40 @@ demo: $(READY)
 	set -x; \
 	$(BIN)/coexec bench zoo:inception_v3 --devices "$$devices" --planner hope_greedy --gantt --check --trace build/trace.json
 
-test-all: test
-	@echo '== all of the ONNX project'"'"'s node tests'
-	@$(BIN)/python -m pytest -m conformance
+test-all: test long blocks older-cpu
+	@echo '== all passed, and what takes long'
+
+long: $(READY)
+	@echo '== long tests: all node tests of the ONNX project, five times as many examples'
+	@$(PARALLEL) --examples 5 -m '(long or conformance or hypothesis) and not alone'
+	@$(BIN)/python -m pytest -m 'long and alone'
+
+# Rooms that depend on the width of OpenCL's blocks of channels. `make test` runs them with the
+# width of this processor's vectors.
+BLOCKS := tests/engines/opencl tests/engines/test_devices.py tests/compiling \
+	tests/runtime/test_split_plans.py tests/runtime/test_launching.py tests/session/test_copies.py \
+	tests/session/test_values.py tests/session/test_binding.py
+
+blocks: $(READY)
+	@for width in 4 8 16; do \
+	  echo "== OpenCL with blocks of $$width channels"; \
+	  $(PARALLEL) --opencl-block $$width $(BLOCKS) || exit 1; \
+	done
+
+# ONNX Runtime chooses its kernels by what the processor says of itself. Here QEMU is an Intel Haswell,
+# with AVX2 and without AVX-512 and VNNI, on any machine; it takes ten to twenty times as long.
+HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-tsc-deadline,-invpcid,-pcid,-x2apic
+OLDER := tests/engines/onnxruntime tests/session/test_processors.py
+
+older-cpu: $(READY)
+	@echo '== a processor without AVX-512'
+	@if [ "$$(uname -m)" != x86_64 ]; then \
+	  echo 'skipped: this machine is no x86-64'; \
+	elif ! command -v qemu-x86_64 >/dev/null; then \
+	  echo 'skipped: there is no qemu-x86_64; the Debian package qemu-user brings it'; \
+	else \
+	  $(HASWELL) $(BIN)/python -m pytest --emulator '$(HASWELL)' $(OLDER); \
+	fi
 
 test: lint types contracts unit examples
 	@echo '== all passed'
@@ -59,8 +94,8 @@ contracts: $(READY)
 
 unit: $(READY)
 	@echo '== unit tests'
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m 'not conformance and not alone'
-	@$(BIN)/python -m pytest -m alone
+	@$(PARALLEL) -m '$(SHORT) and not alone'
+	@$(BIN)/python -m pytest -m '$(SHORT) and alone'
 
 examples: $(READY)
 	@echo '== examples'

@@ -2,12 +2,16 @@
 
 import math
 import os
+import shlex
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from examples import FACTOR
 from links_once import links_once
-from needs_opencl import RUNTIME, opencl_name
+from needs_opencl import BLOCK, RUNTIME, opencl_name
 from quick_choice import quick_choice
 
 from coexec.cache import Cache
@@ -21,10 +25,28 @@ for _size in ("COLUMNS", "LINES"):  # of the terminal: xdist sets them, and tabl
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--opencl", default="", help="runtime of the OpenCL tests, as 'intel'")
+    parser.addoption("--opencl-block", default="auto", choices=["auto", "4", "8", "16"],
+                     help="channels of a block in the OpenCL tests on CPU cores")  # fmt: skip
+    parser.addoption("--examples", type=int, default=1, metavar="FACTOR",
+                     help="property tests draw so many times as many examples")  # fmt: skip
+    parser.addoption("--emulator", default="", metavar="COMMAND",
+                     help="starts Python for the processes that tests start")  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
     RUNTIME[0] = config.getoption("--opencl")
+    BLOCK[0] = config.getoption("--opencl-block")
+    FACTOR[0] = config.getoption("--examples")
+    if emulator := config.getoption("--emulator"):
+        sys.executable = _emulated(emulator)
+
+
+def _emulated(emulator: str) -> str:
+    """A program that starts this Python by ``emulator``."""
+    path = Path(tempfile.mkdtemp(prefix="coexec-tests-")) / "python"
+    path.write_text(f'#!/bin/sh\nexec {emulator} {shlex.quote(sys.executable)} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
 
 
 @pytest.fixture(scope="session")

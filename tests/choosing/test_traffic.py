@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from patience import ENOUGH_S
 
 from coexec.profiling.traffic import Quiet, Traffic, undisturbed
 
@@ -24,7 +25,7 @@ def test_quiet_waits_for_a_gap_between_requests() -> None:
     thread.start()
     assert not waited.wait(0.3)  # a request is under way
     traffic.end()
-    assert waited.wait(10)
+    assert waited.wait(ENOUGH_S)
     thread.join()
     traffic.withdraw()
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from local_team import LocalTeam, local_session
 from onnx import TensorProto, helper, numpy_helper
+from patience import ENOUGH_S
 
 from coexec.cluster.session import ClusterSession
 from coexec.errors import BusyError, ClosedError, ExecutionError, InputError, UsageError
@@ -127,7 +128,7 @@ def test_when_the_last_machine_dies_all_frames_are_given_up(model: Model, frames
         answer = session.submit(frames[0])
         team.handles["m0"].dead = True
         with pytest.raises(ClosedError, match="no machine of the cluster is left: m0 is gone"):
-            answer.result(10)
+            answer.result(ENOUGH_S)
         with pytest.raises(ClosedError, match="no machine of the cluster is left"):
             session.submit(frames[0])
 
@@ -256,7 +257,7 @@ def test_a_frame_that_takes_too_long_fails_alone(model: Model, frames: Frames) -
     with local_session(model, LocalTeam(paces(2))) as session:
         late = session.submit(frames[0], deadline_s=0.001)
         with pytest.raises(ExecutionError, match="frame 0 was not answered within"):
-            late.result(10)
+            late.result(ENOUGH_S)
         assert session.run(None, frames[1])[0].shape == (1, 8, 24, 18)
 
 
@@ -272,7 +273,7 @@ def test_a_session_ends_though_something_in_it_is_not_cancelled_at_once(
     work = session._conductor.call(stubborn())
     ending = threading.Thread(target=session.close, daemon=True)
     ending.start()
-    ending.join(20)
+    ending.join(ENOUGH_S)
     assert not ending.is_alive() and work.done()
 
 
@@ -281,7 +282,7 @@ def test_no_credit_is_said(model: Model, frames: Frames) -> None:
         first = session.submit(frames[0])
         with pytest.raises(BusyError, match="1 frames are inside"):
             session.submit(frames[1])
-        first.result(10)
+        first.result(ENOUGH_S)
 
 
 def test_a_share_that_fails_fails_its_frame_only(model: Model, frames: Frames) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from examples import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_cases import networks
@@ -28,7 +29,7 @@ MACHINES = ["A", "B", "C"]
 
 
 @given(networks(), st.data(), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 def test_random_plans_compute_what_the_whole_model_computes(
     model: Model, data: st.DataObject, order: random.Random
 ) -> None:
@@ -87,7 +88,7 @@ def startable(
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 def test_parts_are_stitched_and_cut(data: st.DataObject) -> None:
     whole = np.arange(2 * 9 * 5, dtype=np.float32).reshape(2, 9, 5)
     cuts = sorted({0, 9, *data.draw(st.lists(st.integers(1, 8), max_size=3))})

@@ -18,8 +18,6 @@ from coexec.errors import ClosedError, UsageError
 from coexec.frontend.load import load
 from coexec.frontend.model import Model
 
-pytestmark = pytest.mark.alone
-
 PACE = 4e7
 FRAMES = 12
 AHEAD_S = 1000.0

@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
+from examples import scaled
 from fused_blocks import IMAGES, ON_IMAGES, ON_WORDS, QUANTISED, WORDS, network, quantised_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ NETWORKS = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(NETWORKS, st.randoms(use_true_random=False))
 def test_any_plan_keeps_what_the_engine_fuses(
     proto: onnx.ModelProto, chance: random.Random
@@ -43,7 +44,7 @@ def test_any_plan_keeps_what_the_engine_fuses(
     assert worst_difference(found["y"], result) < 1e-6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(st.data())
 def test_tasks_of_many_operators_in_pieces(data: st.DataObject) -> None:
     proto = data.draw(NETWORKS)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from network_cases import BLOCKS, networks
@@ -52,7 +53,7 @@ def _blocked(name: str = "null:0", memory: str = MAIN) -> OpenDevice:
     return OpenDevice.of(Blocked(Device(name, "null", (info,)), info))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None,
+@settings(max_examples=scaled(30), deadline=None, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(networks(filters=BLOCKS), st.integers(0, 1))
 def test_what_is_read_otherwise_than_it_is_held_is_named(

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from network_cases import networks, pieces_of
@@ -34,7 +35,7 @@ quick = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=150,
+    max_examples=scaled(60),
     suppress_health_check=list(HealthCheck),
 )
 

@@ -6,6 +6,7 @@ import computing_cases
 import layout_cases
 import numpy as np
 import pytest
+from examples import scaled
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx_models import model_of, part_feeds, random_feeds, run, segment_inputs, written
@@ -22,7 +23,7 @@ quick = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=60,
+    max_examples=scaled(30),
     suppress_health_check=list(HealthCheck),
 )
 

@@ -1,6 +1,7 @@
 """The OpenCL runtime on CPU cores that tests use, and the reason for skipping them without one.
 
-It is the first that works; ``pytest --opencl intel`` takes another.
+It is the first that works; ``pytest --opencl intel`` takes another. ``--opencl-block 16`` sets the
+width of its blocks of channels.
 """
 
 from functools import cache
@@ -14,10 +15,12 @@ from coexec.engines.options import EngineOptions
 from coexec.errors import DeviceError
 from coexec.system.hardware import Device
 
-__all__ = ["RUNTIME", "opencl_found", "opencl_name", "opencl_options"]
+__all__ = ["BLOCK", "RUNTIME", "opencl_found", "opencl_name", "opencl_options"]
 
 RUNTIME = [""]
 """A part of the runtime's name, as the engine's option has it; set by pytest's."""
+BLOCK = ["auto"]
+"""The engine's option; set by pytest's."""
 
 
 def opencl_found() -> DeviceHandle:
@@ -35,8 +38,8 @@ def opencl_name(core: int | None = None) -> str:
 
 
 def opencl_options(**more: str) -> EngineOptions:
-    """The engine's options: the runtime, and ``more``."""
-    return {"opencl": {"runtime": RUNTIME[0], **more}}
+    """The engine's options: the runtime, the width of blocks, and ``more``."""
+    return {"opencl": {"runtime": RUNTIME[0], "block": BLOCK[0], **more}}
 
 
 @cache

@@ -3,13 +3,13 @@
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from patience import ENOUGH_S, until
 
 from coexec.errors import BusyError
 from coexec.frontend.module import Array, numpy_type
@@ -64,10 +64,7 @@ class Stuck(Echo):
 
     def until(self, count: int) -> None:
         """Wait for so many requests."""
-        end_s = time.monotonic() + 30
-        while len(self.waiting) < count:
-            assert time.monotonic() < end_s, f"{len(self.waiting)} of {count} requests have come"
-            time.sleep(0.01)
+        until(lambda: len(self.waiting) >= count, f"{count} requests")
 
     def answer(self) -> None:
         """Answer all that wait."""
@@ -94,7 +91,7 @@ def ask(
     address: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, Mapping[str, str], bytes]:
     """Status, headers (in small letters) and body of an answer, in a connection of its own."""
-    connection = http.client.HTTPConnection(address, timeout=60)
+    connection = http.client.HTTPConnection(address, timeout=ENOUGH_S)
     try:
         connection.request(method, path, body, dict(headers or {}))
         found = connection.getresponse()

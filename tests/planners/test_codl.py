@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -135,7 +136,7 @@ def branch_graph() -> Graph:
     st.sampled_from([math.inf, 1e8]),
     st.sampled_from([0.0, 1e-4]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 def test_never_slower_than_one_device(
     branch_graph: Graph, rates: list[float], latency_s: float, bandwidth: float, launch: float
 ) -> None:

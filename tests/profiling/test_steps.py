@@ -31,8 +31,6 @@ from coexec.profiling.sweep import Part, part_of
 from coexec.system.hardware import Place
 from coexec.workbench import Settings, Workbench, make_plan
 
-pytestmark = pytest.mark.alone
-
 CONVS = 24
 
 

@@ -1,5 +1,6 @@
 """Training: what is measured, what is kept of it, and for whom."""
 
+import functools
 import shutil
 import sqlite3
 import tempfile
@@ -25,9 +26,7 @@ from coexec.profiling.trained import trained_predictor, untrained
 from coexec.profiling.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
 from coexec.timing.trace import Detail
 
-pytestmark = pytest.mark.alone
-
-COUNT = 120
+COUNT = 60
 VERSION = "1"
 """Of the engine that is trained."""
 
@@ -70,6 +69,7 @@ def known(training: tuple[Path, list[int]], tmp_path: Path) -> Iterator[ProfileS
         yield opened
 
 
+@functools.cache
 def networks_of(count: int) -> int:
     """How many of them have ``count`` tasks to learn from."""
     with tempfile.TemporaryDirectory() as folder, ProfileStore(Path(folder)) as store:

@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from coexec.engines.detect import usable_cores
 from coexec.runtime.awake import Awake
@@ -20,8 +20,6 @@ pytestmark = [
 ]
 
 CORES = usable_cores()[:2]
-_LIMIT_S = 20.0
-"""Of a keeper to start, on a core that others keep busy."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +56,10 @@ def used_s(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + _LIMIT_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+def sleeps(process: int) -> bool:
+    """Whether it waits, and not only for a core."""
+    text = Path(f"/proc/{process}/stat").read_text()
+    return text.rpartition(")")[2].split()[0] == "S"
 
 
 def grows(process: int) -> bool:
@@ -83,8 +80,7 @@ def test_cores_are_busy_between_begin_and_end() -> None:
     awake.end()
     awake.end()
     for process in found.values():
-        until(lambda process=process: not grows(process))
-        time.sleep(0.1)
+        until(lambda process=process: sleeps(process))
         assert not grows(process)
     awake.begin()
     for process in found.values():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ahead import AheadEngine
+from examples import scaled
 from graphs import halves, halves_by_rows, hand_made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -117,10 +118,10 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
 
 
 def drawn(
-    devices: Sequence[OpenDevice], tolerance: float, examples: int,
+    devices: Sequence[OpenDevice], tolerance: float, count: int,
     filters: st.SearchStrategy[int] = FEW,
 ) -> None:  # fmt: skip
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=scaled(count), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def equal(data: st.DataObject) -> None:
         model = data.draw(networks(filters))
@@ -137,12 +138,12 @@ needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core: there is 
 @needs_two_cores
 @pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])
 def test_two_clusters(filters: st.SearchStrategy[int]) -> None:
-    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 100, filters)
+    drawn(open_devices([f"cpu:{core}" for core in CORES]), 1e-5, 40, filters)
 
 
 def test_a_memory_of_its_own() -> None:
     near = OpenDevice.of(ReferenceEngine(*reference(0)))
-    drawn([near, OpenDevice.of(Elsewhere())], 1e-5, 40)
+    drawn([near, OpenDevice.of(Elsewhere())], 1e-5, 20)
 
 
 @pytest.mark.parametrize("copies", [True, False])
@@ -155,7 +156,7 @@ def test_launched_ahead(far: Any, copies: bool) -> None:
         AheadEngine: lambda: AheadEngine(0),
         Elsewhere: Elsewhere,
     }
-    drawn([OpenDevice.of(others[far]()), OpenDevice.of(AheadEngine(2, copies))], 1e-5, 40)
+    drawn([OpenDevice.of(others[far]()), OpenDevice.of(AheadEngine(2, copies))], 1e-5, 20)
 
 
 @needs_two_cores
@@ -168,7 +169,7 @@ def test_opencl_beside_onnx_runtime(
     from opencl_programs import unoptimised  # needs pyopencl, which `opencl_name` looks for
 
     with unoptimised():
-        drawn(open_devices(names, opencl_options(memory=memory), cache.root), 1e-4, 10, filters)
+        drawn(open_devices(names, opencl_options(memory=memory), cache.root), 1e-4, 4, filters)
 
 
 @needs_two_cores

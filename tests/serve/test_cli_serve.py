@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import onnx
 import pytest
 from onnx import helper
+from patience import ENOUGH_S
 from servers import ask, fed, infer
 from small_models import from_nodes, tensor_info
 
@@ -50,11 +51,10 @@ def started(model: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], s
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=ENOUGH_S)
     return process.returncode, out, err
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_server_cleanly(model: Path, number: signal.Signals) -> None:
     with started(model) as (process, line):
@@ -68,7 +68,6 @@ def test_a_signal_ends_the_server_cleanly(model: Path, number: signal.Signals) -
         assert ended(process) == (0, "", "")
 
 
-@pytest.mark.alone
 def test_a_request_under_way_is_answered_before_the_end(model: Path) -> None:
     """Its body is still coming when the signal comes."""
     with started(model, "--json", "--name", "m", "--credits", "5") as (process, line):
@@ -80,11 +79,11 @@ def test_a_request_under_way_is_answered_before_the_end(model: Path) -> None:
         assert told["name"] == "m" and told["credits"] == 5
         parts = urlsplit(told["url"])
         body = json.dumps(fed([1, 2], [2])).encode()
-        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=ENOUGH_S)
         connection.putrequest("POST", f"{parts.path}/infer")
         connection.putheader("Content-Length", str(len(body)))
         connection.endheaders(body[:10])
-        idle = http.client.HTTPConnection(parts.netloc, timeout=60)
+        idle = http.client.HTTPConnection(parts.netloc, timeout=ENOUGH_S)
         idle.request("GET", "/v2/health/live")  # an open connection without a request
         idle.getresponse().read()
         process.send_signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from patience import ENOUGH_S
 from servers import Echo, ask, fed, infer, serving, tensor_of
 
 from coexec.serve.intake import ServeLimits
@@ -290,7 +291,7 @@ def test_other_paths_are_refused(server: str, method: str, path: str, status: in
 def raw(server: str, *parts: bytes) -> bytes:
     """What comes back for these bytes, until the server closes the connection or nothing comes."""
     host, _, port = server.partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=ENOUGH_S) as connection:
         for part in parts:
             connection.sendall(part)
         connection.shutdown(socket.SHUT_WR)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -145,7 +146,7 @@ NAMES = ["path_or_bytes", "providers", "devices", "planner", "planner_options", 
          "engine_options", "background", "pins", "replan", "waiting"]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=scaled(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(words=st.dictionaries(st.sampled_from(NAMES), ANYTHING, min_size=1, max_size=3))
 def test_anything_at_all(words: dict[str, Any], cache: Any) -> None:
     plain = {"path_or_bytes": SMALL, "devices": CPU, "planner": "single", "cache": cache.root}

@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from patience import ENOUGH_S
 from quick_choice import PROGRAM
 from settled import settled
 from small_models import branches
@@ -31,7 +32,7 @@ from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputErr
 from coexec.session import answering
 from coexec.workbench import Settings
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick_choice")]
+pytestmark = pytest.mark.usefixtures("quick_choice")
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
@@ -136,7 +137,7 @@ def test_a_closed_session_leaves_no_process(tmp_path: Path) -> None:
         assert session.degraded
     process = current[1]
     session.close()
-    assert process.wait(20) != 0
+    assert process.wait(ENOUGH_S) != 0
     with pytest.raises(CoexecError, match="closed"):
         session.run(None, {"x": X})
 
@@ -153,7 +154,7 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
         "print(background._jobs._current[1].pid, background.TRAFFIC.publish())\n"
     )
     words = [sys.executable, "-c", program, str(model), str(tmp_path / "cache")]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=ENOUGH_S)
     pid, traffic = said.stdout.split()
     assert said.stderr == ""
     assert not os.path.exists(traffic)

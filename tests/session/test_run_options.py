@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+from patience import ENOUGH_S
 from session_states import DEVICES, STATES, opened
 from small_models import branches
 
@@ -97,7 +98,7 @@ def answered(session: Any, *request: Any) -> tuple[list[Any], Any, str, str]:
         done.set()
 
     assert session.run_async(*request[:2], callback, "mine", *request[2:]) is None
-    assert done.wait(60)
+    assert done.wait(ENOUGH_S)
     return tuple(told)
 
 

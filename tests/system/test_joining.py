@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import ENOUGH_S
 from user_processes import processes_of
 
 import coexec
@@ -18,7 +19,6 @@ from coexec.cluster.build import build
 pytestmark = pytest.mark.alone
 
 Surroundings = dict[str, str]
-_ENOUGH_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def call(surroundings: Surroundings, *words: str) -> tuple[int, str, str]:
     """`coexec cluster`: its code, what it prints, and what it says of errors."""
     done = subprocess.run(
         [sys.executable, "-m", "coexec", "cluster", *words], env=surroundings,
-        capture_output=True, text=True, timeout=_ENOUGH_S,
+        capture_output=True, text=True, timeout=ENOUGH_S,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -63,6 +63,7 @@ def test_a_wrong_token_is_refused_in_a_line(
     assert "does not take this token" in errors
 
 
+@pytest.mark.long
 def test_another_coexec_is_refused_in_a_line(
     surroundings: Surroundings, address: str, tmp_path: Path
 ) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import ENOUGH_S
 from user_processes import processes_of
 
 pytestmark = pytest.mark.alone
 
 FRAMES = 20
-_ENOUGH_S = 90
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_run_on_four_nodes_answers_as_onnx_runtime_does(
 ) -> None:
     trace = tmp_path / "trace.json"
     words = ["--nodes", "4", "--frames", str(FRAMES), "--check", "--json", "--trace", str(trace)]
-    said, errors = (run := _started(surroundings, *words)).communicate(timeout=_ENOUGH_S)
+    said, errors = (run := _started(surroundings, *words)).communicate(timeout=ENOUGH_S)
     assert run.returncode == 0, errors
     facts = json.loads(said)
     assert facts["frames"] == FRAMES and max(facts["differences"].values()) < 1e-4
@@ -57,6 +57,7 @@ def test_a_run_on_four_nodes_answers_as_onnx_runtime_does(
     assert answered == set(range(FRAMES))
 
 
+@pytest.mark.long
 def test_signals_end_all_that_was_started(surroundings: dict[str, str]) -> None:
     run = _started(surroundings, "--nodes", "2", "--frames", "100000")
     assert run.stderr is not None
@@ -68,7 +69,7 @@ def test_signals_end_all_that_was_started(surroundings: dict[str, str]) -> None:
     for _ in range(400):  # also while Ray is being left, whose own handler would end the process
         run.send_signal(signal.SIGTERM)
         time.sleep(0.002)
-    said, errors = run.communicate(timeout=_ENOUGH_S)
+    said, errors = run.communicate(timeout=ENOUGH_S)
     assert run.returncode == 130 and not said
     assert errors.endswith("coexec: interrupted; what was started for it has been ended\n")
     assert not folder.exists()

@@ -16,6 +16,7 @@ from bandwidth import mbits, reaches
 from bed import Medium, Testbed
 from bed_probe import probe, why_not, why_not_quota
 from host_commands import command
+from patience import ENOUGH_S
 
 from coexec.errors import ExecutionError, UsageError
 
@@ -26,8 +27,11 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON), reason=f"no test bed here: {REASON}"),
 ]
 CLI = Path(program.__file__)
-KILLS = [(number, after_s) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-         for after_s in (0.0, 0.02, 0.05, 0.1, 0.2)]  # fmt: skip
+KILLS = [
+    pytest.param(number, after_s, marks=[] if after_s == 0.05 else [pytest.mark.long])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    for after_s in (0.0, 0.02, 0.05, 0.1, 0.2)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +59,12 @@ def test_bandwidths_are_as_asked(bed: Testbed) -> None:
 
 
 def test_a_cut_link_carries_nothing_until_it_is_mended(bed: Testbed) -> None:
-    assert reaches(bed, "m0", "m1")
+    assert reaches(bed, "m0", "m1", ENOUGH_S)
     bed.cut("m1")
     assert not reaches(bed, "m0", "m1", 0.3)
-    assert reaches(bed, "m0", "m2")
+    assert reaches(bed, "m0", "m2", ENOUGH_S)
     bed.mend("m1")
-    assert reaches(bed, "m0", "m1")
+    assert reaches(bed, "m0", "m1", ENOUGH_S)
 
 
 def test_a_slow_link_is_slow_until_it_is_mended(bed: Testbed) -> None:
@@ -78,18 +82,18 @@ def test_a_killed_machine_has_no_processes_and_can_start_new_ones() -> None:
         others = bed.run("b", ["sleep", "60"])
         assert mine.stdout is not None and mine.stdout.readline()
         bed.kill("a")
-        assert mine.wait(5) == -signal.SIGKILL
+        assert mine.wait(ENOUGH_S) == -signal.SIGKILL
         assert others.poll() is None
-        assert bed.run("a", ["true"]).wait(5) == 0
+        assert bed.run("a", ["true"]).wait(ENOUGH_S) == 0
         mine.stdout.close()
-    assert others.wait(5) == -signal.SIGKILL
+    assert others.wait(ENOUGH_S) == -signal.SIGKILL
 
 
 def test_two_test_beds_stand_beside_each_other() -> None:
     with Testbed(2) as first, Testbed(2) as second:
         assert first.address("m1") == second.address("m1")
         second.cut("m1")
-        assert reaches(first, "m0", "m1")
+        assert reaches(first, "m0", "m1", ENOUGH_S)
     assert not first.folder.exists()
 
 
@@ -151,7 +155,7 @@ def test_a_signal_in_the_middle_of_up_leaves_nothing(number: int, after_s: float
     tag = first_sign_of(child)
     time.sleep(after_s)
     child.send_signal(number)
-    _, said = child.communicate(timeout=20)
+    _, said = child.communicate(timeout=ENOUGH_S)
     if number == signal.SIGKILL:
         assert child.returncode == -number
         assert verb("down").returncode == 0
@@ -174,7 +178,7 @@ def test_down_spares_what_has_an_owner_unless_it_is_named() -> None:
     assert "10.77.0.2" in done.stdout
     assert "m7" in verb("exec", "--tag", str(tag), "m7", "true").stderr
     assert verb("down", str(tag)).returncode == 0
-    assert child.wait(5) == 128 + signal.SIGTERM
+    assert child.wait(ENOUGH_S) == 128 + signal.SIGTERM
     child.communicate()
     assert tags.count(str(tag)) == 1
     assert tag not in bed_tags.standing()
@@ -200,13 +204,13 @@ def started(*words: str, mark: str) -> "subprocess.Popen[str]":
 
 def verb(*words: str) -> "subprocess.CompletedProcess[str]":
     child = started(*words, mark="")
-    out, said = child.communicate(timeout=20)
+    out, said = child.communicate(timeout=ENOUGH_S)
     return subprocess.CompletedProcess(words, child.returncode, out, said)
 
 
 def first_sign_of(child: "subprocess.Popen[str]") -> bed_tags.Tag:
     """The tag of a process's test bed, as soon as there is anything of it."""
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + ENOUGH_S
     while time.monotonic() < end_s:
         for tag in bed_tags.standing():
             if tag.pid == child.pid:

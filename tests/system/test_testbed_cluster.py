@@ -10,7 +10,7 @@ from cluster_runs import bed_of
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.system,
     pytest.mark.skipif(bool(why_not()), reason=f"no test bed here: {why_not()}"),
 ]

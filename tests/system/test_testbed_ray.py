@@ -19,7 +19,7 @@ REASON = next(
 )
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.system,
     pytest.mark.skipif(bool(REASON), reason=f"no Ray in a test bed here: {REASON}"),
 ]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -29,7 +30,7 @@ quick = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=5,
+    max_examples=scaled(3),
     suppress_health_check=list(HealthCheck),
 )
 

@@ -60,8 +60,17 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield tmp_path_factory.mktemp("kernels")
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [
+        pytest.param(
+            name, half, id=f"{name}-{'fp16' if half else 'fp32'}",
+            marks=[pytest.mark.long] if half and name not in ("cpu8", "mobile") else [],
+        )
+        for name in ARCHITECTURES
+        for half in (False, True)
+    ],
+)  # fmt: skip
 def test_every_architecture_computes_the_same(name: str, half: bool, binaries: Path) -> None:
     proto = mixed_network()
     arch = replace(ARCHITECTURES[name], half=half)

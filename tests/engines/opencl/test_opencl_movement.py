@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from movement_cases import FAMILIES
@@ -34,7 +35,7 @@ def few(device: Any) -> settings:
         deadline=None,
         derandomize=True,
         database=None,
-        max_examples=4 if device.arch.family == "cpu" else 2,
+        max_examples=scaled(3 if device.arch.family == "cpu" else 2),
         suppress_health_check=list(HealthCheck),
     )
 

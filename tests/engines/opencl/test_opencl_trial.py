@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from patience import ENOUGH_S
 
 pytest.importorskip("pyopencl")
 
@@ -192,7 +193,7 @@ def test_a_verdict_that_cannot_be_written_is_no_error(
 def test_a_trial_ends_by_itself() -> None:
     """Also if the process that started it is gone, and the driver keeps the interpreter's lock."""
     done = subprocess.run(
-        [sys.executable, "-c", HANG_WITH_LOCK], capture_output=True, timeout=60,
+        [sys.executable, "-c", HANG_WITH_LOCK], capture_output=True, timeout=ENOUGH_S,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and b"Timeout (0:00:01)" in done.stderr
@@ -204,7 +205,7 @@ def test_a_plain_script_is_not_run_twice(pocl: DeviceHandle, tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(name=name, options=opencl_options()))
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120,
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=ENOUGH_S,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (f"started\n{name}\n", "")

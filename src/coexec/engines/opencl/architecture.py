@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Architecture", "Family"]
+__all__ = ["Architecture", "BlockWidth", "Family", "blocks_on_cores"]
 
 Family = Literal["cpu", "nvidia", "mobile"]
+BlockWidth = Literal["auto", "4", "8", "16"]
+"""Channels of a block on CPU cores; "auto": what a vector register holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,14 @@ class Architecture:
     def vector(self) -> str:
         """The OpenCL type of ``block`` channels."""
         return "float" if self.block == 1 else f"float{self.block}"
+
+
+def blocks_on_cores(vector: int, width: BlockWidth = "auto") -> tuple[int, int]:
+    """The ``block`` and ``registers`` of CPU cores with vector registers of ``vector`` floats.
+
+    A block that is wider than a register takes several.
+    """
+    native = max(4, vector)
+    block = native if width == "auto" else int(width)
+    registers = 32 if native in (4, 16) else 16  # AVX-512 and NEON have 32, AVX has 16
+    return block, registers // max(1, block // native)

@@ -8,6 +8,8 @@ because PoCL generates code only then.
 
 import hashlib
 import math
+import os
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +19,12 @@ from typing import Any, ClassVar
 from coexec.cache import Cache, Entry
 from coexec.engines.opencl.platforms import DeviceHandle
 
-__all__ = ["OPTIONS", "Binaries"]
+__all__ = ["OPTIONS", "Binaries", "kernel_of"]
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 """Contraction to fused multiply-adds; no shortcut that could turn a number into another, or 0 into
 -0, of which the reciprocal is another infinity."""
+_naming = threading.Lock()
 
 
 class Binaries:
@@ -100,10 +103,33 @@ class Binaries:
         if self._cache is None or not self.keeps_own:
             return
         Binaries._asked += 1
-        program.all_kernels()
+        with _naming:
+            program.all_kernels()
         binary = program.get_info(_binaries_info())[0]
         if binary:
             self._cache.add("kernels", key, Entry({"kernel.bin": bytes(binary)}))
+
+
+def kernel_of(program: Any, name: str) -> Any:
+    """A kernel of a built program.
+
+    For each, pyopencl generates a Python function with a name of its own. Two threads that do so at
+    the same time may choose the same name, and get a warning from there.
+    """
+    import pyopencl
+
+    with _naming:
+        return pyopencl.Kernel(program, name)
+
+
+def _renew() -> None:
+    """In a forked child, no thread is left that would give the lock back."""
+    global _naming
+    _naming = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 @contextmanager

@@ -63,7 +63,9 @@ class _Kernels(OpenEngine):
         self._binding: CoreBinding | None = binding
         self.thread_cores = binding.thread_cores
         self.launches_ahead = binding.by_itself
-        self.arch = arch or found.architecture(options.precision == "fp16", options.storage)
+        self.arch = arch or found.architecture(
+            options.precision == "fp16", options.storage, options.block
+        )
         self.binaries = Binaries(found, context, folder)
         waits_actively = options.waiting == "active"
         self._queue = DeviceQueue(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.opencl.architecture import BlockWidth
 from coexec.errors import DeviceError
 from coexec.system.hardware import MAIN, Device, EngineInfo
 
@@ -31,6 +32,9 @@ class Options:
     memory: Literal["auto", "own"] = "auto"
     """On CPU cores kernels compute on the host's arrays, if those are 32-bit ("auto"); "own" keeps
     tensors in memory of the device's own, to which they are copied."""
+    block: BlockWidth = "auto"
+    """On CPU cores: channels that lie side by side, "4", "8", "16", or what a vector register of
+    the processor holds ("auto")."""
     runtime: str = ""
     """On CPU cores: a part of the name of the runtime to take. Empty: the first that works."""
 
@@ -75,6 +79,8 @@ class OpenCl(Engine):
         memory = MAIN if on_arrays else f"{self.name} on {device.name}"
         kernels = source_digest(Path(__file__).parent)  # profiles are of these
         version = f"{super().installed}-{kernels}, {found.driver}"
+        if found.on_cpu:
+            version += f", blocks of {found.architecture(block=options.block).block}"
         return EngineInfo(self.name, version, memory, found.memory_bytes, options.precision)
 
     def open(

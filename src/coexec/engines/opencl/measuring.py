@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.choices import Choices
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
@@ -73,7 +74,7 @@ class Measuring:
 
     def _kernel(self, launch: KernelLaunch, buffers: dict[Any, Any]) -> Any:
         program = self._queue.binaries.program(launch.source, self._queue.options)
-        kernel = cl.Kernel(program, launch.name)
+        kernel = kernel_of(program, launch.name)
         index = 0
         for argument in launch.arguments:
             if isinstance(argument, Value):

@@ -13,7 +13,7 @@ from typing import Any
 
 from coexec.engines import detect
 from coexec.engines.opencl import vendors
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.architecture import Architecture, BlockWidth, blocks_on_cores
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, environment, thread_ids
 from coexec.engines.opencl.forked import note_loaded, refuse_forked
 from coexec.engines.opencl.intel import Intel
@@ -137,8 +137,15 @@ class DeviceHandle:
             min(device.image2d_max_width, device.image2d_max_height) if device.image_support else 0
         )
 
-    def architecture(self, half: bool = False, storage: str = "auto") -> Architecture:
-        """``storage``: see the engine's `Options`. Adreno GPUs read images faster."""
+    @property
+    def vector_width(self) -> int:
+        """Floats that a vector register holds, as the driver says."""
+        return int(self.handle.native_vector_width_float)
+
+    def architecture(
+        self, half: bool = False, storage: str = "auto", block: BlockWidth = "auto"
+    ) -> Architecture:
+        """``storage``, ``block``: see the engine's `Options`. Adreno GPUs read images faster."""
         device = self.handle
         images = storage == "image" or (storage == "auto" and "adreno" in self.name.lower())
         common = {
@@ -150,10 +157,8 @@ class DeviceHandle:
             "model": self.name,
         }
         if self.on_cpu:
-            width = device.native_vector_width_float
-            # 512-bit machines have 32 registers; NEON has 32 as well, AVX 16.
-            registers = 32 if width in (4, 16) else 16
-            return Architecture("cpu", max(4, width), registers=registers, **common)
+            width, registers = blocks_on_cores(self.vector_width, block)
+            return Architecture("cpu", width, registers=registers, **common)
         if "nvidia" in device.vendor.lower():
             return Architecture("nvidia", 4, **common)
         return Architecture("mobile", 4, **common)

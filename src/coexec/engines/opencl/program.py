@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 
-from coexec.engines.opencl.binaries import Binaries
+from coexec.engines.opencl.binaries import Binaries, kernel_of
 from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.device_queue import DeviceQueue
@@ -128,7 +127,7 @@ class _BoundLaunches:
         for launch, compiled, constants in zip(
             launches, program._programs, program._constants, strict=True
         ):
-            kernel = cl.Kernel(compiled, launch.name)
+            kernel = kernel_of(compiled, launch.name)
             self._set_arguments(kernel, launch, constants)
             group = program.group_of(launch)
             grid = launch.grid if group is None else rounded(launch.grid, group)

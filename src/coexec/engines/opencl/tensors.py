@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.kernels.base import Value
 from coexec.engines.opencl.kernels.reorder import reorder
@@ -169,7 +170,7 @@ class DeviceMemory:
     def _reordering(self, source: Value, target: Value, a: Any, b: Any) -> tuple[Any, Any, Any]:
         launch = reorder(source, target, self.queue.arch)
         program = self.queue.binaries.program(launch.source, self.queue.options)
-        kernel = cl.Kernel(program, launch.name)
+        kernel = kernel_of(program, launch.name)
         sizes = (np.int32(size) for size in launch.arguments if isinstance(size, int))
         kernel.set_args(a, np.int32(0), b, np.int32(0), *sizes)
         group = rule(launch, self.queue.arch)

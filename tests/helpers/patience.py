@@ -1,0 +1,17 @@
+"""Waiting for another thread or process, which comes late where the machine has other work."""
+
+import time
+from collections.abc import Callable
+
+__all__ = ["ENOUGH_S", "until"]
+
+ENOUGH_S = 120.0
+"""Longer than anything takes beside any load: only a fault takes as long."""
+
+
+def until(condition: Callable[[], object], what: object = "") -> None:
+    """Return when ``condition()`` is true. Fails the test with ``what`` if it never is."""
+    end_s = time.monotonic() + ENOUGH_S
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {ENOUGH_S:g} s: {what or condition}"
+        time.sleep(0.005)
