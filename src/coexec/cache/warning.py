@@ -16,9 +16,9 @@ def warn_once(root: Path, problem: str) -> None:
         return
     _warned.add(str(root))
     warnings.warn(
-        f"the cache folder {str(root)!r}: {problem}; coexec carries on, and what it cannot "
-        f"keep there is made again in the next process. Delete the folder, make room or make it writable, or "
-        f"choose another with --cache DIR (InferenceSession: cache=DIR)",
+        f"the cache folder {str(root)!r}: {problem}; coexec carries on, and what it "
+        f"cannot keep there is made again in the next process. Delete the folder, make room or "
+        f"make it writable, or choose another with --cache DIR (InferenceSession: cache=DIR)",
         CacheWarning,
         stacklevel=3,
     )

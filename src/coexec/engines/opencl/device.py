@@ -91,7 +91,7 @@ class _Kernels(OpenEngine):
         return rule(launch, self.arch)
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-        return why_not(op, tensors)
+        return why_not(op, tensors, self.arch)
 
     def workload(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str

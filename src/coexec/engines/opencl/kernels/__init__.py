@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels import (
     arg_extremum,
     batch_norm,
@@ -37,6 +38,7 @@ from coexec.engines.opencl.kernels import (
     transpose,
 )
 from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node
+from coexec.engines.opencl.kernels.slow import why_slow
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["FUSED_BEHIND", "KERNELS", "Kernel", "why_not"]
@@ -102,8 +104,14 @@ FUSED_BEHIND = frozenset(
 """Operators whose kernels apply an epilogue of element-wise operators to what they make."""
 
 
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Why no kernel computes ``op``, or None."""
+def why_not(
+    op: Operator, tensors: Mapping[str, Tensor], arch: Architecture | None = None
+) -> str | None:
+    """Why no kernel computes ``op``, or None.
+
+    Args:
+        arch: on cores, also operators are refused whose kernels are slow there.
+    """
     name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
     if op.domain or op.op_type not in KERNELS:
         return f"there is no kernel for {name}"
@@ -116,4 +124,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     data = {*op.inputs, *op.outputs}.difference(parameters)
     if any(0 in tensors[n].shape for n in data if n in tensors):
         return f"{name} of an empty tensor"
-    return KERNELS[op.op_type].why_not(op, tensors)
+    reason = KERNELS[op.op_type].why_not(op, tensors)
+    if reason is None and arch is not None and arch.family == "cpu":
+        reason = why_slow(op, tensors, arch)
+    return reason

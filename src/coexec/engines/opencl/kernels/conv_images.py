@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.output import Output
 from coexec.frontend.module import Array
-from coexec.ir.graph import Operator, Tensor
+from coexec.ir.graph import Operator, Scalars, Tensor
 from coexec.ir.rules.windows import Window, windows
 
 __all__ = ["fits", "launches", "transposed"]
@@ -154,7 +154,7 @@ def _over_images(
     )  # fmt: skip
     slides = volumes.slides[1:]
     pads = (0,) * 4 if padded else (*(s.begin for s in slides), *(s.end for s in slides))
-    attributes = {
+    attributes: dict[str, Scalars] = {
         "group": volumes.groups, "strides": tuple(s.stride for s in slides),
         "dilations": volumes.dilations[1:], "pads": pads,
     }  # fmt: skip

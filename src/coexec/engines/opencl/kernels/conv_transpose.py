@@ -55,16 +55,22 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     axes = _axes(op, context.tensors)
-    y = context.value(node.output)
-    on_cores = context.arch.family == "cpu"
-    if on_cores and len(axes) < 3 and _in_blocks(op, context) and not (len(axes) == 2 and y.block):
+    if by_scalars(op, context):
+        return [_any(node, context, axes)]
+    if len(axes) == 1 or not context.value(op.outputs[0]).block:
         return conv_images.transposed(node, context, launches)
-    known = on_cores or context.constant(op.inputs[1]) is not None
-    if y.block and known and _is_depthwise(op, context):
-        return _tiled(node, context, axes, depthwise=True)
-    if y.block and known and _in_blocks(op, context):
-        return _tiled(node, context, axes)
-    return [_any(node, context, axes)]
+    return _tiled(node, context, axes, depthwise=_is_depthwise(op, context))
+
+
+def by_scalars(op: Operator, context: Context) -> bool:
+    """Whether a work item computes one scalar, as no other kernel is for such channels and axes."""
+    axes = len(context.tensors[op.inputs[0]].shape) - 2
+    if axes > 2 or context.tensors[op.inputs[0]].constant:
+        return True
+    blocks = axes == 2 and bool(context.value(op.outputs[0]).block)
+    if context.arch.family != "cpu" and not (blocks and context.tensors[op.inputs[1]].constant):
+        return True
+    return not (_in_blocks(op, context) or (blocks and _is_depthwise(op, context)))
 
 
 def _in_blocks(op: Operator, context: Context) -> bool:

@@ -22,7 +22,7 @@ from coexec.engines.opencl.kernels.reasons import NUMBERS, wrong_type
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["launches", "sums", "why_not"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,34 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    op = node.operator
-    shapes = [context.tensors[n].shape for n in op.inputs]
-    equation = _Equation.of(op.text("equation", ""), shapes)
-    floats = all(context.tensors[n].dtype == "float32" for n in op.inputs)
-    matrices = _Matrices.of(equation, shapes) if context.arch.family == "cpu" and floats else None
-    if matrices is not None:
-        return _product(node, context, equation, matrices)
+    equation, shapes = _equation(node.operator, context.tensors)
+    if context.arch.family == "cpu":
+        matrices = _matrices(node.operator, context.tensors)
+        if matrices is not None:
+            return _product(node, context, equation, matrices)
     return [_scalars(node, context, equation, shapes)]
+
+
+def sums(op: Operator, tensors: Mapping[str, Tensor]) -> int:
+    """Terms that are added up one by one, where a core computes ``op``; 0 in a matrix product."""
+    equation, _ = _equation(op, tensors)
+    if set(equation.sizes) == set(equation.output) or _matrices(op, tensors) is not None:
+        return 0
+    return math.prod(equation.sizes.values())
+
+
+def _equation(
+    op: Operator, tensors: Mapping[str, Tensor]
+) -> tuple[_Equation, list[tuple[int, ...]]]:
+    shapes = [tensors[name].shape for name in op.inputs]
+    return _Equation.of(op.text("equation", ""), shapes), shapes
+
+
+def _matrices(op: Operator, tensors: Mapping[str, Tensor]) -> "_Matrices | None":
+    """What is multiplied, if ``op`` is a product of matrices of floats."""
+    if any(tensors[name].dtype != "float32" for name in op.inputs):
+        return None
+    return _Matrices.of(*_equation(op, tensors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +145,20 @@ def _product(
     batch, rows, inner, columns = (
         m.size(labels, equation) for labels in (m.batch, m.rows, m.inner, m.columns)
     )
-    sides = []
-    for name, labels, wanted, shape in zip(
-        op.inputs, equation.inputs,
-        ((*m.batch, *m.rows, *m.inner), (*m.batch, *m.inner, *m.columns)),
-        ((batch, rows, inner), (batch, inner, columns)), strict=True,
-    ):  # fmt: skip
-        sides.append(_ordered(context, name, labels, wanted, shape, found))
+    wanted = (*m.batch, *m.rows, *m.inner), (*m.batch, *m.inner, *m.columns)
+    shapes = (batch, rows, inner), (batch, inner, columns)
+    sides: list[_Side] = []
+    for name, labels, order, shape in zip(op.inputs, equation.inputs, wanted, shapes, strict=True):
+        again = any(side[0] == name for side in sides)
+        sides.append(_ordered(context, name, labels, order, shape, found, again))
     made = (*m.batch, *m.rows, *m.columns)
     y = context.value(op.outputs[0])
     direct = made == equation.output and not y.block and not node.epilogue
     target = y if direct else context.temporary([equation.sizes[label] for label in made])
     inside = context
-    for name, shape, array in (*sides, (target.name, (batch, rows, columns), None)):
-        inside = _viewed(inside, name, shape, array)
-    names = (*(name for name, _, _ in sides),)
+    for side in (*sides, (target.name, (batch, rows, columns), None)):
+        inside = _viewed(inside, *side)
+    names = tuple(side[0] for side in sides)
     product = Operator("MatMul", names, (target.name,), {}, {}, version=op.version)
     found += gemm_cpu.launches(Node(product), inside, Product((batch,), rows, inner, columns))
     if not direct:
@@ -156,16 +175,19 @@ _Side = tuple[str, tuple[int, ...], Array | None]
 
 def _ordered(
     context: Context, name: str, labels: Sequence[str], wanted: Sequence[str],
-    shape: tuple[int, ...], found: list[KernelLaunch],
+    shape: tuple[int, ...], found: list[KernelLaunch], again: bool,
 ) -> _Side:  # fmt: skip
-    """A side of the product with its axes as ``wanted``; what brings them there goes to ``found``.
+    """A side of the product with its axes as ``wanted``; what moves them is added to ``found``.
+
+    ``again``: the tensor is the other side, too, so that this one needs another name.
     """
     order = tuple(labels.index(label) for label in wanted)
     array = context.constant(name)
     if array is not None:
-        return name, shape, np.ascontiguousarray(array.transpose(order)).reshape(shape)
+        ordered = np.ascontiguousarray(array.transpose(order)).reshape(shape)
+        return f"{name}, as {' '.join(wanted)}", shape, ordered
     given = context.value(name)
-    if order == tuple(range(len(order))) and not given.block:
+    if order == tuple(range(len(order))) and not given.block and not again:
         return name, shape, None
     turned = context.temporary([given.shape[axis] for axis in order])
     operator = Operator("Transpose", (name,), (turned.name,), {"perm": order}, {})
@@ -174,13 +196,13 @@ def _ordered(
     return turned.name, shape, None
 
 
-def _viewed(
-    context: Context, name: str, shape: tuple[int, ...], array: Array | None
-) -> Context:
+def _viewed(context: Context, name: str, shape: tuple[int, ...], array: Array | None) -> Context:
     """The context in which ``name`` lies row-major with this shape."""
     tensors = {**context.tensors, name: Tensor(name, shape, "float32", array is not None)}
     constants = dict(context.constants) if array is None else {**context.constants, name: array}
-    return replace(context, tensors=tensors, constants=constants, blocks={**context.blocks, name: 0})
+    return replace(
+        context, tensors=tensors, constants=constants, blocks={**context.blocks, name: 0}
+    )
 
 
 def _scalars(

@@ -30,66 +30,63 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> K
                 f"PUT_y(VEC_y(p0, s, p2, p3) * {y.block} + lane, {value});"]  # fmt: skip
         loop = f"#pragma unroll\n  for (int lane = 0; lane < {y.block}; lane++) {{"
         return _vectors(source, y, [loop, *body, "}"])
-    if source.arch.family == "cpu" and len(y.shape) > 1 and y.shape[-1] >= _ROW:
-        return _rows(source, y, lines, value)
+    if source.arch.family == "cpu" and y.shape and y.shape[-1] >= _ROW:
+        return _rows(source, y, lines, f"PUT_y({_in_row(y)}, {value});")
     source.lines(coordinates(y.shape))
     return _finished(source, [*lines, f"PUT_y(get_global_id(0), {value});"], (y.items,))
 
 
-def _rows(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
-    """As `each_scalar`, with a work item for each row: compilers make vectors of its loop.
+def _rows(
+    source: Source, y: Value, lines: Sequence[str], put: str, together: int = 1
+) -> KernelLaunch:
+    """As `each_scalar`, with a work item for some rows, or a part of a long one: compilers make
+    vectors of its loop, and coordinates are computed once for a row.
 
-    Its coordinates are computed once, and groups have enough to do.
+    ``together``: neighbours that ``put`` stores; the last ones of a row may be stored again.
     """
     width, last = y.shape[-1], len(y.shape) - 1
     rows = y.items // width
-    group = min(rows, source.arch.max_group, ceil_div(_GROUP, width))
-    source.lines(f"  if (get_global_id(0) >= {rows}) return;")
-    source.lines(coordinates(y.shape[:-1]))
-    body = [*lines, f"PUT_y((int)get_global_id(0) * {width} + p{last}, {value});"]
-    loop = f"for (int p{last} = 0; p{last} < {width}; p{last}++) {{"
-    return _finished(source, [loop, *body, "}"], (ceil_div(rows, group) * group,), (group, 1, 1))
+    share = ceil_div(y.items, 4 * source.arch.compute_units)
+    most = min(_MOST, max(_LEAST, share))
+    part = min(width, ceil_div(most, together) * together)
+    parts, each = ceil_div(width, part), max(1, most // width)
+    position = f"p{last} = {f'min(next, {width - together})' if together > 1 else 'next'};"
+    body = [
+        f"const int part = get_global_id(0) % {parts} * {part};",
+        f"const int first = get_global_id(0) / {parts} * {each};",
+        f"const int last_row = min(first + {each}, {rows}), stop = min(part + {part}, {width});",
+        "for (int y_row = first; y_row < last_row; y_row++) {",
+        coordinates(y.shape[:-1], "y_row"),
+        f"  for (int next = part; next < stop; next += {together}) {{",
+        f"    const int {position}",
+        *(f"    {line}" for line in [*lines, put]),
+        "  }",
+        "}",
+    ]
+    return _finished(source, body, (parts * ceil_div(rows, each),), (1, 1, 1))
+
+
+def _in_row(y: Value) -> str:
+    """The position of the element that `_rows` is at."""
+    return f"y_row * {y.shape[-1]} + p{len(y.shape) - 1}"
+
+
+_ROW = 8
+"""Elements of a row that are worth a loop of its own."""
+_MOST = 8192
+_LEAST = 1024
+"""Elements that a work item makes, if there are so many: less take no longer than its start."""
 
 
 def each_run(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
     """Set every vector of neighbours in a row of the row-major ``y`` to ``value``.
 
     Coordinates are those of its first element, as in `each_scalar`. Rows have a vector at least;
-    the last vector of a row may set again what the one before has. A work item makes some rows, or
-    a part of a long one.
+    the last vector of a row may set again what the one before has.
     """
-    width, last, b = y.shape[-1], len(y.shape) - 1, source.arch.block
-    rows = y.items // width
-    units = max(1, ceil_div(y.items, 4 * source.arch.compute_units))
-    most = min(_GROUP, max(_LEAST, units))
-    part = min(width, ceil_div(most, b) * b)
-    parts, together = ceil_div(width, part), max(1, most // width)
-    source.define(neighbours("y", y.half, b))
-    body = [
-        f"const int part = get_global_id(0) % {parts} * {part};",
-        f"const int first = get_global_id(0) / {parts} * {together};",
-        f"const int last_row = min(first + {together}, {rows});",
-        f"const int stop = min(part + {part}, {width});",
-        "for (int row = first; row < last_row; row++) {",
-        coordinates(y.shape[:-1], "row"),
-        f"  for (int next = part; next < stop; next += {b}) {{",
-        f"    const int p{last} = min(next, {width - b});",
-        *(f"    {line}" for line in lines),
-        f"    PUTS_y(row * {width} + p{last}, {value});",
-        "  }",
-        "}",
-    ]
-    return _finished(source, body, (parts * ceil_div(rows, together),), (1, 1, 1))
-
-
-_LEAST = 1024
-"""Elements that a work item should make at least: less take no longer than a group's start."""
-
-_ROW = 8
-"""Elements of a row that are worth a loop of its own."""
-
-_GROUP = 8192
-"""Elements of a group of rows."""
+    source.define(neighbours("y", y.half, source.arch.block))
+    put = f"PUTS_y({_in_row(y)}, {value});"
+    return _rows(source, y, lines, put, source.arch.block)
 
 
 def each_vector(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:

@@ -133,8 +133,7 @@ class Operands:
         return f"GET_{name}({at(name, [*self._outer(tensor, len(matrix)), *matrix])})"
 
     def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
-        """Lines that finish one element of the result, or a vector: scale, bias, epilogue, store.
-        """
+        """Lines that finish an element of the result or a vector: scale, bias, epilogue, store."""
         product = self._product
         if product.alpha != 1.0:
             value = f"{literal(product.alpha)} * {value}"

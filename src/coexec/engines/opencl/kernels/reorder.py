@@ -68,7 +68,8 @@ def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     text.define(neighbours(plain, False, b))
     text.sizes(plane=h * w, channels=c)
     lines = [
-        f"const int s = get_global_id(1), n = get_global_id(2), count = min({b}, channels - s * {b});",
+        "const int s = get_global_id(1), n = get_global_id(2);",
+        f"const int count = min({b}, channels - s * {b});",
         f"const int start = get_global_id(0) * {_RUN}, stop = min(start + {_RUN}, plane);",
         f"for (int next = start; next < stop; next += {b}) {{",
         f"  const int p = min(next, plane - {b});",

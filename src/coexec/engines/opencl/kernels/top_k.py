@@ -68,7 +68,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         "}",
         f"{rows.ctype} worst = VALUE(kept[0]);",
         f"for (int i = {count}; i < {length}; i++) {{",
-        f"  if (!BETTER(VALUE(i), worst)) continue;",
+        "  if (!BETTER(VALUE(i), worst)) continue;",
         "  kept[0] = i;",
         *(f"  {line}" for line in _sink("0", str(count))),
         "  worst = VALUE(kept[0]);",

@@ -1,0 +1,54 @@
+"""Operators whose kernels are made for GPUs: on CPU cores ONNX Runtime's take a fraction of the
+time, so that this engine refuses them there."""
+
+import math
+from collections.abc import Mapping
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels import conv_images, conv_transpose, einsum
+from coexec.engines.opencl.kernels.base import Context
+from coexec.ir.graph import Operator, Tensor
+
+__all__ = ["why_slow"]
+
+_SMALL = 2**18
+"""Products or sums that take no longer, one by one, than a program's start does."""
+
+
+def why_slow(op: Operator, tensors: Mapping[str, Tensor], arch: Architecture) -> str | None:
+    """Why cores of ``arch`` should not run ``op``, or None."""
+    what = _what(op, tensors, arch)
+    if what is None:
+        return None
+    return f"{what}: on CPU cores this takes many times ONNX Runtime's time"
+
+
+def _what(op: Operator, tensors: Mapping[str, Tensor], arch: Architecture) -> str | None:
+    if op.op_type == "Conv":
+        return None if conv_images.fits(op, tensors) else _unusual(op, tensors)
+    if op.op_type == "ConvTranspose":
+        by_scalars = conv_transpose.by_scalars(op, Context(arch, tensors, {}))
+        return _unusual(op, tensors) if by_scalars else None
+    if op.op_type == "Einsum" and einsum.sums(op, tensors) > _SMALL:
+        return f"Einsum {op.text('equation', '')!r}, which is no matrix product"
+    return "Resize with antialiasing" if op.int("antialias", 0) else None
+
+
+def _products(op: Operator, tensors: Mapping[str, Tensor]) -> int:
+    """Multiplications: of each element of the larger side, a filter."""
+    filters = tensors[op.inputs[1]].shape
+    sides = (tensors[n].shape for n in (op.inputs[0], op.outputs[0]))
+    pixels = max(math.prod((shape[0], *shape[2:])) for shape in sides)
+    return pixels * math.prod(filters)
+
+
+def _unusual(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    """What a convolution is that has no other kernel than that for all; None if it is small."""
+    filters = tensors[op.inputs[1]]
+    if _products(op, tensors) <= _SMALL:
+        return None
+    computed = "" if filters.constant else " with computed weights"
+    channels = filters.shape[0] if op.op_type == "Conv" else tensors[op.inputs[0]].shape[1]
+    groups = op.int("group", 1)
+    return (f"{op.op_type} of {len(filters.shape) - 2} axes, {channels} channels in {groups} "
+            f"groups{computed}")  # fmt: skip
