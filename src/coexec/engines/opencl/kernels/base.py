@@ -21,7 +21,7 @@ from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch", "Node",
-           "Source", "Value", "ceil_div", "literal", "row_major", "usual_block"]  # fmt: skip
+           "Source", "Value", "ceil_div", "in_half", "literal", "row_major", "usual_block"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ class Context:
         """A tensor in the layout that it has on the device."""
         tensor = self.tensors[name]
         block = self.blocks.get(name, usual_block(tensor, self.arch))
-        large = math.prod(tensor.shape) > _SMALL
-        half = self.arch.half and tensor.dtype == "float32" and large
+        half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
         return Value(name, tensor.shape, tensor.dtype, block, half)
 
     def constant(self, name: str) -> Array | None:
@@ -115,6 +114,11 @@ class Context:
 _SMALL = 4096
 """Tensors of at most this many scalars stay in 32 bits when others are stored in 16: they save
 nothing, and as biases, gates and scales their error would be the same for whole channels."""
+
+
+def in_half(arch: Architecture, dtype: str, size: int) -> bool:
+    """Whether a tensor or constant of so many scalars is stored in 16 bits."""
+    return arch.half and dtype == "float32" and size > _SMALL
 
 
 def usual_block(tensor: Tensor, arch: Architecture) -> int:
@@ -178,7 +182,7 @@ class Source:
 
     def constant(self, name: str, array: Array, vector: int | None = None) -> None:
         """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
-        half = self.arch.half and array.dtype == np.float32 and array.size > _SMALL
+        half = in_half(self.arch, array.dtype.name, array.size)
         stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
 

@@ -35,12 +35,35 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
-    """One work item for each element of the input."""
+    """One work item for each element of the input; where both sides are row-major and one thread
+    owns a core, for rows of them."""
+    if source.arch.family == "cpu" and not x.block and not y.block:
+        return _rows(source, x, y, axis, start)
     own = [f"p{i}" for i in range(len(x.shape))]
     there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(own)]
     source.lines(coordinates(x.shape))
     source.lines(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(own)})));")
     return source.finish((math.prod(x.shape),))
+
+
+_ITEM = 4096
+"""Elements that a work item copies, or one row."""
+
+
+def _rows(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
+    """What lies behind the axes in front of ``axis`` is one piece on both sides."""
+    inner = math.prod(x.shape[axis + 1 :])
+    own, whole = x.shape[axis] * inner, y.shape[axis] * inner
+    rows = x.items // own
+    each, parts = max(1, _ITEM // own), ceil_div(own, _ITEM)
+    source.lines(
+        f"  const int first = get_global_id(1) * {each}, last = min(first + {each}, {rows});\n"
+        f"  const int from = get_global_id(0) * {_ITEM}, to = min(from + {_ITEM}, {own});\n"
+        f"  for (int row = first; row < last; row++)\n"
+        f"    for (int i = from; i < to; i++)\n"
+        f"      PUT_y(row * {whole} + {start * inner} + i, GET_x(row * {own} + i));"
+    )
+    return source.finish((parts, ceil_div(rows, each)), (1, 1, 1))
 
 
 def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:

@@ -7,10 +7,19 @@ with the padding around them, and the result out of its blocks, with what is fus
 take little beside the sums.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.opencl.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    in_half,
+)
 from coexec.engines.opencl.kernels.output import Output
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Scalars, Tensor
@@ -79,17 +88,23 @@ def launches(node: Node, context: Context, inner: Launches) -> list[KernelLaunch
     volumes = _Volumes.of(op, context.tensors)
     x, y = context.value(op.inputs[0]), context.value(op.outputs[0])
     size = tuple(s.output for s in volumes.slides[1:])
-    made = context.temporary((volumes.images, y.shape[1], *size), block, context.arch.half)
+    made = _blocks(context, (volumes.images, y.shape[1], *size))
     copied = len(x.shape) == 5 or (len(x.shape) == 3 and 2 * x.shape[1] > block)
     found: list[KernelLaunch] = []
     if copied:
-        images = context.temporary((volumes.images, *volumes.image), block, context.arch.half)
+        images = _blocks(context, (volumes.images, *volumes.image))
         found.append(_copy(context, x, images, volumes))
     else:
         height = x.shape[2:-1] or (1,)
         images = replace(x, shape=(*x.shape[:2], *height, x.shape[-1]))
     inside, images_op = _over_images(op, context, images, made, padded=copied)
     return [*found, *inner(Node(images_op), inside), _unblock(node, context, made)]
+
+
+def _blocks(context: Context, shape: Sequence[int]) -> Value:
+    """Images in blocks, between two kernels."""
+    half = in_half(context.arch, "float32", math.prod(shape))
+    return context.temporary(shape, context.arch.block, half)
 
 
 def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaunch]:
@@ -101,7 +116,7 @@ def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaun
     def image(shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape[:2], 1, shape[2]) if flat else tuple(shape)
 
-    made = context.temporary(image(y.shape), context.arch.block, context.arch.half)
+    made = _blocks(context, image(y.shape))
     tensors, constants = dict(context.tensors), dict(context.constants)
     for tensor in (x, filters):
         tensors[tensor.name] = replace(tensor, shape=image(tensor.shape))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
+from coexec.engines.opencl.kernels.positions import neighbours
 from coexec.engines.opencl.kernels.reasons import NUMBERS, computed, wrong_type
 from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
@@ -21,17 +22,24 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("cumulative", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     axis = int(op.constants[1][0]) % len(x.shape)
-    rows = RowKernel(source, x, (axis,), vectors=False, shared=False)
+    vectors = x.block == context.value(node.output).block and not node.epilogue
+    rows = RowKernel(source, x, (axis,), vectors=vectors, columns=vectors, shared=False)
     output = Output(source, context, node, scalar=True)
-    access = rows.layout.scalars().access("k")
+    side_by_side = rows.layout.side_by_side
+    part = rows.layout.vectors() if side_by_side else rows.layout.scalars()
+    access = part.access("k")
     add = ["all += v;" if op.op_type == "CumSum" else "all *= v;"]
     store = output.store("all", access.coordinates)
+    if side_by_side:
+        put = "STORE" if x.block else "PUTS"
+        store = [f"{put}_y({access.at}, all);"]
+        source.define("" if x.block else neighbours("y", output.value.half, context.arch.block))
     last = f"{rows.layout.length - 1} - step" if op.int("reverse", 0) else "step"
     return [rows.finish([
-        f"{rows.ctype} all = {0 if op.op_type == 'CumSum' else 1};",
+        f"{rows.ctype} all = ({rows.ctype})({0 if op.op_type == 'CumSum' else 1});",
         f"for (int step = 0; step < {rows.layout.length}; step++) {{",
         f"  const int k = {last};",
-        f"  const {rows.ctype} v = GET_x({access.at});",
+        f"  const {rows.ctype} v = {part.load.format(access.at)};",
         *(f"  {line}" for line in (store + add if op.int("exclusive", 0) else add + store)),
         "}",
     ])]  # fmt: skip

@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coexec.engines.opencl.kernels import gemm_cpu, transpose
-from coexec.engines.opencl.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.opencl.kernels.base import (
+    CTYPES,
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    in_half,
+)
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
@@ -148,13 +156,13 @@ def _product(
     wanted = (*m.batch, *m.rows, *m.inner), (*m.batch, *m.inner, *m.columns)
     shapes = (batch, rows, inner), (batch, inner, columns)
     sides: list[_Side] = []
-    for name, labels, order, shape in zip(op.inputs, equation.inputs, wanted, shapes, strict=True):
+    for name, labels, axes, shape in zip(op.inputs, equation.inputs, wanted, shapes, strict=True):
         again = any(side[0] == name for side in sides)
-        sides.append(_ordered(context, name, labels, order, shape, found, again))
+        sides.append(_ordered(context, name, labels, axes, shape, found, again))
     made = (*m.batch, *m.rows, *m.columns)
     y = context.value(op.outputs[0])
     direct = made == equation.output and not y.block and not node.epilogue
-    target = y if direct else context.temporary([equation.sizes[label] for label in made])
+    target = y if direct else _row_major(context, [equation.sizes[label] for label in made])
     inside = context
     for side in (*sides, (target.name, (batch, rows, columns), None)):
         inside = _viewed(inside, *side)
@@ -189,11 +197,16 @@ def _ordered(
     given = context.value(name)
     if order == tuple(range(len(order))) and not given.block and not again:
         return name, shape, None
-    turned = context.temporary([given.shape[axis] for axis in order])
+    turned = _row_major(context, [given.shape[axis] for axis in order])
     operator = Operator("Transpose", (name,), (turned.name,), {"perm": order}, {})
     inside = _viewed(context, turned.name, turned.shape, None)
     found += transpose.launches(Node(operator), inside)
     return turned.name, shape, None
+
+
+def _row_major(context: Context, shape: Sequence[int]) -> Value:
+    """Memory for a tensor between two kernels."""
+    return context.temporary(shape, half=in_half(context.arch, "float32", math.prod(shape)))
 
 
 def _viewed(context: Context, name: str, shape: tuple[int, ...], array: Array | None) -> Context:

@@ -16,6 +16,7 @@ from coexec.engines.opencl.kernels.base import (
     Node,
     Source,
     Value,
+    in_half,
     literal,
     row_major,
 )
@@ -182,7 +183,8 @@ class Operand:
             source.constant(argument, array, vector=1)
             source.define(row_major(argument, value.shape))
         if run and self._value is not None and math.prod(value.shape[-1:]) > 1:
-            half = value.half or (array is not None and context.arch.half)
+            half = value.half if array is None else (
+                in_half(context.arch, value.dtype, array.size))  # fmt: skip
             source.define(neighbours(argument, half, context.arch.block))
 
     def ctype(self) -> str:

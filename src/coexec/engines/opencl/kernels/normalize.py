@@ -7,7 +7,15 @@ found of it, and in the parameters: one for each channel, or one for each elemen
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
+from coexec.engines.opencl.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    in_half,
+    literal,
+)
 from coexec.engines.opencl.kernels.epilogue import Operand, operand_value
 from coexec.engines.opencl.kernels.folds import fold, total
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
@@ -126,7 +134,9 @@ def _per_element(
         operand = Operand(source, context, operand_value(context, name), argument, vectors)
         return lambda access: operand.at(access.coordinates)
     declare(source, context, argument, name)
-    source.define(neighbours(argument, context.arch.half, rows.layout.block))
+    size = math.prod(context.tensors[name].shape)
+    half = in_half(context.arch, "float32", size)
+    source.define(neighbours(argument, half, rows.layout.block))
 
     def text(access: Access) -> str:
         if access.vector:

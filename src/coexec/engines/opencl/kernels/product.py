@@ -1,9 +1,10 @@
 """The numbers of a matrix product, and how its kernels read operands and store results."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coexec.engines.opencl.kernels.base import Context, Node, Source, literal, row_major
+from coexec.engines.opencl.kernels.base import Context, Node, Source, in_half, literal, row_major
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.positions import at, neighbours
 from coexec.ir.graph import Operator
@@ -71,7 +72,7 @@ class Operands:
         if self.runs:
             self._source.define(neighbours("y", y.half, self._context.arch.block))
             if self._bias and self._bias_shape[-1:] == (self._product.n,):
-                half = self._context.arch.half
+                half = in_half(self._context.arch, "float32", math.prod(self._bias_shape))
                 self._source.define(neighbours("c", half, self._context.arch.block))
 
     @property

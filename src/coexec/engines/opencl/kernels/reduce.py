@@ -14,6 +14,7 @@ from coexec.engines.opencl.kernels.nan_order import (
 )
 from coexec.engines.opencl.kernels.operands import declare
 from coexec.engines.opencl.kernels.output import Output
+from coexec.engines.opencl.kernels.positions import at, neighbours
 from coexec.engines.opencl.kernels.reasons import INTEGERS, NUMBERS, computed, wrong_type
 from coexec.engines.opencl.kernels.row_kernel import RowKernel
 from coexec.ir.graph import Operator, Tensor
@@ -71,8 +72,12 @@ def reduction(
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
     source = Source("reduce", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
-    blocked = bool(x.block) and x.block == context.value(node.output).block
-    rows = RowKernel(source, x, tuple(axes))
+    y = context.value(node.output)
+    blocked = bool(x.block) and x.block == y.block
+    columns = not node.epilogue and not y.block and kind not in ("Max", "Min")
+    rows = RowKernel(source, x, tuple(axes), columns=columns)
+    if rows.layout.kind == "columns":
+        source.define(neighbours("y", y.half, context.arch.block))
     length, side_by_side = rows.layout.length, rows.layout.side_by_side
     output = Output(source, context, node, scalar=not (side_by_side and blocked and keep))
     operation, finish = _operation(kind, x.dtype)
@@ -135,15 +140,18 @@ def _store(
     """Lines for a vector, for each lane of one, or for a scalar."""
     kept, block = rows.layout.kept, rows.layout.block
     coordinates = {a: f"p{a}" if a in kept else "0" for a in range(rank) if keep or a in kept}
-    if output.vector or not rows.layout.side_by_side:
+    if rows.layout.kind == "columns":
+        coordinates[rank - 1] = rows.layout.first_column
+        lines = [f"PUTS_y({at('y', list(coordinates.values()))}, {result});"]
+    elif output.vector or not rows.layout.side_by_side:
         lines = output.store(result, list(coordinates.values()))
     else:
         lines = [f"const {rows.ctype} done = {result};"]
         for lane in range(block):
-            at = list((coordinates | {1: f"channel + {lane}"}).values())
+            where = list((coordinates | {1: f"channel + {lane}"}).values())
             lines += [
                 f"if (channel + {lane} < {channels}) {{",
-                *output.store(f"done.s{lane:x}", at),
+                *output.store(f"done.s{lane:x}", where),
                 "}",
             ]
         lines.insert(0, f"const int channel = p1 * {block};")

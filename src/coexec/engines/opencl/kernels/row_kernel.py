@@ -37,12 +37,14 @@ class RowKernel:
         sizes: Sequence[int] | None = None,
         index_map: IndexMap | None = None,
         vectors: bool = True,
+        columns: bool = False,
         shared: bool = True,
     ) -> None:
         """``shared``: whether work items may share a row. The others: see `RowLayout`."""
         self._source = source
-        self.layout = RowLayout(source.arch, x, along, sizes or x.shape, index_map, vectors)
-        if self.layout.kind == "contiguous":
+        self.layout = RowLayout(source.arch, x, along, sizes or x.shape, index_map, vectors,
+                                columns and source.arch.family == "cpu")  # fmt: skip
+        if self.layout.kind in ("contiguous", "columns"):
             source.define(neighbours("x", x.half, self.layout.block))
         self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]
         """Of what is found of a row."""
@@ -74,7 +76,7 @@ class RowKernel:
     def each(self, output: Output, make: Callable[[Access], str]) -> list[str]:
         """Lines that store what ``make`` says of elements ``v``, in a tensor of equal layout."""
         layout = self.layout
-        if layout.kind == "contiguous" and not output.has_epilogue:
+        if layout.kind in ("contiguous", "columns") and not output.has_epilogue:
             self._source.define(neighbours("y", output.value.half, layout.block))
             lines = []
             for part in (layout.vectors(), layout.rest()):

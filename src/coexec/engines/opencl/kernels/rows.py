@@ -6,6 +6,7 @@ work items does (see `row_kernel`). It takes
 * "lanes": vectors of channels that belong to rows side by side, as the channel tells rows apart;
 * "across": vectors of channels that belong to one row;
 * "contiguous": neighbours of a row-major row as vectors;
+* "columns": vectors of neighbours that belong to rows side by side, of a row-major tensor;
 * "plain": one scalar after the other, in any layout.
 """
 
@@ -60,7 +61,7 @@ class RowLayout:
 
     def __init__(
         self, arch: Architecture, x: Value, along: Sequence[int], sizes: Sequence[int],
-        index_map: IndexMap | None, vectors: bool,
+        index_map: IndexMap | None, vectors: bool, columns: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -68,32 +69,40 @@ class RowLayout:
             sizes: of all axes that are counted, by default those of ``x`` itself.
             index_map: given where those are other axes than the ones of ``x``.
             vectors: whether elements may be taken several at once.
+            columns: whether rows may be that lie side by side in a row-major tensor.
         """
         self._x, self._vector = x, arch.vector
         self._sizes, self._along = tuple(sizes), tuple(along)
         self._index_map = index_map or (lambda coordinates, _: list(coordinates))
         self.block = arch.block
+        self._columns = columns
         self.length = math.prod(self._sizes[a] for a in along)
         """Elements of a row."""
         self.kept = tuple(a for a in range(len(self._sizes)) if a not in self._along)
         """The axes that tell rows apart."""
         self.kind = self._kind() if vectors and x.dtype == "float32" else "plain"
-        self.side_by_side = self.kind == "lanes"
+        self.side_by_side = self.kind in ("lanes", "columns")
         """Whether what is found of a row is a vector, with a row in each lane."""
         self.extents = self._extents()
         """The sizes, with slices for channels where those are taken in vectors."""
         self.count = math.prod(self.extents[a] for a in self.kept)
         """Rows, or vectors of them if they lie side by side."""
 
-    def _kind(self) -> Literal["lanes", "across", "contiguous", "plain"]:
+    def _kind(self) -> Literal["lanes", "across", "columns", "contiguous", "plain"]:
         if self._x.block:
             return "across" if 1 in self._along else "lanes"
-        inner = step(self._sizes, self._along) == 1
-        return "contiguous" if inner and self.length >= self.block else "plain"
+        apart = step(self._sizes, self._along)
+        if apart == 1 and self.length >= self.block:
+            return "contiguous"
+        last = len(self._sizes) - 1
+        beside = last in self.kept and self._sizes[last] >= self.block
+        return "columns" if self._columns and apart is not None and beside else "plain"
 
     def _extents(self) -> tuple[int, ...]:
         if self.kind in ("contiguous", "plain"):
             return self._sizes
+        if self.kind == "columns":
+            return *self._sizes[:-1], ceil_div(self._sizes[-1], self.block)
         return self._sizes[0], ceil_div(self._sizes[1], self.block), *self._sizes[2:]
 
     def vectors(self, *, filled: bool = True) -> RowPart:
@@ -105,6 +114,8 @@ class RowLayout:
             count = self.length // self.block
             return RowPart(count, lambda k: self._neighbours(f"({k} * {self.block})"),
                            "NEAR_x({})", vector)  # fmt: skip
+        if self.kind == "columns":
+            return RowPart(self.length, self._column, "NEAR_x({})", vector)
         if filled and self.kind == "across":
             extents = (extents[0], self._sizes[1] // self.block, *extents[2:])
         count = math.prod(extents[a] for a in self._along)
@@ -124,7 +135,7 @@ class RowLayout:
             count = math.prod(extents[a] for a in self._along) if tail else 0
             return RowPart(count, lambda k: self._channels(k, extents, slices), "LOAD_x({})",
                            vector, range(tail))  # fmt: skip
-        return RowPart(0, self._scalar, "", "") if self.kind == "lanes" else self.scalars()
+        return RowPart(0, self._scalar, "", "") if self.side_by_side else self.scalars()
 
     @property
     def channels(self) -> int:
@@ -172,6 +183,19 @@ class RowLayout:
         if not self._x.block and apart is not None:
             where = f"{at('x', self._first(1))} + {index} * {apart}"
         return Access(False, where, tuple(coordinates), index)
+
+    @property
+    def first_column(self) -> str:
+        """Where the vector of "columns" begins on the last axis. The last one begins where a whole
+        one is left."""
+        last = len(self._sizes) - 1
+        return f"min(p{last} * {self.block}, {self._sizes[-1] - self.block})"
+
+    def _column(self, index: str) -> Access:
+        coordinates = [*self._coordinates(index, self._sizes)[:-1], self.first_column]
+        start = [*self._first(1)[:-1], self.first_column]
+        where = f"{at('x', start)} + {index} * {step(self._sizes, self._along)}"
+        return Access(True, where, tuple(coordinates), index)
 
     def _neighbours(self, index: str) -> Access:
         coordinates = self._index_map(self._coordinates(index, self._sizes), 1)

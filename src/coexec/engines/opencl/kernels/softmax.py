@@ -25,7 +25,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("softmax", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
-    rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors)
+    columns = not node.epilogue
+    rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors, columns=columns)
     output = Output(source, context, node, scalar=rows.layout.kind == "plain")
     if op.op_type == "Hardmax":
         lines = extremum(rows, largest=True, last=False)
