@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from small_models import branches, from_nodes, tensor_info
 
 import coexec
-from coexec.choosing import answered as answered_module
 from coexec.choosing import comparison as comparison_module
-from coexec.choosing.answered import ENOUGH, Answered
+from coexec.choosing import kept_requests as kept_module
 from coexec.choosing.auto import Auto
-from coexec.choosing.comparison import Comparison, compared, is_exact
+from coexec.choosing.comparison import Agreement, compared, is_exact
+from coexec.choosing.kept_requests import ENOUGH, KeptRequests
 from coexec.choosing.throughput import Throughput
 from coexec.engines.detect import usable_cores
 from coexec.errors import DegradedWarning, DeviceError, ExecutionError
@@ -170,8 +170,8 @@ def test_throughput_takes_nothing_that_differs(
 ) -> None:
     from coexec.choosing import throughput
 
-    def differs(prepared: Any, *_: Any) -> Comparison:
-        return Comparison(differs="output 'y' has other values")
+    def differs(prepared: Any, *_: Any) -> Agreement:
+        return Agreement(differs="output 'y' has other values")
 
     monkeypatch.setattr(throughput, "compared", differs)
     monkeypatch.setattr(throughput, "_TURN_S", 0.02)
@@ -283,8 +283,8 @@ class TestAnswered:
     """Requests that are kept in memory."""
 
     def test_the_latest_are_kept_and_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(answered_module, "_PERIOD_S", 0.0)
-        kept = Answered()
+        monkeypatch.setattr(kept_module, "_PERIOD_S", 0.0)
+        kept = KeptRequests()
         for number in range(2 * ENOUGH):
             fed, made = np.full(4, number), np.full(2, number)
             kept.add({"x": fed}, ["y"], [made])
@@ -293,9 +293,9 @@ class TestAnswered:
         assert [int(r.outputs["y"][0]) for r in kept._kept] == list(range(ENOUGH, 2 * ENOUGH))
 
     def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(answered_module, "_PERIOD_S", 0.0)
-        monkeypatch.setattr(answered_module, "_MOST_BYTES", 300)
-        kept = Answered()
+        monkeypatch.setattr(kept_module, "_PERIOD_S", 0.0)
+        monkeypatch.setattr(kept_module, "_MOST_BYTES", 300)
+        kept = KeptRequests()
         kept.add({"x": np.zeros(80, np.uint8)}, ["y"], [np.zeros(30, np.uint8)])
         assert not kept._kept
         for _ in range(10):
@@ -304,14 +304,14 @@ class TestAnswered:
                    ) <= 300  # fmt: skip
 
     def test_one_in_a_period(self) -> None:
-        kept = Answered()
+        kept = KeptRequests()
         for number in range(10 * ENOUGH):
             kept.add({"x": np.full(4, number)}, ["y"], [np.zeros(1)])
         assert [int(r.feeds["x"][0]) for r in kept._kept] == list(range(ENOUGH))
 
     @pytest.mark.parametrize("fed", [[1, 2], {"x": [1.0]}, {"x": np.array(["a"], object)}, None])
     def test_what_is_no_array_is_not_kept(self, fed: Any) -> None:
-        kept = Answered()
+        kept = KeptRequests()
         kept.add(fed, ["y"], [np.zeros(1)])
         assert not kept._kept
 
@@ -357,7 +357,7 @@ def test_where_nothing_agrees_there_is_no_plan(
     from coexec.choosing import auto
 
     monkeypatch.setattr(auto, "is_exact", lambda prepared: False)
-    monkeypatch.setattr(auto, "compared", lambda *_: Comparison(differs="output 'y' is wrong"))
+    monkeypatch.setattr(auto, "compared", lambda *_: Agreement(differs="output 'y' is wrong"))
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
         Auto(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
 

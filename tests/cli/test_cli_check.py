@@ -8,6 +8,7 @@ import pytest
 
 from coexec.cli.common import judged
 from coexec.errors import ExecutionError
+from coexec.frontend.difference import tolerance_of
 from coexec.ir.graph import Tensor
 
 RANDOM = 0.5
@@ -21,7 +22,8 @@ def work(own: float, kind: str = "float32") -> Any:
         return {"y": np.array([1.0, 0.5 if optimised else 0.5 + own], np.float64)}
 
     graph = SimpleNamespace(tensors={"y": Tensor("y", (2,), kind)})
-    return SimpleNamespace(given=SimpleNamespace(reference=reference), devices=(), graph=graph)
+    given = SimpleNamespace(reference=reference)
+    return SimpleNamespace(given=given, devices=(), graph=graph, tolerance=tolerance_of(graph))
 
 
 def test_a_small_difference_is_none() -> None:

@@ -1,5 +1,6 @@
 """Nodes that draw random numbers stay apart: neither merged nor folded, nor alike in two places."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 from small_models import from_nodes, tensor_info
 
-import coexec
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.frontend.load import load, restore, save
+from coexec.workbench import Settings, Workbench
 
 node = helper.make_node
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
@@ -49,13 +50,14 @@ def test_equal_nodes_are_not_merged(op: str) -> None:
     assert [n.op_type for n in model.source.graph].count(op) == 2
 
 
-@pytest.mark.parametrize("op", sorted(DRAWING.keys() - {"Bernoulli"}))  # ONNX Runtime itself merges these
+@pytest.mark.parametrize("op", sorted(DRAWING.keys() - {"Bernoulli"}))
 def test_segments_of_their_own_draw_other_numbers(op: str, cache: Cache) -> None:
-    x = np.full((1, 64), 0.5, np.float32)
-    words: dict[str, Any] = {"devices": TWO, "planner": "heft", "cache": cache.root}
-    words["background"] = False  # else ONNX Runtime's own session may answer
-    with coexec.InferenceSession(DRAWING[op], **words) as session:
-        first, second = (session.run(None, {"x": x})[0] for _ in range(2))
+    """ONNX Runtime itself merges two Bernoulli nodes."""
+    feeds = {"x": np.full((1, 64), 0.5, np.float32)}
+    work = Workbench(DRAWING[op], Settings(devices=TWO, planner="heft", cache=cache))
+    plan = replace(work.plan("heft"), as_given=False)
+    with work.start(work.prepared(plan)) as runner:
+        first, second = (runner.run(feeds)["y"] for _ in range(2))
     assert first.any() and not np.array_equal(first, second)
 
 

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from coexec.cache import Entry
-from coexec.choosing.comparison import Reference, compared, is_exact, known
+from coexec.choosing.comparison import ReferenceAnswers, compared, is_exact, known
 from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.doubt import MOST_RACES, doubt, spread
 from coexec.choosing.idle import Stopwatch, cpu_clock
@@ -120,7 +120,7 @@ class _Contender(NamedTuple):
         """With why it may not answer requests."""
         return self._replace(candidate=replace(self.candidate, refused=reason))
 
-    def why_not(self, reference: Reference) -> str | None:
+    def why_not(self, reference: ReferenceAnswers) -> str | None:
         """Why it may not answer requests; None if it computes what ONNX Runtime does."""
         try:
             prepared = self.work.prepared(self.plan)
@@ -285,7 +285,7 @@ class Auto:
         Raises:
             ExecutionError: nothing does.
         """
-        reference = Reference(self._first)
+        reference = ReferenceAnswers(self._first)
         out: list[_Contender] = []
         for number, entry in enumerate(ranked):
             reason = entry.why_not(reference)

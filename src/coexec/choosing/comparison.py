@@ -32,7 +32,7 @@ from coexec.plans.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared, Workbench
 
-__all__ = ["Comparison", "Reference", "accept", "compared", "is_exact", "known", "refuse"]
+__all__ = ["Agreement", "ReferenceAnswers", "accept", "compared", "is_exact", "known", "refuse"]
 
 _KIND = "comparisons"
 _REPEATED = 1e-6
@@ -51,7 +51,7 @@ _LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Agreement:
     """What came of comparing a plan with ONNX Runtime."""
 
     alike: int = 0
@@ -92,7 +92,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, eq=False)
-class _Answer:
+class _Expected:
     """ONNX Runtime's answer to made-up inputs."""
 
     what: str
@@ -100,7 +100,7 @@ class _Answer:
     outputs: Mapping[str, Any]
 
 
-class Reference:
+class ReferenceAnswers:
     """ONNX Runtime's own answers for one model, computed when they are first needed."""
 
     def __init__(self, work: Workbench) -> None:
@@ -108,8 +108,10 @@ class Reference:
         self._plain: Any = None
 
     @cached_property
-    def _found(self) -> tuple[Sequence[_Answer], str | None, bool]:
+    def _found(self) -> tuple[Sequence[_Expected], str | None, bool]:
         """The answers; or why there are none, and whether that is because they are random."""
+        if self._work.model.random:
+            return (), f"it draws random numbers in {self._work.model.random[0]!r}", True
         try:
             session = self._work.given.onnx_runtime(threads=0)
             return self._answers(session)
@@ -117,17 +119,17 @@ class Reference:
             return (), first_line(error), False
 
     @property
-    def answers(self) -> Sequence[_Answer]:
+    def answers(self) -> Sequence[_Expected]:
         return self._found[0]
 
     @property
-    def impossible(self) -> Comparison | None:
+    def impossible(self) -> Agreement | None:
         """What is known of every plan if ONNX Runtime's answers are of no use."""
         answers, why, is_random = self._found
-        rules = Comparison(allowed=self._work.tolerance, spreads=_has(self._work, {"Conv"}))
+        rules = Agreement(allowed=self._work.tolerance, spreads=_has(self._work, {"Conv"}))
         return None if answers else replace(rules, unknown=why, is_random=is_random)
 
-    def _answers(self, session: Any) -> tuple[Sequence[_Answer], str | None, bool]:
+    def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
         from coexec.frontend.inputs import candidates, probes
 
         graph = self._work.graph
@@ -142,12 +144,12 @@ class Reference:
                 continue
             if any(unlike(again[name], first[name], _REPEATED) for name in first):
                 return (), "it draws random numbers: two runs with the same inputs differ", True
-            found = [_Answer("ordinary", ordinary, first)]
+            found = [_Expected("ordinary", ordinary, first)]
             for what, feeds in probes([graph.tensors[name] for name in graph.inputs], ordinary):
                 if len(found) >= _LEAST and time.monotonic() > end_s:
                     break
                 try:
-                    found.append(_Answer(what, feeds, self._run(session, feeds)))
+                    found.append(_Expected(what, feeds, self._run(session, feeds)))
                 except Exception:
                     continue  # it does not let such values through
             return found, None, False
@@ -159,7 +161,7 @@ class Reference:
         names = [o.name for o in session.get_outputs()]
         return dict(zip(names, run_session(session, names, feeds), strict=True))
 
-    def plain(self, answer: _Answer) -> Mapping[str, Any]:
+    def plain(self, answer: _Expected) -> Mapping[str, Any]:
         """What ONNX Runtime computes for the same inputs without its optimisations.
 
         Raises:
@@ -169,7 +171,7 @@ class Reference:
             self._plain = self._work.given.onnx_runtime(threads=0, optimised=False)
         return self._run(self._plain, answer.feeds)
 
-    def moved(self, answer: _Answer) -> Mapping[str, Any] | None:
+    def moved(self, answer: _Expected) -> Mapping[str, Any] | None:
         """What ONNX Runtime computes without its optimisations for inputs that differ in their last
         digits; None of a model for which that is no more than rounding.
 
@@ -182,7 +184,7 @@ class Reference:
         feeds = {name: _moved(value, rng) for name, value in answer.feeds.items()}
         return self.plain(replace(answer, feeds=feeds))
 
-    def scatters(self, answer: _Answer) -> bool:
+    def scatters(self, answer: _Expected) -> bool:
         """Whether NaN beside a number may lead to other numbers: the model decides by it."""
         work = self._work
         return not _is_finite(answer.feeds) and _has(work, {"Conv"}) and _has(work, _DECIDING)
@@ -212,8 +214,8 @@ def _is_onnx_runtime(plan: Plan) -> bool:
 
 
 def compared(
-    prepared: Prepared, runner: Runner | None = None, reference: Reference | None = None
-) -> Comparison:
+    prepared: Prepared, runner: Runner | None = None, reference: ReferenceAnswers | None = None
+) -> Agreement:
     """What came of comparing a plan with ONNX Runtime: from the cache, or compared now.
 
     Args:
@@ -228,13 +230,15 @@ def compared(
     return next((result for result in results if result.reason is not None), results[0])
 
 
-def _compared(prepared: Prepared, runner: Runner | None, reference: Reference | None) -> Comparison:
+def _compared(
+    prepared: Prepared, runner: Runner | None, reference: ReferenceAnswers | None
+) -> Agreement:
     if prepared.plan.as_given and _is_onnx_runtime(prepared.plan):
-        return Comparison()
+        return Agreement()
     work = prepared.work
     if (found := known(prepared)) is not None:
         return found
-    reference = reference or Reference(work)
+    reference = reference or ReferenceAnswers(work)
     try:
         result = reference.impossible
         if result is None and runner is not None:
@@ -247,35 +251,35 @@ def _compared(prepared: Prepared, runner: Runner | None, reference: Reference | 
     return _keep(prepared, result)
 
 
-def known(prepared: Prepared) -> Comparison | None:
+def known(prepared: Prepared) -> Agreement | None:
     """What came of comparing a plan before; None if the cache does not have it."""
     entry = prepared.work.cache.find(_KIND, prepared.key)
     if entry is None:
         return None
     try:
-        return Comparison(**json.loads(entry.files["comparison.json"]))
+        return Agreement(**json.loads(entry.files["comparison.json"]))
     except (ValueError, KeyError, TypeError):
         return None  # it is compared again
 
 
-def accept(prepared: Prepared, before: Comparison, alike: int) -> Comparison:
+def accept(prepared: Prepared, before: Agreement, alike: int) -> Agreement:
     """Remember that a plan answers requests of the program as ONNX Runtime does."""
     return _keep(prepared, replace(before, alike=alike, unknown=None))
 
 
-def refuse(prepared: Prepared, before: Comparison, differs: str) -> Comparison:
+def refuse(prepared: Prepared, before: Agreement, differs: str) -> Agreement:
     """Remember that a plan differs, as a request of the program has shown."""
     return _keep(prepared, replace(before, differs=differs))
 
 
-def _keep(prepared: Prepared, result: Comparison) -> Comparison:
+def _keep(prepared: Prepared, result: Agreement) -> Agreement:
     entry = Entry({"comparison.json": json.dumps(asdict(result)).encode()})
     prepared.work.cache.add(_KIND, prepared.key, entry, quiet=True)
     return result
 
 
-def _compare(work: Workbench, runner: Runner, reference: Reference) -> Comparison:
-    rules = Comparison(allowed=work.tolerance, spreads=_has(work, {"Conv"}))
+def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Agreement:
+    rules = Agreement(allowed=work.tolerance, spreads=_has(work, {"Conv"}))
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:
@@ -296,8 +300,8 @@ def _compare(work: Workbench, runner: Runner, reference: Reference) -> Compariso
 
 
 def _beyond_rounding(
-    differences: Mapping[str, str], found: Mapping[str, Array], answer: _Answer,
-    reference: Reference, allowed: float,
+    differences: Mapping[str, str], found: Mapping[str, Array], answer: _Expected,
+    reference: ReferenceAnswers, allowed: float,
 ) -> tuple[str, str]:  # fmt: skip
     """The first output that differs by more than ONNX Runtime's own rounding explains, and how.
 

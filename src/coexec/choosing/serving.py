@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from coexec.choosing import background
-from coexec.choosing.answered import ENOUGH, Answered
 from coexec.choosing.background import Job
 from coexec.choosing.comparison import accept, compared, is_exact, refuse
+from coexec.choosing.kept_requests import ENOUGH, KeptRequests
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
 from coexec.errors import (
@@ -78,7 +78,7 @@ class _State:
     """Of requests that the own session has answered."""
     decided: bool = False
     """A plan was made or found, or cannot be had: nothing more is tried."""
-    answered: Answered | None = None
+    requests: KeptRequests | None = None
     """Requests to compare a plan with. None while none is to be compared."""
     pending: Prepared | None = None
     """A plan that waits for enough of them, because made-up inputs do not run."""
@@ -195,10 +195,10 @@ class Serving:
         """The own session has answered a request: plans are compared with some of its answers."""
         for key in dict.fromkeys(((), shapes)):
             state = self._states.get(key)
-            if state is None or state.answered is None:
+            if state is None or state.requests is None:
                 continue
-            state.answered.add(feeds, names, outputs)
-            if state.pending is not None and state.job is None and state.answered.full:
+            state.requests.add(feeds, names, outputs)
+            if state.pending is not None and state.job is None and state.requests.full:
                 self._submit_pending(key, state, state.pending)
 
     def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:
@@ -255,7 +255,7 @@ class Serving:
 
     def _drop(self, state: _State) -> None:
         job, running = state.job, state.running
-        state.job = state.running = state.answered = state.pending = None
+        state.job = state.running = state.requests = state.pending = None
         if job is not None:
             background.cancel(job)
         if running is not None:
@@ -282,14 +282,14 @@ class Serving:
 
     def _watch(self, state: _State) -> None:
         """Keep requests of these shapes from now on."""
-        state.answered = state.answered or Answered()
+        state.requests = state.requests or KeptRequests()
         self.watches = True
 
     def _unwatch(self, state: _State) -> None:
         """Keep no more of them, unless a plan waits for some."""
         if state.pending is None:
-            state.answered = None
-            self.watches = any(s.answered is not None for s in list(self._states.values()))
+            state.requests = None
+            self.watches = any(s.requests is not None for s in list(self._states.values()))
 
     def _submit_pending(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
         """Compare a plan in the background with the requests that were kept for it."""
@@ -391,8 +391,8 @@ class Serving:
             if result.reason is not None and not result.by_requests:
                 return result.reason
             count, differs = 0, None
-            if state.answered is not None:
-                count, differs = state.answered.compare(prepared, new.runner, result)
+            if state.requests is not None:
+                count, differs = state.requests.compare(prepared, new.runner, result)
             if differs is not None:
                 return refuse(prepared, result, differs).reason
             if result.by_requests and count < ENOUGH:

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from coexec.cache import Entry
-from coexec.choosing.comparison import Reference, compared, is_exact
+from coexec.choosing.comparison import ReferenceAnswers, compared, is_exact
 from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.idle import Rest
 from coexec.engines import detect
@@ -147,7 +147,7 @@ class Throughput:
         Raises:
             ExecutionError: none does.
         """
-        reference = Reference(self._whole)
+        reference = ReferenceAnswers(self._whole)
         out: dict[Configuration, str] = {}
         for names in ranked:
             try:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from coexec.choosing.comparison import Comparison
+from coexec.choosing.comparison import Agreement
 from coexec.errors import CoexecError, first_line
 from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared
 
-__all__ = ["ENOUGH", "Answered"]
+__all__ = ["ENOUGH", "KeptRequests"]
 
 ENOUGH = 3
 """Requests that have to agree where nothing else could be compared."""
@@ -31,7 +31,7 @@ _PERIOD_S = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class _Request:
+class _KeptRequest:
     feeds: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
@@ -43,14 +43,14 @@ class _Request:
         ) and not any(t.opaque for t in inputs)  # fmt: skip
 
 
-class Answered:
+class KeptRequests:
     """The latest requests of one set of shapes with ONNX Runtime's answers.
 
     May be used by several threads.
     """
 
     def __init__(self) -> None:
-        self._kept: deque[_Request] = deque(maxlen=ENOUGH)
+        self._kept: deque[_KeptRequest] = deque(maxlen=ENOUGH)
         self._lock = threading.Lock()
         self._next_s = 0.0
 
@@ -77,10 +77,10 @@ class Answered:
         made = {name: np.array(value) for name, value in zip(names, outputs, strict=True)}
         with self._lock:
             self._next_s = now_s + _PERIOD_S
-            self._kept.append(_Request(fed, made))
+            self._kept.append(_KeptRequest(fed, made))
 
     def compare(
-        self, prepared: Prepared, runner: Runner, rules: Comparison
+        self, prepared: Prepared, runner: Runner, rules: Agreement
     ) -> tuple[int, str | None]:
         """How many requests a plan answers as ONNX Runtime did, and how it differs if it does."""
         with self._lock:
