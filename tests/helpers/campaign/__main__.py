@@ -9,7 +9,9 @@ Ends with 1 unless every case is right or refused with a reason.
 
 import argparse
 import json
+import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -41,6 +43,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--batch", type=int, default=20, help="operators in one model")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one model")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="end after so long, and tell what was found until then",
+    )
     parser.add_argument("--only", type=int, help="run this case alone, with its inputs printed")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -57,6 +65,7 @@ def main() -> None:
     indices = range(args.first, args.first + (args.graphs or args.count))
     words = ["--engine", args.engine, "--seed", str(args.seed), "--graphs", str(args.graphs)]
     found = []
+    end_s = time.monotonic() + args.seconds
     for verdict in judged(
         words, indices, args.jobs, 1 if args.graphs else args.batch, args.timeout
     ):
@@ -64,6 +73,8 @@ def main() -> None:
         if verdict.outcome not in _GOOD:
             what = verdict.what or str(_case(args, verdict.index))
             print(f"{verdict.outcome} {verdict.index}: {what}: {verdict.why}", flush=True)
+        if time.monotonic() > end_s:
+            break
     _summary(found)
     sys.exit(any(v.outcome not in _GOOD for v in found))
 

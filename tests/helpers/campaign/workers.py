@@ -30,6 +30,7 @@ def judged(
         (list(indices[at : at + _SLICE]), batch) for at in range(0, len(indices), _SLICE)
     )
     ready: queue.Queue[Verdict | None] = queue.Queue()
+    running: list[subprocess.Popen[str]] = []
 
     def work() -> None:
         while True:
@@ -37,27 +38,34 @@ def judged(
                 numbers, size = slices.popleft()
             except IndexError:
                 break
-            for verdict in _of_process(words, numbers, size, timeout_s, slices):
+            for verdict in _of_process(words, numbers, size, timeout_s, slices, running):
                 ready.put(verdict)
         ready.put(None)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(jobs)]
     for thread in threads:
         thread.start()
-    for _ in threads:
-        while (verdict := ready.get()) is not None:
-            yield verdict
+    try:
+        for _ in threads:
+            while (verdict := ready.get()) is not None:
+                yield verdict
+    finally:  # the caller may want no more
+        slices.clear()
+        for process in running:
+            process.kill()
 
 
 def _of_process(
-    words: Sequence[str], numbers: list[int], batch: int, timeout_s: float, slices: deque[Any]
-) -> Iterator[Verdict]:
+    words: Sequence[str], numbers: list[int], batch: int, timeout_s: float, slices: deque[Any],
+    running: list["subprocess.Popen[str]"],
+) -> Iterator[Verdict]:  # fmt: skip
     """Of the cases that one process judges. What it leaves is put before the other slices."""
     command = [sys.executable, "-m", "campaign", *words]
     told = f"{','.join(map(str, numbers))}/{batch}"
     process = subprocess.Popen(
         [*command, "--worker", told], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    running.append(process)
     lines: queue.Queue[str | None] = queue.Queue()
     errors: list[str] = []
     readers = [
