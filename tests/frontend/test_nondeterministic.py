@@ -1,6 +1,5 @@
 """Nodes that draw random numbers stay apart: neither merged nor folded, nor alike in two places."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,16 @@ from onnx import TensorProto, helper
 from small_models import from_nodes, tensor_info
 
 from coexec.cache import Cache
+from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.seeds import with_seeds
+from coexec.engines.registry import open_devices
 from coexec.frontend.load import load, restore, save
-from coexec.workbench import Settings, Workbench
+from coexec.ir.graph import Piece
+from coexec.plans.derive import derive
+from coexec.plans.plan import Plan, Provenance
+from coexec.runtime.executor import Executor
+from coexec.system.hardware import Place
 
 node = helper.make_node
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
@@ -50,14 +55,20 @@ def test_equal_nodes_are_not_merged(op: str) -> None:
     assert [n.op_type for n in model.source.graph].count(op) == 2
 
 
-@pytest.mark.parametrize("op", sorted(DRAWING.keys() - {"Bernoulli"}))
+@pytest.mark.parametrize("op", DRAWING)
 def test_segments_of_their_own_draw_other_numbers(op: str, cache: Cache) -> None:
-    """ONNX Runtime itself merges two Bernoulli nodes."""
-    feeds = {"x": np.full((1, 64), 0.5, np.float32)}
-    work = Workbench(DRAWING[op], Settings(devices=TWO, planner="heft", cache=cache))
-    plan = replace(work.plan("heft"), as_given=False)
-    with work.start(work.prepared(plan)) as runner:
-        first, second = (runner.run(feeds)["y"] for _ in range(2))
+    """Each task on another device than the one before: so in `coexec run`."""
+    model = load(DRAWING[op])
+    devices = open_devices(TWO)
+    order: dict[Place, tuple[Piece, ...]] = {device.first.place: () for device in devices}
+    for number, task in enumerate(model.graph.tasks):
+        place = devices[number % len(devices)].first.place
+        order[place] = (*order[place], model.graph.whole_piece(task))
+    plan = Plan.of_places(model.graph.fingerprint, order, Provenance("by hand"))
+    compiled = Compiler(model, cache).compile(derive(plan, model.graph), devices)
+    x = np.full((1, 64), 0.5, np.float32)
+    with Executor(compiled, devices) as executor:
+        first, second = (executor.run({"x": x})["y"].copy() for _ in range(2))
     assert first.any() and not np.array_equal(first, second)
 
 
