@@ -28,8 +28,6 @@ from coexec.profiling.store import Measurement
 from coexec.session import InferenceSession
 from coexec.workbench import Candidate, Settings
 
-pytestmark = pytest.mark.alone
-
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")

@@ -19,7 +19,6 @@ from coexec.workbench import Settings, Workbench
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
 ]
 

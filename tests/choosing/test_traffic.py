@@ -8,8 +8,6 @@ from patience import ENOUGH_S
 
 from coexec.profiling.traffic import Quiet, Traffic, undisturbed
 
-pytestmark = pytest.mark.alone
-
 
 def test_quiet_waits_for_a_gap_between_requests() -> None:
     traffic = Traffic()

@@ -31,7 +31,6 @@ CORES = usable_cores()[:2]
 BY_TURNS = {f"b{branch}.*": f"cpu:{CORES[branch % len(CORES)]}" for branch in range(4)}
 """Without pins, where handing over costs more, two devices might be left with one thread."""
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
     pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
