@@ -12,7 +12,7 @@ from openvino_programs import compute, module_around, on_cores
 
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
-from coexec.engines.openvino.bounds import Bounds
+from coexec.engines.openvino.bounds import ValueBounds
 from coexec.engines.openvino.program import exceeds
 from coexec.engines.openvino.special import LIMIT, keep_special_values
 from coexec.errors import ExecutionError
@@ -163,8 +163,8 @@ def test_bounds_hold_what_numbers_become(device: OpenEngine, seed: int) -> None:
     port = x.output(0)
     for _ in range(int(rng.integers(1, 6))):
         port = layers[int(rng.integers(len(layers)))](port).output(0)
-    found = Bounds(LIMIT).of(port)
-    assert found is not None and Bounds(None).of(x.output(0)) is None
+    found = ValueBounds(LIMIT).of(port)
+    assert found is not None and ValueBounds(None).of(x.output(0)) is None
     compiled = openvino.Core().compile_model(openvino.Model([port], [x], "m"), "CPU")
     for sign in (-1, 1, rng.choice([-1, 1], shape)):
         values = compiled(np.full(shape, LIMIT, np.float32) * np.float32(sign))[0]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Bounds", "Interval"]
+__all__ = ["ValueBounds", "Interval"]
 
 _LARGEST = 1e37
 """What a value may be so that it is finite in 32 bits."""
@@ -32,8 +32,8 @@ class Interval(NamedTuple):
         return max(abs(self.low), abs(self.high))
 
 
-class Bounds:
-    """Bounds of the values of an `openvino.Model`, found when they are asked for."""
+class ValueBounds:
+    """ValueBounds of the values of an `openvino.Model`, found when they are asked for."""
 
     def __init__(self, limit: float | None) -> None:
         """

@@ -76,16 +76,16 @@ class OpenVinoProgram:
             bound.set_output(tensor.name, outputs[tensor.name])
         return bound
 
-    def request(self) -> "_Request":
+    def request(self) -> "_InferRequest":
         """For numbers up to the limit."""
-        return _Request(self._first, self._outputs, self._device)
+        return _InferRequest(self._first, self._outputs, self._device)
 
-    def request_for_all(self) -> "_Request":
+    def request_for_all(self) -> "_InferRequest":
         """For numbers of any size, NaN and infinities. It is compiled when it is first needed."""
         with self._lock:
             if self._for_all is None:
                 self._for_all = self._compile(None)
-        return _Request(self._for_all, self._outputs, self._device)
+        return _InferRequest(self._for_all, self._outputs, self._device)
 
     def fits(self, arrays: Mapping[str, Array]) -> bool:
         """Whether the usual request answers these inputs as ONNX Runtime does."""
@@ -109,7 +109,7 @@ class _OpenVinoBound:
     def __init__(self, program: OpenVinoProgram) -> None:
         self._program = program
         self._usual = program.request()
-        self._unusual: _Request | None = None
+        self._unusual: _InferRequest | None = None
         self._read: dict[str, Array] = {}
         self._written: dict[str, Array] = {}
 
@@ -125,7 +125,7 @@ class _OpenVinoBound:
         for request in self._requests():
             request.write(name, tensor)
 
-    def _requests(self) -> list["_Request"]:
+    def _requests(self) -> list["_InferRequest"]:
         return [self._usual] if self._unusual is None else [self._usual, self._unusual]
 
     def run(self) -> None:
@@ -142,7 +142,7 @@ class _OpenVinoBound:
         self._unusual.run(self._read)
 
 
-class _Request:
+class _InferRequest:
     """An `openvino.InferRequest` on arrays."""
 
     def __init__(self, compiled: Compiled, outputs: Mapping[str, int], device: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.engines.openvino.bounds import Bounds
+from coexec.engines.openvino.bounds import ValueBounds
 
 __all__ = ["LIMIT", "keep_special_values"]
 
@@ -36,7 +36,7 @@ def keep_special_values(model: Any, limit: float | None) -> bool:
     Returns:
         Whether one stayed that would be replaced without the limit.
     """
-    known, always = Bounds(limit), Bounds(None)
+    known, always = ValueBounds(limit), ValueBounds(None)
     stayed = changed = False
     for op in model.get_ordered_ops():
         rule = _RULES.get(op.get_type_name())
@@ -57,7 +57,7 @@ def keep_special_values(model: Any, limit: float | None) -> bool:
     return stayed
 
 
-def _finite(op: Any, bounds: Bounds) -> bool:
+def _finite(op: Any, bounds: ValueBounds) -> bool:
     """Whether operands and result are numbers."""
     return all(bounds.of(value) is not None for value in (*op.input_values(), op.output(0)))
 

@@ -20,8 +20,9 @@ from coexec.engines.opencl.kernels.value import CTYPES, Value, ceil_div, literal
 from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch", "Node",
-           "Source", "Value", "ceil_div", "in_half", "literal", "row_major", "usual_block"]  # fmt: skip
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch",
+           "Node", "Source", "Value", "ceil_div", "in_half", "literal", "row_major",
+           "usual_block"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

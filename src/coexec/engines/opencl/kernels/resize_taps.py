@@ -39,7 +39,7 @@ class Taps:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _ResizedAxis:
     size: int
     output: int
     scale: float
@@ -89,7 +89,7 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
     if found and _mode(op) == "linear" and not op.int("antialias", 0):
         for axis in _interpolated_together(source, found):
             if axis not in found and source[axis] > 1:
-                whole = _Axis(source[axis], source[axis], 1.0, 0.0, 1.0)
+                whole = _ResizedAxis(source[axis], source[axis], 1.0, 0.0, 1.0)
                 rows, weights = _linear(whole, np.arange(source[axis], dtype=np.float32))
                 found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
     return dict(sorted(found.items()))
@@ -117,7 +117,7 @@ def _coordinates(op: Operator) -> str:
     return op.text("coordinate_transformation_mode", default)
 
 
-def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _Axis]:
+def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _ResizedAxis]:
     source, target = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
     scales = given_scales(op, tensors) or {}
     cropped = _coordinates(op) == "tf_crop_and_resize"
@@ -125,11 +125,11 @@ def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _Axis]:
     roi = roi or [0.0] * len(scales) + [1.0] * len(scales)
     found = {}
     for i, (axis, scale) in enumerate(scales.items()):
-        found[axis] = _Axis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
+        found[axis] = _ResizedAxis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
     return found
 
 
-def _positions(axis: _Axis, mode: str) -> Array:
+def _positions(axis: _ResizedAxis, mode: str) -> Array:
     """For each row of the output, where it lies between the rows of the input.
 
     In float32, step by step as ONNX Runtime computes it: which row is the nearest one depends on
@@ -160,7 +160,7 @@ def _positions(axis: _Axis, mode: str) -> Array:
     return (y + half) / scale - half
 
 
-def _nearest(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]:
+def _nearest(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     mode = op.text("nearest_mode", "round_prefer_floor")
     if _is_old(op):  # not said by ONNX; this is what its tests and ONNX Runtime do
         mode = "floor" if axis.scale >= 1 else "ceil"
@@ -174,7 +174,7 @@ def _nearest(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]
     return rows, np.ones_like(rows)
 
 
-def _interpolated(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, Array]:
+def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """A kernel around each position; antialiasing makes it as wide as the rows are apart."""
     cubic = _mode(op) == "cubic"
     if not cubic and not op.int("antialias", 0):
@@ -196,7 +196,7 @@ def _interpolated(op: Operator, axis: _Axis, positions: Array) -> tuple[Array, A
     return rows, weights
 
 
-def _linear(axis: _Axis, positions: Array) -> tuple[Array, Array]:
+def _linear(axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """The row at or before a position inside of the input, and the one behind, which counts with
     a weight of zero where the position is on a row: it makes NaN of infinity there, as it does in
     ONNX Runtime."""
