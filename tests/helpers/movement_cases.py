@@ -125,6 +125,9 @@ def resize(draw: Draw) -> Case:
             st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
         ),
     }
+    if draw(st.booleans()):  # the coordinates are those of the scale, whatever rows come out
+        scales = draw(st.sampled_from([(0.7, 1.4), (1.8, 0.9), (1.2, 2.3)]))
+        return Case("Resize", (shape, None, np.array([1, 1, *scales], np.float32)), attributes)
     sizes = draw(st.sampled_from([(4, 6), (5, 2), (1, 3), (7, 4)]))
     return Case("Resize", (shape, None, None, ints(*shape[:2], *sizes)), attributes)
 

@@ -12,6 +12,7 @@ from operator_cases import Case
 
 from coexec.frontend.dialect import PLAIN
 from coexec.frontend.group import build_graph
+from coexec.frontend.infer import infer
 from coexec.frontend.lowered import Lowered, as_it_is
 from coexec.frontend.model import Model
 from coexec.frontend.module import Module
@@ -32,6 +33,11 @@ def tensor(name: str, shape: Sequence[int], kind: str = "float32") -> onnx.Value
 
 def model_of(case: Case) -> Model:
     """A model of the one node "node" from x0, x1, ... to "y"."""
+    return _grouped(proto_of(case))
+
+
+def proto_of(case: Case) -> onnx.ModelProto:
+    """The same, without shapes of what it computes."""
     inputs, weights, names = [], {}, []
     for i, given in enumerate(case.inputs):
         names.append("" if given is None else f"x{i}")
@@ -40,7 +46,7 @@ def model_of(case: Case) -> Model:
         elif given is not None:
             weights[f"x{i}"] = given
     node = helper.make_node(case.op_type, names, ["y"], name="node", **case.attributes)
-    return direct([node], inputs, ["y"], weights, case.opset)
+    return _proto([node], inputs, ["y"], weights, case.opset)
 
 
 def direct(
@@ -51,13 +57,26 @@ def direct(
     opset: int = 17,
 ) -> Model:
     """The model without the simplifications of `load`, which would fold and fuse nodes."""
+    return _grouped(_proto(nodes, inputs, outputs, weights, opset))
+
+
+def _proto(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Iterable[str | onnx.ValueInfoProto],
+    weights: Mapping[str, Array],
+    opset: int,
+) -> onnx.ModelProto:
     initializers = [numpy_helper.from_array(v, name) for name, v in weights.items()]
     results = [onnx.ValueInfoProto(name=o) if isinstance(o, str) else o for o in outputs]
     graph = helper.make_graph(nodes, "small", inputs, results, initializers)
     imports = [helper.make_opsetid("", opset)]
-    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
-    source = ir.from_proto(proto)
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _grouped(proto: onnx.ModelProto) -> Model:
+    source = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    infer(source)
     return Model(source, build_graph(source, "small"), "digest")
 
 

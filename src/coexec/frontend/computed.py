@@ -6,21 +6,22 @@ node is run by ONNX Runtime, alone, on zeros of the shapes that its inputs have.
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 
-from coexec.errors import ModelError
-from coexec.frontend.plain import plain_session
+from coexec.frontend.types import type_proto
+from coexec.ort import OrtSession
 
-__all__ = ["doubtful_shapes"]
+__all__ = ["doubtful_shapes", "is_misinferred"]
 
 _Shape = tuple[int, ...]
 
+_SHAPE = "shape of "
 _MICROSOFT = "com.microsoft"
 _MOST_ELEMENTS = 1 << 26
 """Of an input or output; a node with a larger one is not run."""
@@ -66,19 +67,32 @@ def doubtful_shapes(node: ir.Node, model: ir.Model) -> list[ir.Shape | None] | N
     if first is None or first.shape is None:
         return [None for _ in node.outputs]
     kept = first.shape.dims[: doubt.leading(node)]
-    proto = _probe(node, doubt, len(kept), model) if first.shape.is_static() else None
-    found = None if proto is None else _run(proto.SerializeToString(deterministic=True))
+    probe = _probe(node, doubt, model)
+    found = None if probe is None else _computed(probe)
     if found is None:
-        rest = [None] * (len(first.shape) - len(kept))
-        known = doubt.keeps_rank
+        known, rest = doubt.keeps_rank, [None] * (len(first.shape) - len(kept))
         return [ir.Shape([*kept, *rest]) if known and v.name else None for v in node.outputs]
-    return [None if s is None else ir.Shape([*kept, *s[len(kept) :]]) for s in found]
+    shapes = (found.get(f"y{i}") for i in range(len(node.outputs)))
+    return [None if s is None else ir.Shape([*kept, *s[len(kept) :]]) for s in shapes]
 
 
-def _probe(
-    node: ir.Node, doubt: _Doubt, leading: int, model: ir.Model
-) -> onnx.ModelProto | None:  # fmt: skip
-    """A model of ``node`` alone that computes the shapes of its outputs."""
+def is_misinferred(node: ir.Node, model: ir.Model) -> bool:
+    """Whether inference gives ``node`` another shape than ONNX Runtime computes, or may do so in a
+    function that it calls."""
+    if doubtful_shapes(node, model) is None:
+        return False
+    doubt = _DOUBTS.get((node.domain, node.op_type))
+    probe = None if doubt is None else _probe(node, doubt, model)
+    return doubt is None or (probe is not None and _inferred(probe) != _computed(probe))
+
+
+def _probe(node: ir.Node, doubt: _Doubt, model: ir.Model) -> bytes | None:
+    """A model of ``node`` alone that computes the shapes of its outputs "y0", "y1", ..., with one
+    element of each of the leading axes."""
+    first = node.inputs[0]
+    if first is None or first.shape is None:
+        return None
+    leading = min(doubt.leading(node), len(first.shape))
     inputs, constants = [], []
     written = ir.serde.serialize_node(node)
     for field in ("name", "doc_string", "metadata_props"):
@@ -93,27 +107,29 @@ def _probe(
                 return None
             constants.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
             continue
-        if value.dtype is None or value.shape is None or not value.shape.is_static():
+        if value.dtype is None or value.shape is None:
             return None
-        shape = list(value.shape.numpy())
-        if i == 0:
-            shape[:leading] = [1] * leading
-        if math.prod(shape) > _MOST_ELEMENTS:
+        rest = value.shape.dims[leading if i == 0 else 0 :]
+        sizes = [size for size in rest if isinstance(size, int)]
+        if len(sizes) < len(rest) or math.prod(sizes) > _MOST_ELEMENTS:
             return None
+        shape = [1] * (len(value.shape) - len(sizes)) + sizes
         inputs.append(onnx.helper.make_tensor_value_info(name, int(value.dtype), shape))
     if any(_elements(v, leading) > _MOST_ELEMENTS for v in node.outputs):
         return None
     outputs = [f"y{i}" if v.name else "" for i, v in enumerate(node.outputs)]
     written.output[:] = outputs
     _cheapen(written)
-    shapes = [onnx.helper.make_node("Shape", [n], [f"shape of {n}"]) for n in outputs if n]
+    shapes = [onnx.helper.make_node("Shape", [n], [_SHAPE + n]) for n in outputs if n]
     infos = [
         onnx.helper.make_tensor_value_info(n.output[0], onnx.TensorProto.INT64, None)
         for n in shapes
     ]
     graph = onnx.helper.make_graph([written, *shapes], "probe", inputs, infos, constants)
     opsets = [onnx.helper.make_opsetid(*row) for row in sorted(model.opset_imports.items())]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
+    probe = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
+    content: bytes = probe.SerializeToString(deterministic=True)
+    return content
 
 
 def _elements(value: ir.Value, leading: int) -> int:
@@ -132,26 +148,44 @@ def _cheapen(node: onnx.NodeProto) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _run(probe: bytes) -> tuple[_Shape | None, ...] | None:
-    """The shapes that a model from `_probe` computes, None of an absent output; None if it does
-    not run."""
+def _computed(probe: bytes) -> dict[str, _Shape] | None:
+    """The shapes that a model from `_probe` computes; None if it does not run."""
+    try:
+        session = _session(probe)
+        feeds = {
+            v.name: np.zeros(v.shape, onnx.helper.tensor_dtype_to_np_dtype(_element(v.type)))
+            for v in session.get_inputs()
+        }
+        names = [output.name.removeprefix(_SHAPE) for output in session.get_outputs()]
+        shapes = session.run(None, feeds)
+    except Exception:  # whatever ONNX Runtime raises for a node that it cannot run
+        return None
+    return {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
+
+
+@lru_cache(maxsize=1024)
+def _inferred(probe: bytes) -> dict[str, _Shape]:
+    """The shapes that ONNX Runtime infers of the same outputs."""
     proto = onnx.load_model_from_string(probe)
-    feeds = {}
-    for info in proto.graph.input:
-        kind = info.type.tensor_type
-        shape = [d.dim_value for d in kind.shape.dim]
-        feeds[info.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    found: list[_Shape | None] = []
-    with suppress(ModelError, MemoryError):
-        session = plain_session(proto, threads=1, optimised=False)
-        try:
-            results = iter(session.run(None, feeds))
-        except Exception:  # whatever ONNX Runtime raises for a node that it cannot run
-            return None
-        for name in proto.graph.node[0].output:
-            found.append(tuple(int(d) for d in next(results)) if name else None)
-        return tuple(found)
-    return None
+    names = [name for name in proto.graph.node[0].output if name]
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    outputs = _session(proto.SerializeToString()).get_outputs()
+    return {output.name: tuple(output.shape) for output in outputs}
+
+
+def _element(text: str) -> int:
+    """ONNX's number of the type of a tensor's elements."""
+    proto = type_proto(text)
+    return 0 if proto is None else int(proto.tensor_type.elem_type)
+
+
+def _session(content: bytes) -> OrtSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # every error is raised too
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return OrtSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _constant(node: ir.Node, index: int) -> list[float] | None:
@@ -204,10 +238,12 @@ def _unscaled(node: ir.Node) -> int:
 
 def _slice(node: ir.Node, opset: int) -> bool:
     """Steps are cut to 32 bits; backwards, bounds outside of the axis mean something else. Of the
-    first version, inference leaves open what is counted from the end."""
+    first version, inference leaves open what is counted from the end, what is empty, and axes
+    that are not in order."""
     if opset < _SLICE_WITH_STEPS:
-        bounds = (node.attributes.get_ints(name, ()) for name in ("starts", "ends"))
-        return any(v < 0 for values in bounds for v in values)
+        order, *bounds = (node.attributes.get_ints(n, ()) for n in ("axes", "starts", "ends"))
+        empty = any(not 0 <= start < end for start, end in zip(*bounds, strict=False))
+        return empty or list(order) != sorted(order)
     steps = _constant(node, 4)
     if steps is None:
         return True
@@ -223,8 +259,8 @@ def _squeeze(node: ir.Node, opset: int) -> bool:
     """An empty tensor of axes stands for all of size 1; in the first version, axes that are not
     counted from the front, in order, are inferred wrong."""
     if opset < _NEGATIVE_AXES:
-        axes = list(node.attributes.get_ints("axes", ()))
-        return min(axes, default=0) < 0 or axes != sorted(axes)
+        order = list(node.attributes.get_ints("axes", ()))
+        return min(order, default=0) < 0 or order != sorted(order)
     given = len(node.inputs) > 1 and node.inputs[1] is not None
     return node.op_type == "Squeeze" and given and not _constant(node, 1)
 

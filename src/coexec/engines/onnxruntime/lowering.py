@@ -6,23 +6,27 @@ in the slow layout: 20 to 50 % of the time of the models measured. Cut after low
 blocked tensors on, add up to the whole model, and are created in a fraction of the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
+from coexec.frontend.computed import is_misinferred
 from coexec.frontend.lowered import BORDER
 from coexec.frontend.nondeterministic import random_nodes
 from coexec.frontend.plain import value_info
+from coexec.frontend.tensors import why_opaque
 from coexec.frontend.types import show_maps
 from coexec.ort import OrtSession
 
 __all__ = ["lower"]
 
+_SHAPE = "shape of "
 _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
 _MERGING = ["CommonSubexpressionElimination"]
@@ -72,7 +76,14 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
         ) from error
     for leftover in (plain, marked, folder / "plain.bin"):
         leftover.unlink(missing_ok=True)
-    _record_shapes(lowered)
+    if any(is_misinferred(node, model) for node in model.graph.all_nodes()):
+        if any(why_opaque(v) for node in model.graph for v in node.outputs if v.name):
+            raise ModelError(
+                "shapes that depend on data, and others that ONNX Runtime infers wrong"
+            )
+        _record_shapes(lowered, _computed)
+    else:
+        _record_shapes(lowered, _inferred)
     return lowered
 
 
@@ -84,29 +95,73 @@ def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
     return options
 
 
-def _record_shapes(lowered: Path) -> None:
-    """Add the types and shapes that ONNX Runtime infers but does not save.
+def _record_shapes(
+    lowered: Path, shapes_of: Callable[[onnx.ModelProto, Path], list[onnx.ValueInfoProto]]
+) -> None:
+    """Add the types and shapes that ONNX Runtime knows but does not save.
 
     Those of blocked tensors, for example, and of what the body of an inlined function computes.
     """
     proto = onnx.load(str(lowered), load_external_data=False)
+    path = lowered.with_name("probe.onnx")
+    infos = {v.name: v for v in shapes_of(proto, path)}
+    path.unlink(missing_ok=True)
+    for known in (proto.graph.value_info, proto.graph.output):
+        for info in known:
+            info.CopyFrom(infos.pop(info.name, info))
+    proto.graph.value_info.extend(infos.values())
+    onnx.save(proto, str(lowered))
+
+
+def _inferred(proto: onnx.ModelProto, path: Path) -> list[onnx.ValueInfoProto]:
+    """What ONNX Runtime infers of the values whose type and shape ``proto`` does not say."""
     graph = proto.graph
     known = {v.name for v in (*graph.value_info, *graph.output)}
-    unknown = [name for node in graph.node for name in node.output if name and name not in known]
-    if not unknown:
-        return
+    unknown = [n for node in graph.node for n in node.output if n and n not in known]
+    return _asked(proto, unknown, path) if unknown else []
+
+
+def _asked(proto: onnx.ModelProto, names: list[str], path: Path) -> list[onnx.ValueInfoProto]:
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
     del probe.graph.output[:]
     # ONNX Runtime completes outputs without a type.
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in unknown)
-    path = lowered.with_name("probe.onnx")
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    session = _opened(probe, path)
+    infos = (value_info(output) for output in session.get_outputs())
+    return [info for info in infos if info is not None]
+
+
+def _computed(proto: onnx.ModelProto, path: Path) -> list[onnx.ValueInfoProto]:
+    """The shapes of all values as one run on zeros computes them.
+
+    For models of which ONNX Runtime infers some shape otherwise than it computes it.
+    """
+    infos = _asked(proto, [n for node in proto.graph.node for n in node.output if n], path)
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    del probe.graph.output[:], probe.graph.value_info[:]
+    for info in infos:
+        probe.graph.node.append(onnx.helper.make_node("Shape", [info.name], [_SHAPE + info.name]))
+        probe.graph.output.append(onnx.ValueInfoProto(name=_SHAPE + info.name))
+    session = _opened(probe, path)
+    feeds = {
+        v.name: np.zeros(
+            [d.dim_value for d in v.type.tensor_type.shape.dim],
+            onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type),
+        )
+        for v in probe.graph.input
+    }
+    shapes = session.run(None, feeds)
+    return [
+        onnx.helper.make_tensor_value_info(
+            info.name, info.type.tensor_type.elem_type, [int(d) for d in shape]
+        )
+        for info, shape in zip(infos, shapes, strict=True)
+    ]
+
+
+def _opened(probe: onnx.ModelProto, path: Path) -> OrtSession:
     onnx.save(probe, str(path))
     options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-    session = OrtSession(str(path), options, providers=["CPUExecutionProvider"])
-    for output in session.get_outputs():
-        info = value_info(output)
-        if info is not None:
-            graph.value_info.append(info)
-    path.unlink()
-    onnx.save(proto, str(lowered))
+    return OrtSession(str(path), options, providers=["CPUExecutionProvider"])
