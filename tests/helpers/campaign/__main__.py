@@ -9,9 +9,8 @@ Ends with 1 unless every case is right or refused with a reason.
 
 import argparse
 import json
-import math
 import sys
-import time
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -46,7 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=math.inf,
+        default=threading.TIMEOUT_MAX,
         help="end after so long, and tell what was found until then",
     )
     parser.add_argument("--only", type=int, help="run this case alone, with its inputs printed")
@@ -65,16 +64,12 @@ def main() -> None:
     indices = range(args.first, args.first + (args.graphs or args.count))
     words = ["--engine", args.engine, "--seed", str(args.seed), "--graphs", str(args.graphs)]
     found = []
-    end_s = time.monotonic() + args.seconds
-    for verdict in judged(
-        words, indices, args.jobs, 1 if args.graphs else args.batch, args.timeout
-    ):
+    batch = 1 if args.graphs else args.batch
+    for verdict in judged(words, indices, args.jobs, batch, args.timeout, args.seconds):
         found.append(verdict)
         if verdict.outcome not in _GOOD:
             what = verdict.what or str(_case(args, verdict.index))
             print(f"{verdict.outcome} {verdict.index}: {what}: {verdict.why}", flush=True)
-        if time.monotonic() > end_s:
-            break
     _summary(found)
     sys.exit(any(v.outcome not in _GOOD for v in found))
 

@@ -5,6 +5,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,13 +19,15 @@ _SLICE = 400
 
 
 def judged(
-    words: Sequence[str], indices: Sequence[int], jobs: int, batch: int, timeout_s: float
-) -> Iterator[Verdict]:
+    words: Sequence[str], indices: Sequence[int], jobs: int, batch: int, timeout_s: float,
+    seconds: float = threading.TIMEOUT_MAX,
+) -> Iterator[Verdict]:  # fmt: skip
     """The verdicts, in the order in which they are ready.
 
     Args:
         words: of the command line that every process gets.
         timeout_s: for one model.
+        seconds: after which no more are waited for.
     """
     slices = deque(
         (list(indices[at : at + _SLICE]), batch) for at in range(0, len(indices), _SLICE)
@@ -45,11 +48,14 @@ def judged(
     threads = [threading.Thread(target=work, daemon=True) for _ in range(jobs)]
     for thread in threads:
         thread.start()
+    end_s = time.monotonic() + seconds
     try:
         for _ in threads:
-            while (verdict := ready.get()) is not None:
+            while (verdict := ready.get(timeout=max(0.0, end_s - time.monotonic()))) is not None:
                 yield verdict
-    finally:  # the caller may want no more
+    except queue.Empty:
+        return
+    finally:
         slices.clear()
         for process in running:
             process.kill()

@@ -1,6 +1,6 @@
-"""Between which numbers the values of a converted model lie, if what is fed is within a limit.
+"""Intervals that hold the values of a converted model, if its inputs are within a limit.
 
-Where that is known, a value is finite. The bounds hold in exact arithmetic, for every part of a sum
+A value with an interval is finite. The bounds hold in exact arithmetic, for every part of a sum
 as well; `_LARGEST` leaves room for rounding.
 """
 
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["ValueBounds", "Interval"]
+__all__ = ["Interval", "ValueBounds"]
 
 _LARGEST = 1e37
-"""What a value may be so that it is finite in 32 bits."""
+"""Values below are finite in 32 bits."""
 _INTEGERS = {
     "boolean": (0.0, 1.0), "u4": (0.0, 15.0), "i4": (-8.0, 7.0), "u8": (0.0, 255.0),
     "i8": (-128.0, 127.0), "u16": (0.0, 2.0**16), "i16": (-(2.0**15), 2.0**15),
@@ -33,18 +33,18 @@ class Interval(NamedTuple):
 
 
 class ValueBounds:
-    """ValueBounds of the values of an `openvino.Model`, found when they are asked for."""
+    """Bounds of the values of an `openvino.Model`, computed at first use."""
 
     def __init__(self, limit: float | None) -> None:
         """
         Args:
-            limit: what no floating-point number that is fed exceeds; None: anything may be fed.
+            limit: largest magnitude of floating-point inputs; None: they may be anything.
         """
         self._limit = limit
         self._known: dict[tuple[str, int], Interval | None] = {}
 
     def of(self, port: Any) -> Interval | None:
-        """Of a value; None: it may be anything, also NaN."""
+        """The interval of a value; None: it may be anything, also NaN."""
         node = port.get_node()
         key = node.get_name(), port.get_index()
         if key not in self._known:

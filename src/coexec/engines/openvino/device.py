@@ -171,7 +171,7 @@ def _check_outputs(device: str, module: Module, compiled: Any) -> None:
     Raises:
         DeviceError: with both shapes.
     """
-    # Behind them may be what the program tells of its indices.
+    # Further outputs are the ends of computed indices.
     for tensor, port in zip(module.outputs, compiled.outputs, strict=False):
         shape = tuple(port.partial_shape.to_shape()) if port.partial_shape.is_static else None
         dtype = np.dtype(port.element_type.to_dtype()).name

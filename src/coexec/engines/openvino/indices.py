@@ -1,8 +1,8 @@
 """Indices of Gather that come with a request, or are computed: are they inside of their axis?
 
 OpenVINO gives zeros for an index that is outside, and takes 32 bits of one that has 64. ONNX
-Runtime raises. So indices that are fed are looked at before a run, and of those that a program
-computes, it tells the least and the largest.
+Runtime raises. So indices that are fed are checked before a run. Of those that a program computes,
+the least and the largest are further outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ import numpy as np
 from coexec.errors import ExecutionError
 from coexec.frontend.module import Array
 
-__all__ = ["Axis", "check_fed", "check_told", "tell_computed"]
+__all__ = ["Axis", "check_computed", "check_fed", "with_ends"]
 
 _ON_THE_WAY = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class Axis(NamedTuple):
-    """What indices have to fit."""
+    """An axis that a Gather reads."""
 
     node: str
     size: int
@@ -39,9 +39,11 @@ class Axis(NamedTuple):
             )
 
 
-def tell_computed(model: Any, inputs: Mapping[str, int]) -> tuple[Axis, ...]:
-    """Find the indices of an `openvino.Model`. For those that it computes, it gets two more
-    outputs behind its own, the least and the largest, in the order of what is returned.
+def with_ends(model: Any, inputs: Mapping[str, int]) -> tuple[Axis, ...]:
+    """The axes that computed and fed indices of an `openvino.Model` refer to.
+
+    For each that is computed, the model gets two outputs behind its own, the least and the largest
+    index, in the same order.
 
     Args:
         inputs: numbers of the model's inputs by name.
@@ -90,7 +92,7 @@ def check_fed(axes: Sequence[Axis], arrays: Mapping[str, Array]) -> None:
             axis.check(int(values.min()), int(values.max()))
 
 
-def check_told(axes: Sequence[Axis], ends: Sequence[int]) -> None:
+def check_computed(axes: Sequence[Axis], ends: Sequence[int]) -> None:
     """
     Raises:
         ExecutionError: an index that was computed is outside of its axis.

@@ -9,7 +9,7 @@ import numpy as np
 
 from coexec.engines.openvino.cores import CoreGroup
 from coexec.engines.openvino.failures import execution_error
-from coexec.engines.openvino.indices import Axis, check_fed, check_told
+from coexec.engines.openvino.indices import Axis, check_computed, check_fed
 from coexec.engines.openvino.reading import writable
 from coexec.errors import ExecutionError
 from coexec.frontend.module import Array, Module
@@ -28,7 +28,7 @@ class Compiled:
     limited: bool
     """Whether it is right only where no number that is fed exceeds the limit."""
     axes: tuple[Axis, ...]
-    """What the indices in it have to fit."""
+    """The axes that indices refer to."""
 
 
 class OpenVinoProgram:
@@ -45,7 +45,7 @@ class OpenVinoProgram:
         """Compile a module.
 
         Args:
-            module: what is compiled.
+            module: the operators, with their weights.
             compiled: compiles it for numbers up to a limit; None: for all.
             limit: to begin with.
             device: its name, for messages.
@@ -175,7 +175,7 @@ class _InferRequest:
             # Without share_outputs, the outputs would be copied into a dictionary of results.
             self._request.infer(None, share_outputs=True)
             if self._axes:
-                check_told(self._axes, self._ends())
+                check_computed(self._axes, self._ends())
         except ExecutionError as error:
             raise ExecutionError(f"{self._device}: {error}") from None
         except Exception as error:
@@ -185,6 +185,6 @@ class _InferRequest:
 
     def _ends(self) -> list[int]:
         """The least and the largest of all indices that were computed."""
-        told = 2 * sum(axis.fed is None for axis in self._axes)
+        count = 2 * sum(axis.fed is None for axis in self._axes)
         first = len(self._outputs)
-        return [int(self._request.get_output_tensor(first + i).data.item()) for i in range(told)]
+        return [int(self._request.get_output_tensor(first + i).data.item()) for i in range(count)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from coexec.engines.openvino.indices import Axis, tell_computed
+from coexec.engines.openvino.indices import Axis, with_ends
 from coexec.engines.openvino.library import core
 from coexec.engines.openvino.special import keep_special_values
 from coexec.frontend.module import Array, Module
@@ -36,7 +36,7 @@ class Read(NamedTuple):
     limited: bool
     """Whether it is right only where no number that is fed exceeds the limit."""
     axes: tuple[Axis, ...]
-    """What the indices in it have to fit."""
+    """The axes that indices refer to."""
     quantized: bool
     """Whether OpenVINO may compute with integers of 8 bits."""
 
@@ -45,7 +45,7 @@ def read(module: Module, limit: float | None) -> Read:
     """Convert ``module``. Its weights have to live as long as what is compiled of the result.
 
     Args:
-        limit: what no floating-point number that is fed exceeds; None: anything may be fed.
+        limit: largest magnitude of floating-point inputs; None: they may be anything.
 
     Raises:
         RuntimeError: OpenVINO's, for what it does not convert.
@@ -60,7 +60,7 @@ def read(module: Module, limit: float | None) -> Read:
     _copy_inputs_to_outputs(model)
     quantized = any(op.get_type_name() == "FakeQuantize" or _widens_integers(op)
                     for op in model.get_ops())  # fmt: skip
-    return Read(model, inputs, limited, tell_computed(model, inputs), quantized)
+    return Read(model, inputs, limited, with_ends(model, inputs), quantized)
 
 
 def _widens_integers(op: Any) -> bool:

@@ -31,7 +31,7 @@ def keep_special_values(model: Any, limit: float | None) -> bool:
     """Replace the operators of an `openvino.Model` that lose NaN or infinities.
 
     Args:
-        limit: what no number that is fed exceeds; None: anything may be fed.
+        limit: largest magnitude of floating-point inputs; None: they may be anything.
 
     Returns:
         Whether one stayed that would be replaced without the limit.
@@ -180,7 +180,7 @@ def _reduction(sign: float) -> Callable[[Any], Any]:
     def rule(op: Any) -> Any:
         x, axes = op.input_values()
         end = _number(-sign * np.inf, x)
-        # By element: 2 NaN, 1 a value, 0 one that never wins. The largest tells the result.
+        # By element: 2 NaN, 1 a value, 0 one that never wins. The largest decides the result.
         kinds = _ops().select(
             _is_nan(x), _number(2.0, x),
             _ops().select(_ops().not_equal(x, end), _number(1.0, x), _number(0.0, x)),
