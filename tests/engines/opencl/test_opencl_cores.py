@@ -1,0 +1,251 @@
+"""Kernels for cores: convolutions of all kinds, products, Einsum, TopK, Resize, rows of elements.
+
+Each family is one program of many small layers, compared with ONNX Runtime, with blocks of 4, 8 and
+16 channels. Each kernel takes a moment to compile, so shapes are chosen at the limits: of blocks,
+of tiles, of vectors.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_models import direct, run, tensor
+
+pytest.importorskip("pyopencl")
+
+from opencl_programs import compute, opened
+
+from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.opencl.kernels import why_not
+
+Array = np.ndarray[Any, Any]
+
+CORES = {
+    "block 4": Architecture("cpu", 4, compute_units=2, registers=16),
+    "block 8": Architecture("cpu", 8, compute_units=2, registers=16),
+    "block 16": Architecture("cpu", 16, compute_units=2, registers=32),
+}
+
+
+@dataclass
+class Layers:
+    """A model of layers side by side; arrays of float32 are constant, others are fed."""
+
+    opset: int = 18
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    weights: dict[str, Array] = field(default_factory=dict)
+    feeds: dict[str, Array] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+
+    def given(self, *shape: int, dtype: str = "float32", gaps: bool = False) -> str:
+        """The name of an input with these numbers; ``gaps``: with NaN and infinity in some."""
+        values = np.asarray(self.rng.standard_normal(shape) * 3, dtype)
+        if gaps:
+            values.reshape(-1)[:: max(3, values.size // 7)] = np.nan
+            values.reshape(-1)[1 :: max(5, values.size // 5)] = -np.inf
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = values
+        return name
+
+    def constant(self, *shape: int, values: Any = None) -> str:
+        name = f"w{len(self.weights)}"
+        drawn = (self.rng.standard_normal(shape) / 3).astype(np.float32)
+        self.weights[name] = drawn if values is None else np.asarray(values)
+        return name
+
+    def add(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+        """A layer; its first output's name."""
+        names = [f"y{len(self.outputs) + i}" for i in range(outputs)]
+        number = len(self.nodes)
+        self.nodes.append(helper.make_node(kind, inputs, names, f"n{number}", **attributes))
+        self.outputs += names
+        return names[0]
+
+    def compare(self, arch: Architecture, folder: Path) -> None:
+        inputs = [tensor(n, a.shape, a.dtype.name) for n, a in self.feeds.items()]
+        model = direct(self.nodes, inputs, self.outputs, self.weights, self.opset)
+        device = opened(folder, arch)
+        try:
+            found = compute(device, model, self.feeds)
+        finally:
+            device.close()
+        makers = {name: node for node in self.nodes for name in node.output}
+        for name, made, wanted in zip(self.outputs, found, run(model.source, self.feeds),
+                                      strict=True):  # fmt: skip
+            what = helper.printable_node(makers[name])
+            np.testing.assert_allclose(made, wanted, 2e-4, 2e-4, err_msg=what, strict=True)
+
+
+Family = Callable[[Layers], None]
+
+
+def convolutions_of_one_axis(a: Layers) -> None:
+    a.add("Conv", a.given(2, 3, 40), a.constant(5, 3, 4), a.constant(5), pads=[2, 1])
+    a.add("Conv", a.given(1, 20, 137), a.constant(33, 20, 3), strides=[2], dilations=[3])
+    a.add("Conv", a.given(1, 17, 1), a.constant(18, 17, 1))
+    a.add("Conv", a.given(2, 34, 19), a.constant(34, 1, 9), group=34, pads=[4, 4])
+    made = a.add("Conv", a.given(1, 16, 300), a.constant(1, 16, 7), auto_pad="SAME_UPPER")
+    a.add("Add", a.add("Relu", made), a.given(1, 1, 300))
+
+
+def convolutions_of_three_axes(a: Layers) -> None:
+    a.add("Conv", a.given(2, 3, 4, 5, 6), a.constant(7, 3, 3, 2, 3), a.constant(7), pads=[1] * 6)
+    a.add("Conv", a.given(1, 20, 5, 4, 9), a.constant(16, 20, 3, 3, 3), strides=[2, 1, 2],
+          pads=[2, 1, 0, 1, 1, 1], dilations=[2, 1, 1])  # fmt: skip
+    a.add("Conv", a.given(1, 18, 3, 4, 5), a.constant(18, 1, 3, 3, 3), group=18, pads=[1] * 6)
+    a.add("Conv", a.given(1, 12, 3, 4, 5), a.constant(9, 4, 1, 1, 1), group=3)
+
+
+def convolutions_in_groups(a: Layers) -> None:
+    """Groups that share blocks, that fill them, and that reach over their limits."""
+    for groups, inner, outer in ((5, 4, 4), (2, 24, 24), (3, 5, 7), (20, 1, 2), (3, 16, 16)):
+        shape = (groups * outer, inner, 3, 3)
+        a.add("Conv", a.given(1, groups * inner, 7, 13, gaps=True), a.constant(*shape),
+              a.constant(shape[0]), group=groups, pads=[1] * 4)  # fmt: skip
+    a.add("Conv", a.given(2, 3, 9, 9), a.constant(24, 1, 3, 3), group=3, strides=[2, 2])
+    a.add("Conv", a.given(1, 32, 5, 5), a.constant(32, 8, 1, 1), group=4)
+
+
+def convolutions_with_computed_weights(a: Layers) -> None:
+    a.add("Conv", a.given(1, 20, 9, 8), a.given(33, 20, 3, 3), a.given(33), pads=[1] * 4)
+    a.add("Conv", a.given(1, 20, 9, 8), a.given(20, 1, 3, 3), group=20)
+    a.add("Conv", a.given(1, 20, 9, 8), a.given(20, 5, 3, 3), group=4)
+    a.add("Conv", a.given(1, 20, 9, 8), a.constant(20, 20, 3, 3), a.given(20))
+    a.add("Conv", a.given(1, 20, 30), a.given(20, 20, 3), pads=[1, 1])
+    a.add("Conv", a.given(1, 4, 6, 7), a.given(3, 4, 2, 2))
+
+
+def transposed_convolutions(a: Layers) -> None:
+    two = {"strides": [2, 2], "pads": [1] * 4}
+    a.add("ConvTranspose", a.given(1, 20, 5, 6), a.constant(20, 18, 4, 4), a.constant(18), **two)
+    a.add("ConvTranspose", a.given(1, 20, 5, 6), a.constant(20, 3, 3, 3), **two)
+    a.add("ConvTranspose", a.given(1, 20, 5, 6), a.constant(20, 1, 4, 4), group=20, **two)
+    a.add("ConvTranspose", a.given(1, 9, 17), a.constant(9, 20, 8), strides=[4], pads=[2, 2])
+    a.add("ConvTranspose", a.given(2, 3, 5), a.constant(3, 2, 3), dilations=[2],
+          output_padding=[1], strides=[2])  # fmt: skip
+    a.add("ConvTranspose", a.given(1, 16, 4, 5), a.given(16, 16, 3, 3), a.given(16), **two)
+
+
+def products(a: Layers) -> None:
+    """Few and many rows and columns, constant and computed right sides, one across, batches."""
+    a.add("MatMul", a.given(1, 65), a.constant(65, 37))
+    a.add("MatMul", a.given(3, 20, 33), a.constant(33, 70))
+    a.add("MatMul", a.given(13, 65), a.given(65, 37))
+    a.add("MatMul", a.given(3, 65), a.given(65, 37))
+    a.add("MatMul", a.given(40, 9), a.given(9))
+    a.add("MatMul", a.given(9), a.given(9, 40))
+    a.add("MatMul", a.given(2, 1, 15, 9), a.given(3, 9, 5))
+    a.add("MatMul", a.given(5, 15, 9), a.constant(5, 9, 21))
+    a.add("Gemm", a.given(31, 14), a.given(25, 31), a.constant(25), transA=1, transB=1, alpha=0.5)
+    a.add("Gemm", a.given(14, 31), a.constant(31, 3), a.given(14, 1), beta=0.3)
+    made = a.add("Gemm", a.given(9, 31), a.constant(31, 50), a.given(1, 50))
+    a.add("Mul", a.add("Erf", a.add("Add", made, a.given(9, 50))), a.given(9, 1))
+
+
+def products_of_heads(a: Layers) -> None:
+    """Matrices side by side in blocks of channels, as attention has them."""
+    scores = a.add("MatMul", a.given(2, 12, 9, 20), a.given(2, 12, 20, 15))
+    made = a.add("Softmax", a.add("Mul", scores, a.constant(values=np.float32(0.3))), axis=-1)
+    a.add("MatMul", made, a.given(2, 12, 15, 5))
+    a.add("MatMul", a.given(1, 20, 1, 7), a.given(1, 20, 7, 1))
+
+
+def einsums(a: Layers) -> None:
+    a.add("Einsum", a.given(2, 9, 12, 5), a.given(2, 7, 12, 5), equation="bqhd,bkhd->bhqk")
+    a.add("Einsum", a.given(2, 12, 9, 7), a.given(2, 7, 12, 5), equation="bhqk,bkhd->bqhd")
+    a.add("Einsum", a.given(4, 6, 7, 20), a.constant(6, 9, 20), equation="bhwc,hkc->bhwk")
+    a.add("Einsum", a.constant(9, 20), a.given(3, 20, 8), equation="ij,bjk->bki")
+    same = a.given(2, 9, 7)
+    a.add("Einsum", same, same, equation="bij,bkj->bik")
+    a.add("Einsum", same, same, equation="bij,bij->bi")
+
+
+def largest(a: Layers) -> None:
+    """Of equal elements, and of NaN: above all numbers."""
+    for count, shape, axis in ((1, (3, 70), 1), (5, (2, 9, 33), 2), (33, (2, 33), -1),
+                               (4, (1, 20, 3, 3), 1)):  # fmt: skip
+        k = a.constant(values=np.array([count]))
+        for up in (0, 1):
+            a.add("TopK", a.given(*shape, gaps=True), k, outputs=2, axis=axis, largest=up)
+    a.add("TopK", a.given(3, 50, dtype="int64"), a.constant(values=np.array([20])), outputs=2)
+
+
+def resizes(a: Layers) -> None:
+    """NaN and infinity spread to the same elements."""
+    for shape, scales, mode in (
+        ((1, 20, 5, 6), (1, 1, 2, 2), "linear"), ((2, 3, 9, 7), (1, 1, 0.6, 1.7), "linear"),
+        ((1, 3, 5, 6), (1, 1, 1, 2), "linear"), ((2, 3, 9), (1, 1, 2), "linear"),
+        ((1, 20, 5, 6), (1, 1, 2, 1.5), "cubic"), ((1, 2, 3, 4, 5), (1, 1, 2, 2, 2), "linear"),
+    ):  # fmt: skip
+        given = a.constant(values=np.array(scales, np.float32))
+        a.add("Resize", a.given(*shape, gaps=mode == "linear"), "", given, mode=mode)
+
+
+def rows(a: Layers) -> None:
+    """Rows side by side, and what is computed by vectors along them."""
+    for shape, axis in (((2, 9, 37), 1), ((70, 18), 0), ((3, 2, 5, 33), 2)):
+        a.add("Softmax", a.given(*shape), axis=axis)
+        axes = a.constant(values=np.array([axis]))
+        a.add("ReduceMean", a.given(*shape), axes, keepdims=0)
+        a.add("ReduceL2", a.given(*shape), axes)
+        a.add("CumSum", a.given(*shape), a.constant(values=np.array(axis)), exclusive=1)
+    a.add("CumSum", a.given(1, 20, 5, 6), a.constant(values=np.array(2)), reverse=1)
+    a.add("Pow", a.given(3, 37), a.constant(values=np.float32(2)))
+    a.add("Pow", a.given(3, 37), a.constant(values=np.float32(3)))
+    a.add("Sigmoid", a.add("Add", a.given(3, 1, 37), a.constant(5, 1)))
+    a.add("Greater", a.given(3, 37), a.given(37))
+    a.add("Concat", a.given(3, 5, 7), a.given(3, 2, 7), a.constant(3, 1, 7), axis=1)
+
+
+FAMILIES: list[Family] = [
+    convolutions_of_one_axis, convolutions_of_three_axes, convolutions_in_groups,
+    convolutions_with_computed_weights, transposed_convolutions, products, products_of_heads,
+    einsums, largest, resizes, rows,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cores",
+    ["block 8", *(pytest.param(n, marks=pytest.mark.conformance) for n in ("block 4", "block 16"))],
+)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_layers_are_right_with_blocks_of_any_width(
+    family: Family, cores: str, tmp_path: Path
+) -> None:
+    layers = Layers()
+    family(layers)
+    layers.compare(CORES[cores], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "attributes", "opset"),
+    [
+        ("Conv", [(1, 16, 8, 20, 20), (16, 16, 3, 3, 3)], {}, 18),
+        ("ConvTranspose", [(1, 16, 8, 20, 20), (16, 16, 2, 2, 2)], {}, 18),
+        ("Einsum", [(9, 300, 200)], {"equation": "bij->bi"}, 18),
+    ],
+)
+def test_what_is_slow_on_cores_is_refused_there_alone(
+    kind: str, shapes: list[tuple[int, ...]], attributes: dict[str, Any], opset: int
+) -> None:
+    inputs = [tensor(f"x{i}", shape) for i, shape in enumerate(shapes)]
+    node = helper.make_node(kind, [i.name for i in inputs], ["y"], "node", **attributes)
+    graph = direct([node], inputs, ["y"], {}, opset).graph
+    (op,) = graph.tasks[0].operators
+    for arch in CORES.values():
+        assert f"{kind} " in (reason := why_not(op, graph.tensors, arch) or "")
+        assert "ONNX Runtime's time" in reason
+    assert why_not(op, graph.tensors, Architecture("nvidia", 4)) is None
+
+
+def test_what_is_slow_but_small_stays(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.add("Conv", layers.given(1, 2, 3, 4, 5), layers.given(3, 2, 2, 2, 2))
+    layers.add("ConvTranspose", layers.given(1, 2, 3, 4, 5), layers.constant(2, 3, 2, 2, 2))
+    layers.compare(CORES["block 8"], tmp_path)
