@@ -12,7 +12,7 @@ from operator_cases import Case
 
 from coexec.frontend.dialect import PLAIN
 from coexec.frontend.group import build_graph
-from coexec.frontend.infer import infer
+from coexec.frontend.infer import complete, infer
 from coexec.frontend.lowered import Lowered, as_it_is
 from coexec.frontend.model import Model
 from coexec.frontend.module import Module
@@ -77,6 +77,7 @@ def _proto(
 def _grouped(proto: onnx.ModelProto) -> Model:
     source = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
     infer(source)
+    complete(source)
     return Model(source, build_graph(source, "small"), "digest")
 
 

@@ -18,7 +18,7 @@ quick = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=250,
+    max_examples=120,
     suppress_health_check=list(HealthCheck),
 )
 
