@@ -203,10 +203,20 @@ def rows(a: Layers) -> None:
     a.add("Concat", a.given(3, 5, 7), a.given(3, 2, 7), a.constant(3, 1, 7), axis=1)
 
 
+def transposes(a: Layers) -> None:
+    """Between row-major and blocked tensors whose neighbours are other axes."""
+    for shape, order in (
+        ((33, 18), (1, 0)), ((2, 19, 37), (0, 2, 1)), ((2, 3, 17, 18), (0, 3, 1, 2)),
+        ((1, 20, 9, 18), (0, 2, 3, 1)), ((1, 18, 20, 5), (0, 2, 1, 3)), ((17, 3, 20), (2, 1, 0)),
+        ((1, 20, 9, 18), (3, 2, 1, 0)), ((2, 16, 3, 17, 2), (0, 3, 4, 2, 1)), ((3, 5), (1, 0)),
+    ):  # fmt: skip
+        a.add("Transpose", a.given(*shape), perm=order)
+
+
 FAMILIES: list[Family] = [
     convolutions_of_one_axis, convolutions_of_three_axes, convolutions_in_groups,
     convolutions_with_computed_weights, transposed_convolutions, products, products_of_heads,
-    einsums, largest, resizes, rows,
+    einsums, largest, resizes, rows, transposes,
 ]  # fmt: skip
 
 
