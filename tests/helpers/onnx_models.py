@@ -76,8 +76,12 @@ def _proto(
 
 def _grouped(proto: onnx.ModelProto) -> Model:
     source = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    declared = {v: v.shape for node in source.graph for v in node.outputs}
     infer(source)
     complete(source)
+    for value, shape in declared.items():
+        if value.shape is None or not value.shape.is_static():
+            value.shape = shape
     return Model(source, build_graph(source, "small"), "digest")
 
 
