@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from examples import scaled
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from network_cases import networks, pieces_of
 from onnx import helper
@@ -69,6 +69,10 @@ def whole(model: Model, name: str) -> tuple[str, Region]:
 @given(st.data())
 def test_one_segment_of_pieces_equals_the_model(data: st.DataObject) -> None:
     model = data.draw(networks())
+    # What an operator needs of a tensor that it reads twice is one box around both parts, while the
+    # module reads the parts: their names differ, see test_segments_in_sequence_equal_the_model.
+    assume(not any(len(set(op.inputs)) < len(op.inputs)
+                   for task in model.graph.tasks for op in task.operators))  # fmt: skip
     pieces = data.draw(pieces_of(model.graph))
     feeds = random_feeds(model)
     ends = [whole(model, name) for name in model.graph.outputs]
