@@ -15,11 +15,13 @@ from coexec.engines.opencl.kernels import (
     conv_cpu,
     conv_depthwise,
     conv_direct,
+    conv_grouped,
     conv_tiled,
     conv_winograd,
     gemm_cpu,
+    gemm_lanes,
 )
-from coexec.engines.opencl.kernels.base import Context
+from coexec.engines.opencl.kernels.base import Context, Node
 from coexec.engines.opencl.kernels.conv_shape import ConvShape
 from coexec.engines.opencl.kernels.product import Product
 from coexec.ir.graph import Operator, Tensor
@@ -54,7 +56,7 @@ def _plain(operators: Sequence[Operator], tensors: Tensors, context: Context) ->
 
 
 def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
-    """None where scalars are computed one by one."""
+    """None for what has no image in blocks on both sides, and for weights that are computed."""
     x, y, w = (context.value(n) for n in (op.inputs[0], op.outputs[0], op.inputs[1]))
     tensors = context.tensors
     known = all(tensors[n].constant for n in op.inputs[1:] if n)
@@ -64,7 +66,7 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
     if conv_depthwise.fits(shape, x):
         return "depthwise", conv_depthwise.steps(arch, shape, y)
     if shape.groups > 1:
-        return None
+        return ("grouped", conv_grouped.steps(arch, shape)) if arch.family == "cpu" else None
     if arch.family != "cpu":
         return _on_gpu(arch, shape) if conv_tiled.fits(shape, x) else None
     best = conv.ranked_on_cores(shape, x, arch)[0]
@@ -84,9 +86,12 @@ def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]
 
 
 def _product(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
-    """None where the right side is computed: it is gathered in pieces."""
-    if not context.tensors[op.inputs[1]].constant:
+    """None where matrices lie side by side in blocks."""
+    if gemm_lanes.fits(Node(op), context):
         return None
     product = Product.of(op, context)
-    steps = gemm_cpu.steps(context.arch, product)
-    return "Gemm", {name: math.prod(product.batch) * count for name, count in steps.items()}
+    constant = context.tensors[op.inputs[1]].constant
+    steps = gemm_cpu.steps(context.arch, product, constant)
+    return "Gemm" if constant else "Gemm of two tensors", {
+        name: math.prod(product.batch) * count for name, count in steps.items()
+    }

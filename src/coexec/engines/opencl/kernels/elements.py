@@ -82,7 +82,7 @@ def each_run(source: Source, y: Value, lines: Sequence[str], value: str) -> Kern
     """Set every vector of neighbours in a row of the row-major ``y`` to ``value``.
 
     Coordinates are those of its first element, as in `each_scalar`. Rows have a vector at least;
-    the last vector of a row may set again what the one before has.
+    the last vector of a row may overlap the one before.
     """
     source.define(neighbours("y", y.half, source.arch.block))
     put = f"PUTS_y({_in_row(y)}, {value});"

@@ -92,11 +92,11 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     return [*found, source.finish(grid, (1, 1, 1))]
 
 
-def steps(arch: Architecture, product: Product, packed: bool = True) -> dict[str, float]:
-    """What the kernel does, as terms of a workload; ``packed``: the right side is constant."""
+def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[str, float]:
+    """What the kernel does, as terms of a workload; ``constant``: the right side is."""
     cut = _Tiles.of(arch, product)
     items = cut.tiles * cut.groups
-    copied = not packed and cut.tiles > _READ_ONCE
+    copied = not constant and cut.tiles > _READ_ONCE
     return {
         "cycles": items * product.k * max(cut.rows * cut.vectors / 2, cut.vectors / 2, 4.0),
         "items": float(items),

@@ -20,7 +20,7 @@ def fits(node: Node, context: Context) -> bool:
     outer = {value.shape[:2] for value in values}
     return (
         all(value.block for value in values) and len(outer) == 1
-        and not any(name in context.constants for name in names)
+        and not any(context.tensors[name].constant for name in names)
         and bool(context.value(node.output).block)
     )  # fmt: skip
 
