@@ -126,3 +126,14 @@ def test_seeds_are_given_where_there_are_none() -> None:
         [node("Neg", ["x"], ["y"])], [tensor_info("x", [4])], [tensor_info("y", [4])]
     )
     assert with_seeds(plain.SerializeToString()) == plain.SerializeToString()
+
+
+def test_dropout_of_old_has_no_seed() -> None:
+    old = from_nodes([node("Dropout", ["x"], ["y"])], [tensor_info("x", [4])],
+                     [tensor_info("y", [4])], opset=10)  # fmt: skip
+    [kept] = onnx.load_from_string(with_seeds(old.SerializeToString())).graph.node
+    assert not kept.attribute
+    new = from_nodes([node("Dropout", ["x"], ["y"])], [tensor_info("x", [4])],
+                     [tensor_info("y", [4])], opset=12)  # fmt: skip
+    [seeded] = onnx.load_from_string(with_seeds(new.SerializeToString())).graph.node
+    assert [a.name for a in seeded.attribute] == ["seed"]

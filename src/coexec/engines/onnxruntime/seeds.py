@@ -5,6 +5,7 @@ plan, nodes of several sessions have the same place, and would draw the same num
 """
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 __all__ = ["with_seeds"]
@@ -18,6 +19,8 @@ _DRAWING = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalL
 _DROPPING = frozenset({"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout",
                        "Sampling"})  # fmt: skip
 """Their seed is an integer."""
+_DROPOUT_DRAWS = 12
+"""The first version of Dropout that has a seed, as it may train."""
 _NAMES = tuple(kind.encode() for kind in ("Bernoulli", "Dropout", "Multinomial", "Random",
                                           "Sampling"))  # fmt: skip
 
@@ -32,24 +35,26 @@ def with_seeds(proto: bytes) -> bytes:
     import onnx  # only for such models: it takes a while
 
     model = onnx.load_model_from_string(proto)
+    version = {imported.domain: imported.version for imported in model.opset_import}.get("", 0)
+    drawing = _DRAWING | _DROPPING - ({"Dropout"} if version < _DROPOUT_DRAWS else set())
     for body in (model.graph, *model.functions):
-        _give_seeds(body)
+        _give_seeds(body, drawing)
     seeded: bytes = model.SerializeToString()
     return seeded
 
 
-def _give_seeds(body: Any) -> None:
+def _give_seeds(body: Any, drawing: Collection[str]) -> None:
     import onnx
 
     for node in body.node:
         names = {attribute.name for attribute in node.attribute}
-        if node.op_type in _DRAWING | _DROPPING and "seed" not in names:
+        if node.op_type in drawing and "seed" not in names:
             number = _new_seed()
             seed = float(number) if node.op_type in _DRAWING else number
             node.attribute.append(onnx.helper.make_attribute("seed", seed))
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                _give_seeds(inner)
+                _give_seeds(inner, drawing)
 
 
 def _new_seed() -> int:
