@@ -18,7 +18,7 @@ from coexec.errors import ModelError
 from coexec.frontend.computed import doubtful_shapes
 from coexec.frontend.opaque import bodies, live, reads
 from coexec.frontend.plain import plain_session, value_info
-from coexec.frontend.types import without_maps
+from coexec.frontend.types import LEFT_ALONE, hidden, without_maps
 
 __all__ = ["complete", "has_open", "infer", "left_alone"]
 
@@ -28,7 +28,6 @@ _RANK = "coexec.rank:"
 _SHAPES = "coexec.shapes"
 """Of nodes that inference is wrong about, or may be: the shapes of the outputs, open where only a
 run of the model tells them."""
-_LEFT_ALONE = ", left alone"
 
 
 def infer(model: ir.Model) -> tuple[str, ...]:
@@ -101,14 +100,8 @@ def _correct(model: ir.Model) -> bool:
 @contextmanager
 def left_alone(model: ir.Model) -> Iterator[None]:
     """Inference and optimizer pass by the nodes that they are wrong about meanwhile."""
-    hidden = {n: n.op_type for n in model.graph.all_nodes() if _SHAPES in n.meta}
-    for node in hidden:
-        node.op_type += _LEFT_ALONE
-    try:
+    with hidden([n for n in model.graph.all_nodes() if _SHAPES in n.meta], LEFT_ALONE):
         yield
-    finally:
-        for node, op_type in hidden.items():
-            node.op_type = op_type
 
 
 def has_open(model: ir.Model) -> bool:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 import onnx
 import onnx_ir as ir
 
-__all__ = ["hide_maps", "show_maps", "type_of", "type_proto", "type_text", "without_maps",
-           "without_types"]  # fmt: skip
+__all__ = ["LEFT_ALONE", "hidden", "hide_maps", "show_maps", "type_of", "type_proto", "type_text",
+           "without_maps", "without_types"]  # fmt: skip
 
 _HIDDEN = "coexec.type"
 """Metadata of a value whose type onnx_ir cannot hold."""
 _AT_MAP = ", at a map"
-_LEFT_ALONE = ", left alone"
+LEFT_ALONE = ", left alone"
 
 _ELEMENT = onnx.TensorProto.DataType
 
@@ -98,7 +98,7 @@ def without_maps(model: ir.Model) -> Iterator[None]:
     input without a type.
     """
     nodes = [n for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)]
-    with _hidden(nodes, _AT_MAP):
+    with hidden(nodes, _AT_MAP):
         yield
 
 
@@ -106,12 +106,12 @@ def without_maps(model: ir.Model) -> Iterator[None]:
 def without_types(model: ir.Model, op_types: Collection[str]) -> Iterator[None]:
     """The optimizer leaves operators of these types alone meanwhile."""
     nodes = [n for n in model.graph.all_nodes() if n.op_type in op_types and not n.domain]
-    with _hidden(nodes, _LEFT_ALONE):
+    with hidden(nodes, LEFT_ALONE):
         yield
 
 
 @contextmanager
-def _hidden(nodes: Iterable[ir.Node], suffix: str) -> Iterator[None]:
+def hidden(nodes: Iterable[ir.Node], suffix: str) -> Iterator[None]:
     """Nodes have another type meanwhile."""
     types = {node: node.op_type for node in nodes}
     for node in types:
