@@ -19,8 +19,9 @@ Where ONNX Runtime's answer is none that a definition gives, the definition's is
 * `_SAMPLING`, averages of neighbours: one of weight 0 is multiplied nevertheless, so that an
   infinite neighbour makes a NaN of a sample that does not depend on it. Its value is right, too.
 * `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 sums two products of 8-bit integers in 16 bits,
-  which overflow; and its recurrent operators limit what their gates read, so that NaN is forgotten.
-  Where it differs from `onnx.reference`, that is right, too.
+  which overflow; its recurrent operators limit what their gates read, so that NaN is forgotten; and
+  its LRN subtracts the channels that leave a window, so that an infinity makes all behind it NaN.
+  Where it differs from `onnx.reference` (of LRN, from the definition), that is right, too.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,7 +46,7 @@ _CHOOSING = frozenset({
 _EXTREMES = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 _SAMPLING = frozenset({"GridSample", "Resize", "RoiAlign", "Upsample"})
 _BY_REFERENCE = frozenset({
-    "ConvInteger", "GRU", "LSTM", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
+    "ConvInteger", "GRU", "LRN", "LSTM", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
 })  # fmt: skip
 _MOVES = 5
 """How often ONNX Runtime is asked with changed inputs."""
@@ -126,12 +127,29 @@ def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
 
 
 def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right: Array) -> Array:
+    if case.op_type == "LRN":
+        return _lrn(feeds[case.names[0]], case.attributes)
     model = onnx.load_model_from_string(model_of([case]))
     try:
         found = ReferenceEvaluator(model).run(case.results, dict(feeds))[position]
     except Exception:  # it does not have all that ONNX Runtime has
         return right
     return np.asarray(found) if np.shape(found) == right.shape else right
+
+
+def _lrn(x: Array, attributes: Mapping[str, Any]) -> Array:
+    size = attributes["size"]
+    alpha, beta, bias = (
+        attributes.get(n, d) for n, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    before = (size - 1) // 2
+    around = [(0, 0)] * x.ndim
+    around[1] = (before, size - 1 - before)
+    with np.errstate(all="ignore"):
+        squares = np.pad(x.astype(np.float64) ** 2, around)
+        sums = sum(squares[:, at : at + x.shape[1]] for at in range(size))
+        found = x / (bias + alpha / size * sums) ** beta
+    return np.asarray(found.astype(x.dtype))
 
 
 def _close(found: Array, right: Array) -> Array:

@@ -23,6 +23,8 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     wrong = next((t.dtype for t in used if not is_float(t.dtype)), None)
     if kind in FLOAT_ONLY and wrong:
         return f"{kind} of {wrong}: only of float32 and float64"
+    if kind == "Shrink" and used[0].dtype != "float32":
+        return f"Shrink of {used[0].dtype}: ONNX Runtime computes it in float32"
     if kind == "Dropout":
         return _training(op, tensors)
     if kind == "BitCast" and tensors[op.outputs[0]].item_bytes != used[0].item_bytes:

@@ -21,11 +21,12 @@ from coexec.engines.opencl.kernels.patterns import (
 )
 from coexec.ir.graph import Operator
 
-__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers"]
+__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers", "limited"]
 
 
-def _limited(value: str, low: str, high: str) -> str:
-    """Where ``low`` is above ``high``, the latter counts. Both may be absent."""
+def limited(value: str, low: str, high: str) -> str:
+    """``value`` between two limits; NaN stays. Where ``low`` is above ``high``, the latter counts.
+    Both may be absent."""
     raised = f"({value} < {low} ? {low} : {value})" if low else value
     return f"({raised} > {high} ? {high} : {raised})" if high else raised
 
@@ -41,8 +42,8 @@ def _clip(call: Call) -> str:
     if is_float(call.dtypes[0]):
         most = float(np.finfo(call.dtypes[0]).max)
         low, high = (call.number(limit) for limit in (-most, most))
-        return _limited(call.arguments[0], limits[0] or low, limits[1] or high)
-    return _limited(call.arguments[0], limits[0], limits[1])
+        return limited(call.arguments[0], limits[0] or low, limits[1] or high)
+    return limited(call.arguments[0], limits[0], limits[1])
 
 
 def _gelu(call: Call) -> str:
@@ -55,7 +56,7 @@ def _gelu(call: Call) -> str:
 
 def _between(pattern: str) -> str:
     """Text that limits what ``pattern`` computes to 0 ... 1."""
-    return _limited(f"({pattern})", "{zero}", "{one}")
+    return limited(f"({pattern})", "{zero}", "{one}")
 
 
 def _unless_tiny(function: str) -> str:

@@ -154,8 +154,9 @@ def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
         second = op.int("p", 2) == 2
         lines = fold(rows, "norm", total("v * v" if second else "fabs(v)"))
         norm = "sqrt(norm)" if second else "norm"
-        return [*lines, f"const {kind} factor = norm == 0.0f ? ({kind})(0.0f) : 1.0f / {norm};"], (
-            "v * factor")  # fmt: skip
+        # A denormal norm has an infinite reciprocal.
+        return [*lines, f"const {kind} length = {norm};"], (
+            f"(length == 0.0f ? ({kind})(0.0f) : v / length)")  # fmt: skip
     if op.op_type == "RMSNormalization":
         lines = fold(rows, "squares", total("v * v"))
         return [*lines, f"const {kind} factor = 1.0f / sqrt(squares / {count} + {epsilon});"], (

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coexec.engines.opencl.kernels.base import literal
+from coexec.engines.opencl.kernels.expressions import limited
 from coexec.ir.graph import Operator
 
 __all__ = ["GATES", "Phase", "activations", "phases"]
@@ -65,8 +66,9 @@ def phases(op: Operator, peepholes: bool) -> list[Phase]:
 def _activation(op: Operator, name: str) -> _Activation:
     """Of an expression that is clipped before, if the operator says so."""
     limit = op.number("clip", 0.0)
-    clipped = f"clamp({{x}}, {literal(-limit)}, {literal(limit)})" if limit else "{x}"
-    return lambda x: _TEXTS[name].format(x=clipped.format(x=x))
+    if not limit:
+        return lambda x: _TEXTS[name].format(x=x)
+    return lambda x: _TEXTS[name].format(x=limited(f"({x})", literal(-limit), literal(limit)))
 
 
 def _let(name: str, value: str) -> str:
