@@ -35,7 +35,7 @@ LIMIT_BYTES = 8 << 30
 _SUBSTITUTE_BYTES = 2 << 30
 """Of what is kept in the place of a cache that cannot be written, perhaps in memory."""
 
-_FORM = "3"
+_FORM = "4"
 """Raised when entries have other files, or files of another form, than before."""
 
 _MAKER = f"coexec {__version__} form {_FORM}"
