@@ -43,6 +43,7 @@ _DECIDING = frozenset(
      "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
 )  # fmt: skip
 """Operators that make a step of a difference in the last digits."""
+_SPREADING = frozenset({"Conv", "MaxPool"})
 _LAST_DIGITS = 1e-6
 _LEAST = 4
 """Inputs that are made up in any case: ordinary ones, zeros, some NaN, very large numbers."""
@@ -65,7 +66,8 @@ class Agreement:
     allowed: float = 0.0
     """Difference of numbers that is rounding, relative to the largest value."""
     spreads: bool = False
-    """NaN may spread in convolutions (Winograd's, see docs/gpu.md)."""
+    """NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's convolutions,
+    and in pools, where ONNX Runtime forgets some (docs/gpu.md)."""
 
     @property
     def reason(self) -> str | None:
@@ -126,7 +128,7 @@ class ReferenceAnswers:
     def impossible(self) -> Agreement | None:
         """What is known of every plan if ONNX Runtime's answers are of no use."""
         answers, why, is_random = self._found
-        rules = Agreement(allowed=self._work.tolerance, spreads=_has(self._work, {"Conv"}))
+        rules = Agreement(allowed=self._work.tolerance, spreads=_has(self._work, _SPREADING))
         return None if answers else replace(rules, unknown=why, is_random=is_random)
 
     def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
@@ -187,7 +189,7 @@ class ReferenceAnswers:
     def scatters(self, answer: _Expected) -> bool:
         """Whether NaN beside a number may lead to other numbers: the model decides by it."""
         work = self._work
-        return not _is_finite(answer.feeds) and _has(work, {"Conv"}) and _has(work, _DECIDING)
+        return not _is_finite(answer.feeds) and _has(work, _SPREADING) and _has(work, _DECIDING)
 
     def close(self) -> None:
         """Give back the session that `plain` has opened."""
@@ -279,7 +281,7 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
 
 
 def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Agreement:
-    rules = Agreement(allowed=work.tolerance, spreads=_has(work, {"Conv"}))
+    rules = Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:

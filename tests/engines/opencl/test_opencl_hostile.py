@@ -5,7 +5,9 @@ A model holds many operators, as most of the time goes into compiling kernels. O
 as users ask it, with all its optimisations: its pools depend on them where NaN is among numbers.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -204,8 +206,25 @@ def wrong(engine: OpenEngine, cases: Sequence[Hostile]) -> list[str]:
     expected = answers_of_ort(model, feeds)
     found = compute(engine, model, feeds)
     titles = [case.title for case in cases for _ in range(case.outputs)]
-    told = map(differences, found, map(_with_infinity, found, expected))
+    expected = list(map(_with_infinity, found, expected))
+    for at, has_nan in _pooled_nan(cases).items():
+        expected[at] = np.where(has_nan & np.isnan(found[at]), found[at], expected[at])
+    told = map(differences, found, expected)
     return [f"{title}: {text}" for title, text in zip(titles, told, strict=True) if text]
+
+
+def _pooled_nan(cases: Sequence[Hostile]) -> dict[int, Array]:
+    """By output of MaxPool, which windows have a NaN: there ONNX Runtime forgets some of them."""
+    firsts = itertools.accumulate((case.outputs for case in cases), initial=0)
+    pools = {at: c for at, c in zip(firsts, cases, strict=False) if c.op_type == "MaxPool"}
+    found = {}
+    for at, case in pools.items():
+        (x,) = case.inputs
+        assert x is not None
+        ones = replace(case, inputs=(np.isnan(x).astype(np.float32),), outputs=1)
+        (largest,) = answers_of_ort(*one_model([ones], OPSET))
+        found[at] = np.asarray(largest == 1)
+    return found
 
 
 def _with_infinity(found: Array, expected: Array) -> Array:

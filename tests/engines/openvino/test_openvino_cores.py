@@ -163,7 +163,7 @@ def test_a_run_does_not_widen_the_affinity_of_its_thread(cores: tuple[int, ...])
 
 def test_fewer_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     device = on_cores(*CORES[:2])
-    monkeypatch.setattr(device, "_threads", 3)
-    with pytest.raises(DeviceError, match="has 3 cores, and OpenVINO takes 2 threads"):
+    monkeypatch.setattr(device, "_threads", 10_000)
+    with pytest.raises(DeviceError, match="has 10000 cores, and OpenVINO takes"):
         device.compile(module_of(load(mixed_network())))
     device.close()

@@ -53,7 +53,7 @@ def _verdict(case: Network, cache: Cache) -> Verdict:
     """Of a graph when it is first opened, and when its plan is remembered."""
     answers: list[Any] = []
     try:
-        theirs = OrtSession(case.model, quiet(), ["CPUExecutionProvider"])
+        theirs = OrtSession(case.model, quiet(0), ["CPUExecutionProvider"])
     except Exception as error:
         return Verdict(case.index, "without ONNX Runtime", "refused by it", str(error), str(case))
 

@@ -93,7 +93,17 @@ def _least(x: Any, low: Any) -> Any:
 
 def _most(x: Any, high: Any) -> Any:
     """``x``, but not more than ``high``, which is no NaN."""
-    return _ops().select(_ops().greater(x, high), high, x)
+    return _ops().select(_above(x, high), high, x)
+
+
+def _above(x: Any, y: Any) -> Any:
+    """Whether ``x`` is greater; not if either is NaN. OpenVINO's Greater holds for NaN where the
+    processor has AVX-512."""
+    return _ops().less(y, x)
+
+
+def _below(x: Any, y: Any) -> Any:
+    return _ops().less(x, y)
 
 
 def _relu(op: Any) -> Any:
@@ -137,15 +147,14 @@ def _exp(op: Any) -> Any:
     return _or_nan(x, _ops().exp(x))
 
 
-def _of_two(compare: str) -> Callable[[Any], Any]:
-    """A maximum or minimum. ``compare`` holds where the first operand is not the result."""
+def _of_two(loses: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    """A maximum or minimum. ``loses`` tells where the first operand is not the result."""
 
     def rule(op: Any) -> Any:
         a, b = op.input_values()
         if _no_nan(a):
             a, b = b, a
-        wins = getattr(_ops(), compare)
-        kept = _ops().select(wins(a, b), b, a)
+        kept = _ops().select(loses(a, b), b, a)
         return kept if _no_nan(b) else _or_nan(b, kept)
 
     return rule
@@ -170,7 +179,7 @@ def _pool(op: Any) -> Any:
         given["pads_begin"], given["pads_end"], given["kernel"], given["rounding_type"],
         given["auto_pad"],
     )  # fmt: skip
-    above = _ops().greater(pooled.output(0), _number(0.5, x))
+    above = _above(pooled.output(0), _number(0.5, x))
     return _ops().select(above, _number(np.nan, x), op.output(0))
 
 
@@ -187,7 +196,7 @@ def _reduction(sign: float) -> Callable[[Any], Any]:
         )  # fmt: skip
         largest = _ops().reduce_max(kinds, axes, op.get_attributes()["keep_dims"])
         values = _ops().select(_ops().less(largest, _number(0.5, x)), end, op)
-        above = _ops().greater(largest, _number(1.5, x))
+        above = _above(largest, _number(1.5, x))
         return _ops().select(above, _number(np.nan, x), values)
 
     return rule
@@ -225,8 +234,8 @@ _RULES: Mapping[str, Callable[[Any], Any]] = {
     "HardSigmoid": _hard_sigmoid,
     "PRelu": _prelu,
     "Exp": _exp,
-    "Maximum": _of_two("less"),
-    "Minimum": _of_two("greater"),
+    "Maximum": _of_two(_below),
+    "Minimum": _of_two(_above),
     "MaxPool": _pool,
     "ReduceMax": _reduction(1.0),
     "ReduceMin": _reduction(-1.0),

@@ -69,12 +69,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         step = f"if (best < 0 || v > acc) {{ acc = v; best = {index}; }}"
         lines.append("long best = -1;")
     lines.append(f"{kind} acc = ({kind})({start});")
+    if op.op_type == "MaxPool" and not indices and not in_blocks(x.shape, context.arch):
+        # ONNX Runtime has what its vectors and what is left over give; here a NaN is not lost.
+        step = "acc = ((v > acc) | (v != v)) ? v : acc;"
     take = [f"const {kind} v = {load};", step]
-    columns, pools = None, op.op_type == "MaxPool" and not indices and len(slides) > 1
-    if pools and not in_blocks(x.shape, context.arch):  # as ONNX Runtime: NaN makes order count
-        take = [take[0], "column = column > v ? column : v;"]
-        columns = f"{kind} column = ({kind})({start});", "acc = acc > column ? acc : column;"
-    bounds, loops = over_taps(slides, dilations, take, source.size, in_rows, columns)
+    bounds, loops = over_taps(slides, dilations, take, source.size, in_rows)
     lines += [*bounds, *loops]
     where = [n, c, *(f"o{axis}" for axis in range(len(slides)))]
     if indices:

@@ -22,7 +22,7 @@ def taps(window: Window, dilation: int) -> int:
 
 def over_taps(
     windows: Sequence[Window], dilations: Sequence[int], body: Sequence[str],
-    size: Size = literally, unrolled: bool = False, columns: tuple[str, str] | None = None,
+    size: Size = literally, unrolled: bool = False,
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Declarations, and loops that run ``body`` for each element that the window of output
     (o0, o1, ...) covers.
@@ -34,17 +34,10 @@ def over_taps(
     Args:
         unrolled: rows of whole windows are written out by the compiler. Loops over them take three
             times as long with PoCL.
-        columns: statements before and behind the elements that only the last axis has in common:
-            given, that axis is the outermost one. Elsewhere it is the innermost one.
     """
     bounds: list[str] = []
     lines = list(body)
-    order = [*reversed(range(len(windows)))]
-    if columns is not None:
-        order.append(order.pop(0))
-    for axis in order:
-        if columns is not None and axis == order[-1]:
-            lines = [columns[0], *lines, columns[1]]
+    for axis in reversed(range(len(windows))):
         window, dilation = windows[axis], dilations[axis]
         k, i, count = f"k{axis}", f"i{axis}", taps(window, dilation)
         begin = size(f"begin{axis}", window.begin)
@@ -67,7 +60,7 @@ def over_taps(
             "}",
         ]
         lines = [f"for (int {k} = {start}; {k} < {end}; {k}++) {{", *inner]
-        if unrolled and axis == order[0] and not checks:
+        if unrolled and axis == len(windows) - 1 and not checks:
             whole = ["#pragma unroll", f"for (int {k} = 0; {k} < {count}; {k}++) {{", *inner]
             some = ["} else {", *lines, "}"]
             lines = (
