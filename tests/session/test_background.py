@@ -93,6 +93,7 @@ def test_it_answers_at_once_and_says_what_was_decided(
     assert choice.exists()
 
 
+@pytest.mark.long
 def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_WORTH_S", 0.0)
     monkeypatch.setattr(serving, "_KEPT", 2)
@@ -162,6 +163,7 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
         os.kill(int(pid), 0)
 
 
+@pytest.mark.long
 def test_threads_while_the_plan_takes_over(tmp_path: Path) -> None:
     failed: list[BaseException] = []
     content, options = branches().SerializeToString(), onnxruntime.SessionOptions()

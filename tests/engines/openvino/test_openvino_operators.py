@@ -23,7 +23,8 @@ FAMILIES = {
     for name, family in module.FAMILIES.items()
 }
 REFUSED = {"Pad", "PRelu", "Softmax", "LogSoftmax", "Concat", "Slice", "Gather", "Transpose",
-           "Where", "MaxPool", "LpNormalization", "Resize"}  # fmt: skip
+           "Where", "MaxPool", "LpNormalization", "Resize",
+           "Hardmax", "OneHot"}  # fmt: skip
 """Operators with cases that have a reason: types, wrapping pads, several axes, ..."""
 
 

@@ -91,12 +91,16 @@ def test_a_last_window_in_the_padding_is_refused_and_no_other() -> None:
     assert reason("MaxPool", [(1, 1, 3, 3)], (1, 1, 2, 2), **window) is None
 
 
-def test_scales_that_give_no_whole_sizes_are_refused_only_for_align_corners() -> None:
-    scaled = {"constants": {1: (), 2: (1.0, 1.0, 0.6, 0.6)}, "made": (1, 3, 4, 4)}
-    shapes = [IMAGE, (8,), (4,)]
-    aligned = "align_corners"
-    found = reason("Resize", shapes, **scaled, coordinate_transformation_mode=aligned)
-    assert found is not None and aligned in found
+@pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners"])
+def test_scales_that_give_no_whole_sizes_are_refused(mode: str) -> None:
+    def of_scale(scale: float, size: int) -> str | None:
+        made = (1, 3, size, size)
+        return reason("Resize", [IMAGE, (8,), (4,)], made, constants={2: (1.0, 1.0, scale, scale)},
+                      coordinate_transformation_mode=mode)  # fmt: skip
+
+    found = of_scale(0.6, int(0.6 * IMAGE[2]))
+    assert found is not None and "whole sizes" in found
+    assert of_scale(2.0, 2 * IMAGE[2]) is None
 
 
 @pytest.mark.parametrize(

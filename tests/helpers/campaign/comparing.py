@@ -19,7 +19,8 @@ Where ONNX Runtime's answer is none that a definition gives, the definition's is
 * `_SAMPLING`, averages of neighbours: one of weight 0 is multiplied nevertheless, so that an
   infinite neighbour makes a NaN of a sample that does not depend on it. Its value is right, too.
 * `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 sums two products of 8-bit integers in 16 bits,
-  which overflow; its recurrent operators limit what their gates read, so that NaN is forgotten; and
+  which overflow; its ReduceLogSumExp takes the largest of a row first, and forgets NaN there; its
+  recurrent operators limit what their gates read, so that NaN is forgotten; and
   its LRN subtracts the channels that leave a window, so that an infinity makes all behind it NaN.
   Where it differs from `onnx.reference` (of LRN, from the definition), that is right, too.
 """
@@ -47,6 +48,7 @@ _EXTREMES = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 _SAMPLING = frozenset({"GridSample", "Resize", "RoiAlign", "Upsample"})
 _BY_REFERENCE = frozenset({
     "ConvInteger", "GRU", "LRN", "LSTM", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
+    "ReduceLogSumExp",
 })  # fmt: skip
 _MOVES = 5
 """How often ONNX Runtime is asked with changed inputs."""

@@ -210,7 +210,7 @@ def _softmax(op: Any) -> Any:
 
 
 def _first_place(op: Any) -> Any:
-    """Of the largest or smallest, which ArgMax, ArgMin and Hardmax ask for: ONNX Runtime takes
+    """Of the largest or smallest, which ArgMax and ArgMin ask for: ONNX Runtime takes
     another element only if it is larger than the one it has. So a NaN at the beginning stays, and
     others never win."""
     x, count = op.input_values()

@@ -38,9 +38,9 @@ _COMPUTING = frozenset({
     "BatchNormalization", "Ceil", "Celu", "Clip", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum",
     "Einsum", "Elu", "Erf", "Exp", "Floor", "GRU", "Gelu", "Gemm", "GlobalAveragePool",
     "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "HardSigmoid",
-    "HardSwish", "Hardmax", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
+    "HardSwish", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
     "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpPool", "MatMul",
-    "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "OneHot", "PRelu", "Pow",
+    "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "PRelu", "Pow",
     "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
     "ReduceSumSquare", "Relu", "Resize", "ReverseSequence", "RoiAlign", "Round", "Selu", "Shape",
@@ -58,11 +58,11 @@ _TYPES: Mapping[str, frozenset[str]] = {
 """By operator, the types of what it reads and makes. Types of constant parameters are free."""
 
 _INDICES: Mapping[str, int] = {
-    "Gather": 1, "GatherElements": 1, "GatherND": 1, "OneHot": 0, "RoiAlign": 2, "Scatter": 1,
+    "Gather": 1, "GatherElements": 1, "GatherND": 1, "RoiAlign": 2, "Scatter": 1,
     "ScatterElements": 1, "ScatterND": 1,
 }  # fmt: skip
 """By operator, the input that holds places in another tensor: 32 bits are enough for these."""
-_CHECKED = frozenset({"Gather", "OneHot"})
+_CHECKED = frozenset({"Gather"})
 """Those whose indices are looked at while they run (`indices`), or may be any. Others would read or
 write elsewhere."""
 _MAKE_INDICES = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
@@ -176,8 +176,8 @@ def _resize(op: Operator, tensors: _Tensors) -> str | None:
         return f"with {mode}"
     scales = op.constants.get(1 if op.version < 11 else 2, ())
     sizes = zip(tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape, scales, strict=False)
-    if mode == "align_corners" and any(made != size * scale for size, made, scale in sizes):
-        return "with align_corners and scales that give no whole sizes"
+    if any(made != size * scale for size, made, scale in sizes):
+        return "with scales that give no whole sizes: it would take other ones"
     return None
 
 
@@ -217,7 +217,7 @@ def _second_output(op: Operator) -> bool:
 
 
 _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
