@@ -115,6 +115,10 @@ class ModelWarning(UserWarning):
     """Something about a model is doubtful: a declared shape is wrong, or it cannot be checked."""
 
 
+class AssumedWarning(ModelWarning):
+    """A model leaves dimensions open that nobody has given: sizes were found for them."""
+
+
 def first_line(error: BaseException) -> str:
     """What another library says, without its stack of details; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -408,9 +408,7 @@ class _Started:
 
 def _started(shortlist: Sequence[_Contender], stack: ExitStack) -> _Started:
     """The plans that run with the first made-up inputs that suit the model."""
-    from coexec.frontend.inputs import candidates
-
-    for feeds in candidates(shortlist[0].work.model.graph):
+    for feeds in shortlist[0].work.model.candidates():
         started = _Started()
         with ExitStack() as attempt:
             for which, entry in enumerate(shortlist):

@@ -132,12 +132,12 @@ class ReferenceAnswers:
         return None if answers else replace(rules, unknown=why, is_random=is_random)
 
     def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
-        from coexec.frontend.inputs import candidates, probes
+        from coexec.frontend.inputs import probes
 
         graph = self._work.graph
         end_s = time.monotonic() + _LIMIT_S
         why = "there are no inputs to try"
-        for ordinary in candidates(graph):
+        for ordinary in self._work.model.candidates():
             try:
                 first = self._run(session, ordinary)
                 again = self._run(session, ordinary)

@@ -1,11 +1,9 @@
 """The plan of any planner, "auto" or another: where the two are told apart."""
 
-from collections.abc import Callable
 from typing import Any
 
 from coexec.choosing.auto import Auto
 from coexec.choosing.throughput import Throughput
-from coexec.ir.graph import Graph
 from coexec.plans.plan import Plan
 from coexec.workbench import AUTO, Prepared, Settings, Workbench
 
@@ -47,14 +45,14 @@ class Asked:
             return self._by.known
         return self._by.found(self._settings.planner, self._settings.planner_options)
 
-    @property
-    def graph(self) -> Graph:
-        """The tasks of the model, which is loaded for them.
+    def check_examples(self) -> None:
+        """Refuse inputs that do not fit, before a plan is made, which takes long.
 
         Raises:
+            InputError: they are not the model's.
             ModelError: it cannot be loaded.
         """
-        return self._by.given.model.graph
+        _ = self._by.given.model
 
     @property
     def doubt(self) -> str | None:
@@ -76,15 +74,8 @@ class Asked:
         return self._by.prepared_by(self._settings.planner, self._settings.planner_options)
 
 
-def prepare(
-    source: Any, settings: Settings, given: Plan | None = None,
-    check: Callable[[Graph], object] | None = None,
-) -> Prepared:  # fmt: skip
+def prepare(source: Any, settings: Settings, given: Plan | None = None) -> Prepared:
     """The plan that is given, or else the one that ``settings`` ask for.
-
-    Args:
-        check: called with the model before a plan is made, which takes long; what it raises ends
-            the preparation. Not called for a plan that is given or known.
 
     Raises:
         CoexecError: it cannot be had.
@@ -92,6 +83,6 @@ def prepare(
     if given is not None:
         return Workbench(source, settings).prepared(given)
     asked = Asked(source, settings)
-    if check is not None and asked.known is None:
-        check(asked.graph)
+    if settings.examples:
+        asked.check_examples()
     return asked.prepare()

@@ -123,8 +123,7 @@ class Serving:
     @property
     def is_told_quickly(self) -> bool:
         """Whether it can be known without reading the model what was planned for it."""
-        of = self._settings
-        return GivenModel(self.source, of.shapes, self.cache, of.values).is_told_quickly
+        return GivenModel.of(self.source, self._settings, self.cache).is_told_quickly
 
     def check(self) -> Asked | None:
         """What the settings ask for, for the shapes that are known without a request. None in a

@@ -32,7 +32,6 @@ from coexec.errors import (
     PlanError,
     StoreError,
 )
-from coexec.frontend.inputs import candidates
 from coexec.frontend.module import Array
 from coexec.profiling.traffic import undisturbed
 from coexec.runtime.pool import Pool
@@ -120,10 +119,10 @@ class Throughput:
         """
         if self.known is not None:
             return self.known
-        graph = self._whole.graph
+        model = self._whole.model
         able, refused = self._able()
         rates: dict[Configuration, list[float]] = {}
-        for feeds in candidates(graph) if len(able) > 1 else ():
+        for feeds in model.candidates() if len(able) > 1 else ():
             rates, failed = self._race(able, feeds)
             if rates:
                 refused |= failed

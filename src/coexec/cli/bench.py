@@ -20,6 +20,7 @@ from coexec.cli.common import (
     DevicesOpt,
     EngineOpt,
     FreshOpt,
+    InputsOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -43,7 +44,6 @@ from coexec.cli.recorded import write_trace
 from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
-from coexec.frontend.inputs import random_inputs
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
@@ -64,6 +64,7 @@ def command(
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
+    inputs: InputsOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     waiting: WaitingOpt = DEFAULTS.waiting,
@@ -84,13 +85,13 @@ def command(
     with progress_bar(json) as tell:
         asked = settings(
             devices=devices, planner=planner, option=option, shape=shape, value=value,
-            cache=cache, fresh=fresh,
+            inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
         plan = prepare(model, asked)
         work = plan.work
         predicted_s = simulate(plan.schedule, plan.cost, plan.system).makespan_s
-    feeds = random_inputs(work.model.graph)
+    feeds = next(work.model.candidates())
     with ExitStack() as stack:
         plan_row, executor = _ours(plan, planner, predicted_s, feeds, stack)
         plan_row.is_baseline = False

@@ -13,6 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.race import REQUESTS
+from coexec.cli.arrays import read_inputs
 from coexec.cli.console import err
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
@@ -46,6 +47,10 @@ ValueOpt = Annotated[
     list[str] | None,
     typer.Option("--value", help="INPUT=16000 or INPUT=1,2,3 makes an input constant; repeatable."),
 ]
+InputsOpt = Annotated[
+    Path | None,
+    typer.Option(help="An .npz file of inputs to run with; they fix shapes that are open."),
+]
 EngineOpt = Annotated[
     list[str] | None,
     typer.Option(
@@ -77,6 +82,7 @@ def settings(
     option: Sequence[str] | None = None,
     shape: Sequence[str] | None = None,
     value: Sequence[str] | None = None,
+    inputs: Path | None = None,
     cache: Path | None = None,
     fresh: bool = False,
     progress: Any = None,
@@ -92,6 +98,8 @@ def settings(
         planner_options=_planner_options(option),
         shapes=dict(_shape(text) for text in shape or ()),
         values=dict(_value(text) for text in value or ()),
+        examples={} if inputs is None else read_inputs(inputs),
+        assume=True,
         cache=cache,
         engine_options=_engine_options(engine),
         pins=_pairs(pin, "--pin"),

@@ -16,6 +16,7 @@ from coexec.cli.common import (
     DevicesOpt,
     EngineOpt,
     FreshOpt,
+    InputsOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -53,6 +54,7 @@ def command(
     every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
+    inputs: InputsOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     cache: CacheOpt = None,
@@ -69,7 +71,7 @@ def command(
     with progress_bar(json) as tell:
         asked = settings(
             devices=devices, planner=planner, option=option, shape=shape, value=value,
-            cache=cache, fresh=fresh,
+            inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
         if platform is None:

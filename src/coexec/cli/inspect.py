@@ -9,6 +9,7 @@ from coexec.cli import support
 from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
+    InputsOpt,
     JsonOpt,
     ModelArg,
     ShapeOpt,
@@ -31,6 +32,7 @@ def command(
     model: ModelArg,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
+    inputs: InputsOpt = None,
     tasks: bool = False,
     memory: bool = False,
     device: str | None = None,
@@ -41,7 +43,9 @@ def command(
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
     intermediate tensors take on one device, by strategy, --device what a device runs and what not.
     """
-    work = Workbench(model, settings(devices=device, shape=shape, value=value, cache=cache))
+    work = Workbench(
+        model, settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
+    )
     graph = work.model.graph
     facts = _facts(graph)
     if device is not None and len(work.devices) != 1:

@@ -11,6 +11,7 @@ from coexec.cli.common import (
     DevicesOpt,
     EngineOpt,
     FreshOpt,
+    InputsOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -48,6 +49,7 @@ def command(
     output: Path | None = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
+    inputs: InputsOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
     cache: CacheOpt = None,
@@ -59,7 +61,13 @@ def command(
         if fresh or engine or pin:
             raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, value=value, cache=cache
+            devices=devices,
+            planner=planner,
+            option=option,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            cache=cache,
         )
         found = on_platform(model, platform, asked)
         trace = simulate(found.schedule, found.cost, found.system)
@@ -67,7 +75,7 @@ def command(
         with progress_bar(json) as tell:
             asked = settings(
                 devices=devices, planner=planner, option=option, shape=shape, value=value,
-                cache=cache,
+                inputs=inputs, cache=cache,
                 fresh=fresh, progress=tell, engine=engine, pin=pin,
             )  # fmt: skip
             found = prepare(model, asked)

@@ -1,7 +1,7 @@
 """Plans for phones that are not here, and what both kinds of plans are asked for."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -101,8 +101,8 @@ def on_platform(
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
     phone = load(platform, settings.devices)
-    here = Settings(shapes=settings.shapes, values=settings.values, cache=settings.cache)
-    origin = Simulated(Workbench(model, here).given.published_graph, (phone.cost, phone.system))
+    here = Workbench(model, replace(settings, devices=None))
+    origin = Simulated(here.given.published_graph, (phone.cost, phone.system))
     if given is not None:
         origin.schedule(given)
         return Prepared(origin, given)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coexec.arguments import check_feeds
 from coexec.choosing.prepare import prepare
-from coexec.cli.arrays import packed, read_inputs
+from coexec.cli.arrays import packed
 from coexec.cli.common import (
     DEFAULTS,
     CacheOpt,
@@ -16,6 +15,7 @@ from coexec.cli.common import (
     DevicesOpt,
     EngineOpt,
     FreshOpt,
+    InputsOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -38,8 +38,6 @@ from coexec.cli.console import out
 from coexec.cli.energy import measured_energy
 from coexec.cli.gantt import draw
 from coexec.cli.recorded import write_trace
-from coexec.frontend.load import random_inputs
-from coexec.ir.graph import Graph
 from coexec.runtime.recorder import RealRecorder
 from coexec.units import format_joules, format_seconds
 
@@ -51,7 +49,7 @@ def command(
     planner: PlannerOpt = DEFAULTS.planner,
     option: OptionOpt = None,
     pin: PinOpt = None,
-    inputs: Path | None = None,
+    inputs: InputsOpt = None,
     output: Path | None = None,
     check: bool = False,
     trace: TraceOpt = None,
@@ -71,22 +69,15 @@ def command(
     when in a run of its own, in which engines also tell of the tasks inside of segments.
     """
     given, devices = given_plan(plan, devices)
-    read = None if inputs is None else read_inputs(inputs)
-
-    def check_read(graph: Graph) -> None:
-        if read is not None:
-            check_feeds({name: graph.tensors[name] for name in graph.inputs}, read)
-
     with progress_bar(json) as tell:
         asked = settings(
             devices=devices, planner=planner, option=option, shape=shape, value=value,
-            cache=cache, fresh=fresh,
+            inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(model, asked, given, None if read is None else check_read)
+        found = prepare(model, asked, given)
     work, compiled = found.work, found.compiled
-    wanted = {t.name: t for t in compiled.inputs}
-    feeds = check_feeds(wanted, random_inputs(work.model.graph) if read is None else read)
+    feeds = next(work.model.candidates())
     with work.start(found) as executor:
         for _ in range(2):
             executor.run(feeds)

@@ -6,6 +6,7 @@ from coexec.cli.common import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
+    InputsOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
@@ -39,6 +40,7 @@ def command(
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
+    inputs: InputsOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -54,7 +56,7 @@ def command(
     with progress_bar(json) as tell:
         asked = settings(
             devices=devices, planner=planner, option=option, shape=shape, value=value,
-            cache=cache, progress=tell,
+            inputs=inputs, cache=cache, progress=tell,
         )  # fmt: skip
         if platform is None:
             there = prepare(model, asked, given)

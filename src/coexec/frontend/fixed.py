@@ -13,13 +13,14 @@ from coexec.frontend.digest import Shapes
 from coexec.frontend.memory import require_memory
 from coexec.frontend.types import type_of
 
-__all__ = ["fix"]
+__all__ = ["CHANNELS", "dims_of", "example", "fix", "open_tensors"]
 
 _UNNAMED = frozenset({"?", ""})
 """What exporters write for a dimension that they do not know; equal ones need not be equal."""
 _IMAGE = (1, 3, 224, 224)
 """Suggested for an image: batch, channels, height, width. Most networks for images take it."""
-_CHANNELS = frozenset({1, 3, 4})
+CHANNELS = frozenset({1, 3, 4})
+"""Of images."""
 
 
 def fix(
@@ -46,7 +47,7 @@ def fix(
     """
     values = values or {}
     inputs = {v.name: v for v in model.graph.inputs if v.name}
-    own = {name: _dims(value) for name, value in inputs.items()}
+    own = {name: dims_of(value) for name, value in inputs.items()}
     symbols = {d: None for dims in own.values() for d in dims or () if isinstance(d, str)}
     _require_names(model, shapes, values, own, symbols)
     for name, value in inputs.items():
@@ -55,14 +56,14 @@ def fix(
     sizes = _sizes(inputs, own, shapes, symbols)
     for value in inputs.values():
         if value.shape is not None:
-            value.shape = ir.Shape([sizes.get(d, d) for d in _dims(value) or ()])
+            value.shape = ir.Shape([sizes.get(d, d) for d in dims_of(value) or ()])
     for name, given in values.items():
         _set_value(model, name, given)
     if all_known:
         _require_static(model)
 
 
-def _dims(value: ir.Value) -> list[int | str | None] | None:
+def dims_of(value: ir.Value) -> list[int | str | None] | None:
     """Sizes, names of symbolic dimensions, None for those without a name; None: not even the rank
     is known."""
     if value.shape is None:
@@ -93,7 +94,7 @@ def _require_names(
 
 
 def _set_shape(value: ir.Value, shape: tuple[int, ...]) -> None:
-    dims = _dims(value)
+    dims = dims_of(value)
     fits = dims is None or (
         len(dims) == len(shape)
         and all(not isinstance(a, int) or a in (0, b) for a, b in zip(dims, shape, strict=True))
@@ -156,7 +157,7 @@ def _constant(array: np.ndarray[Any, Any], value: ir.Value) -> ir.TensorProtocol
     if dtype is None or dtype == ir.DataType.UNDEFINED:
         raise ModelError(f"the type of input {name!r} is unknown; export the model with type "
                          f"information")  # fmt: skip
-    shape = _broadcast(array.shape, _dims(value))
+    shape = _broadcast(array.shape, dims_of(value))
     require_memory(f"the value of {name!r}", math.prod(shape) * array.itemsize)
     if dtype == ir.DataType.STRING:
         texts = [str(text).encode() for text in np.broadcast_to(array, shape).reshape(-1)]
@@ -192,18 +193,14 @@ def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, 
 
 
 def _require_static(model: ir.Model) -> None:
-    """Raise ModelError with a suggestion if an input keeps an unknown dimension.
-
-    Not of sequences, maps and optional values: each call brings its own sizes.
-    """
-    tensors = [v for v in model.graph.inputs if (type_of(v) or "tensor(").startswith("tensor(")]
-    unknown = [v for v in tensors if v.shape is None or not v.shape.is_static()]
+    """Raise ModelError with a suggestion if an input keeps an unknown dimension."""
+    unknown = open_tensors(model)
     if not unknown:
         return
     sizes: dict[str, int] = {}
-    examples = {v.name or "": _example(v, sizes) for v in unknown}
+    examples = {v.name or "": example(v, sizes) for v in unknown}
     options = [f"--shape {n if n.isprintable() else repr(n)}={e}" for n, e in examples.items()]
-    value, symbols = unknown[0], Counter(d for v in unknown for d in _dims(v) or ())
+    value, symbols = unknown[0], Counter(d for v in unknown for d in dims_of(v) or ())
     named = next((d for d in symbols if isinstance(d, str)), None)
     by_name = ""
     if named is not None and named.isprintable():
@@ -214,18 +211,27 @@ def _require_static(model: ir.Model) -> None:
     )
 
 
-def _example(value: ir.Value, sizes: dict[str, int]) -> str:
+def open_tensors(model: ir.Model) -> list[ir.Value]:
+    """The inputs with an unknown dimension.
+
+    Not sequences, maps and optional values: each call brings its own sizes.
+    """
+    tensors = [v for v in model.graph.inputs if (type_of(v) or "tensor(").startswith("tensor(")]
+    return [v for v in tensors if v.shape is None or not v.shape.is_static()]
+
+
+def example(value: ir.Value, sizes: dict[str, int]) -> str:
     """A shape that can most likely run: 1x3x224x224 for images, elsewhere 1 for what is unknown.
 
     Images are inputs of four axes; their channels are the last one if it has 1, 3 or 4 of them and
     the second has not. ``sizes`` of symbolic dimensions are the same in all inputs.
     """
-    dims = _dims(value)
+    dims = dims_of(value)
     if dims is None:
         return ",".join(map(str, _IMAGE))
     likely: Sequence[int] = [1] * len(dims)
     if len(dims) == len(_IMAGE):
-        last = dims[3] in _CHANNELS and dims[1] not in _CHANNELS
+        last = dims[3] in CHANNELS and dims[1] not in CHANNELS
         batch, channels, *image = _IMAGE
         likely = (batch, *image, channels) if last else _IMAGE
     found = []

@@ -28,8 +28,12 @@ _SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "
 """The values of their result are those of their first input."""
 
 
-def candidates(graph: Graph, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Inputs to try in this order: random ones, all ones, all zeros."""
+def candidates(
+    graph: Graph, examples: Mapping[str, Any] | None = None, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Inputs to try in this order: the given examples, random ones, all ones, all zeros."""
+    if examples:
+        yield dict(examples)
     yield random_inputs(graph, seed)
     for filling in (1, 0):
         tensors = (graph.tensors[name] for name in graph.inputs)

@@ -17,6 +17,7 @@ from coexec.arguments import check_model, check_shapes, check_values
 from coexec.cache import Cache, Entry
 from coexec.errors import ModelError, ModelWarning, StoreError, first_line
 from coexec.frontend.check import check_same
+from coexec.frontend.declared import options_of
 from coexec.frontend.digest import Shapes, digest_of
 from coexec.frontend.fixed import fix
 from coexec.frontend.fused import mark_fused
@@ -44,6 +45,7 @@ def load(
     name: str = "",
     check: bool = False,
     rewrites: bool = True,
+    examples: Mapping[str, Any] | None = None,
     digest: str | None = None,
 ) -> Model:
     """Load, simplify and group a model.
@@ -58,6 +60,7 @@ def load(
         check: compare the simplified model's outputs with the given one's on made-up inputs; where
             they differ, the given one is planned.
         rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
+        examples: inputs that suit the model, tried before made-up ones.
         digest: of ``source`` with these shapes and values, where it is known.
 
     Raises:
@@ -72,9 +75,9 @@ def load(
     shapes, values = check_shapes(shapes), check_values(values)
     given = read(check_model(source))
     fix(given, shapes, values)
-    name = name or given.graph.name or "model"
+    how = _How(name or given.graph.name or "model", check, rewrites, examples)
     try:
-        loaded = _simplified(given, name, check, rewrites)
+        loaded = _simplified(given, how)
         if not check and any(task.opaque for task in loaded.graph.tasks):
             plain_session(given)  # only ONNX Runtime knows what an opaque task may be
     except MemoryError as error:
@@ -103,8 +106,7 @@ def _explained(error: UnfitError, shapes: Shapes, values: Mapping[str, Any]) -> 
     """``error``, or one that names what the user has fixed: the model may work with others."""
     if not shapes and not values:
         return error
-    sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
-    given = [f"--shape {name}={size}" for name, size in sizes.items()]
+    given = [options_of(shapes)] if shapes else []
     given += [f"--value {name}={str(value)[:40]}" for name, value in values.items()]
     return ModelError(f"the model does not work with {' '.join(given)}: {error.reason}; give it "
                       f"another --shape or --value")  # fmt: skip
@@ -117,7 +119,16 @@ class _Loaded(NamedTuple):
     """What the user is to know, such as shapes that are declared wrong."""
 
 
-def _simplified(given: ir.Model, name: str, check: bool, rewrites: bool) -> _Loaded:
+class _How(NamedTuple):
+    """What `load` is asked for."""
+
+    name: str
+    check: bool
+    rewrites: bool
+    examples: Mapping[str, Any] | None
+
+
+def _simplified(given: ir.Model, how: _How) -> _Loaded:
     """The simplified model in tasks; the given one where it cannot be simplified.
 
     A pass that fails is left out, and so is each that makes the model differ from the given one.
@@ -126,15 +137,15 @@ def _simplified(given: ir.Model, name: str, check: bool, rewrites: bool) -> _Loa
     searched = False
     while True:
         try:
-            return _checked(given, name, check, rewrites, without)
+            return _checked(given, how, without)
         except PassError as error:
             without.add(error.name)
         except _DiffersError as error:
             if searched:
-                return _as_given(given, name, str(error))
-            without, searched = _wrong_passes(given, name, rewrites), True
+                return _as_given(given, how.name, str(error))
+            without, searched = _wrong_passes(given, how), True
         except _NotPlannedError as error:
-            return _as_given(given, name, str(error))
+            return _as_given(given, how.name, str(error))
 
 
 class _DiffersError(Exception):
@@ -145,19 +156,17 @@ class _NotPlannedError(Exception):
     """Shape inference or grouping stumbles over a model."""
 
 
-def _wrong_passes(given: ir.Model, name: str, rewrites: bool) -> set[str]:
+def _wrong_passes(given: ir.Model, how: _How) -> set[str]:
     """The passes that fail or make a difference, found by using one more at a time."""
     without = set(PASSES)
     for each in PASSES:
         with suppress(PassError, _DiffersError, _NotPlannedError):
-            _checked(given, name, True, rewrites, without - {each})
+            _checked(given, how._replace(check=True), without - {each})
             without.remove(each)
     return without
 
 
-def _checked(
-    given: ir.Model, name: str, check: bool, rewrites: bool, without: Collection[str]
-) -> _Loaded:
+def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
     """The model in tasks after all passes but those in ``without``.
 
     Raises:
@@ -168,19 +177,20 @@ def _checked(
     """
     model = _copy(given)
     try:
-        wrong = simplify(model, rewrites, without)
+        wrong = simplify(model, how.rewrites, without)
         if complete(model):
-            simplify(model, rewrites, without)
+            simplify(model, how.rewrites, without)
             complete(model)
         mark_fused(model)
-        graph = build_graph(model, name)
+        graph = build_graph(model, how.name)
     except (MemoryError, PassError):
         raise
     except Exception as error:  # whatever inference stumbles over
         raise _NotPlannedError(first_line(error)) from error
-    require_memory(f"the model {name!r}", least_bytes(graph))
+    require_memory(f"the model {how.name!r}", least_bytes(graph))
+    tries = candidates(graph, how.examples)
     try:
-        unchecked = check_same(given, model, candidates(graph)) if check else None
+        unchecked = check_same(given, model, tries) if how.check else None
     except (MemoryError, UnfitError):
         raise
     except Exception as error:  # it differs, or cannot be checked
@@ -194,10 +204,10 @@ def _checked(
             raise _DiffersError(first_line(error)) from error
     doubts = []
     if wrong:
-        doubts.append(f"the model {name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; what "
-                      f"the operators compute is used")  # fmt: skip
+        doubts.append(f"the model {how.name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; "
+                      f"what the operators compute is used")  # fmt: skip
     if unchecked is not None and not random_nodes(model):
-        doubts.append(f"the simplified model {name!r} was not compared with the given one: "
+        doubts.append(f"the simplified model {how.name!r} was not compared with the given one: "
                       f"{unchecked}")  # fmt: skip
     return _Loaded(model, graph, doubts)
 

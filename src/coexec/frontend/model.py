@@ -1,13 +1,15 @@
 """A loaded model: the ONNX operators and weights, and the graph of tasks made from them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
+from coexec.frontend.inputs import candidates
 from coexec.frontend.nondeterministic import random_nodes
 from coexec.ir.graph import Graph
 
@@ -28,6 +30,12 @@ class Model:
     graph: Graph
     digest: str
     """Of the file or object it was loaded from, shapes included: the key of everything cached."""
+    examples: Mapping[str, Any] | None = None
+    """Inputs that suit it, by name, where the user has some."""
+
+    def candidates(self) -> Iterator[dict[str, Any]]:
+        """Inputs to try one after the other, until some suit the model."""
+        return candidates(self.graph, self.examples)
 
     @cached_property
     def overridable(self) -> frozenset[str]:

@@ -97,8 +97,8 @@ def measure_pieces(
     schedule = in_steps(plan, graph)
     tasks = [graph.task[segment.pieces[0].task] for segment in schedule.segments]
     part = Part(tasks, compiler.compile(schedule, devices))
-    runs = sweep(part, devices, next(feeds_of(part, graph)), _EFFORT, lambda done, total: None,
-                 quiet)  # fmt: skip
+    feeds = next(feeds_of(part, compiler.model))
+    runs = sweep(part, devices, feeds, _EFFORT, lambda done, total: None, quiet)  # fmt: skip
     samples: dict[str, list[float]] = {}
     for segment, seconds in zip(schedule.segments, medians_s(runs), strict=True):
         (piece,) = segment.pieces

@@ -210,7 +210,7 @@ class Profiler:
         own = [(i, step_of[t.name]) for i, t in enumerate(part.tasks) if t.name in step_of]
         what = f"{place}: {len({step.signature for _, step in own})} distinct tasks"
         reason = ""
-        for feeds in feeds_of(part, graph):
+        for feeds in feeds_of(part, tasks.model):
             try:
                 runs = sweep(part, self._devices, feeds, self._effort,
                              lambda done, total: self._progress(what, done, total),
@@ -256,7 +256,7 @@ class _Tasks:
     ) -> None:  # fmt: skip
         """``home``: by task, where it runs if the engine does not run it."""
         self.engine = engine
-        self.graph = compiler.model.graph
+        self.model, self.graph = compiler.model, compiler.model.graph
         self._compiler, self._devices, self._home = compiler, devices, home
         tensors = self.graph.tensors
         self.own = [t for t in self.graph.tasks if engine.refusal(t, tensors) is None]

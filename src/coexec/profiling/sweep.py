@@ -18,9 +18,10 @@ import onnx
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.inputs import candidates, random_inputs, random_values
+from coexec.frontend.inputs import random_values
+from coexec.frontend.model import Model
 from coexec.frontend.module import is_float, numpy_type
-from coexec.ir.graph import Graph, Task, Tensor
+from coexec.ir.graph import Task, Tensor
 from coexec.plans.schedule import Schedule
 from coexec.profiling.processors import ProcessorTime, processor_time
 from coexec.profiling.traffic import Quiet, undisturbed
@@ -122,9 +123,9 @@ def _is_any(tensor: Tensor) -> bool:
     )
 
 
-def feeds_of(part: Part, graph: Graph) -> Iterator[dict[str, Any]]:
-    """Made-up inputs of ``part`` to try one after the other."""
-    for feeds in candidates(graph):
+def feeds_of(part: Part, model: Model) -> Iterator[dict[str, Any]]:
+    """Inputs of ``part`` to try one after the other."""
+    for feeds in model.candidates():
         between = (t for t in part.compiled.inputs if t.name not in feeds)
         yield feeds | random_values(between)
 
@@ -165,10 +166,10 @@ def measure_in_place(
     compiler: Compiler, schedule: Schedule, devices: Sequence[OpenDevice], runs: int = 7
 ) -> dict[str, float]:
     """Median seconds of each task of a schedule that has a segment for each, in order."""
-    graph = schedule.graph
+    graph, feeds = schedule.graph, next(compiler.model.candidates())
     part = Part(graph.tasks, compiler.compile(schedule, devices))
     effort = Effort(least=runs, most=runs)
-    measured = sweep(part, devices, random_inputs(graph), effort, lambda done, total: None)
+    measured = sweep(part, devices, feeds, effort, lambda done, total: None)
     return dict(zip((t.name for t in graph.tasks), medians_s(measured), strict=True))
 
 

@@ -54,7 +54,7 @@ class Workbench:
         """
         self.settings = settings = settings or Settings()
         self.cache = opened_cache(settings.cache)
-        self.given = GivenModel(source, settings.shapes, self.cache, settings.values)
+        self.given = GivenModel.of(source, settings, self.cache)
         check_options(settings.engine_options)
         self.devices: tuple[OpenDevice, ...] = open_devices(
             settings.devices or default_names(), settings.engine_options, self.cache.root

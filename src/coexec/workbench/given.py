@@ -1,16 +1,30 @@
 """A model as it was given: what it is simplified to, and what ONNX Runtime makes of it."""
 
 import hashlib
+import json
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coexec.cache import Cache
-from coexec.errors import ModelError, StoreError
+import numpy as np
+
+from coexec.arguments import check_feeds
+from coexec.cache import Cache, Entry
+from coexec.errors import AssumedWarning, ModelError, StoreError
 from coexec.frontend import FORM
+from coexec.frontend.declared import (
+    Declared,
+    canonical,
+    declared_inputs,
+    is_open,
+    known_inputs,
+    options_of,
+)
 from coexec.frontend.digest import Shapes, digest_of
 from coexec.frontend.module import Array
 
@@ -19,6 +33,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
 
     from coexec.frontend.model import Model
     from coexec.ir.graph import Graph
+    from coexec.workbench.settings import Settings
 
 __all__ = ["ZOO", "GivenModel"]
 
@@ -31,25 +46,80 @@ class GivenModel:
     """A model with what the user fixes of it. It is read when something of it is asked for."""
 
     def __init__(
-        self, source: Any, shapes: Shapes, cache: Cache, values: Mapping[str, Any] | None = None
-    ) -> None:
+        self, source: Any, shapes: Shapes, cache: Cache, values: Mapping[str, Any] | None = None,
+        examples: Mapping[str, Any] | None = None, *, assume: bool = False,
+    ) -> None:  # fmt: skip
         """
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
             shapes: by input, or sizes by name of a dimension, for what the model leaves dynamic.
             cache: where the simplified model is kept.
             values: by input, for those that become constants.
+            examples: inputs that suit it, where made-up ones may not. They fix what shapes are
+                open.
+            assume: find sizes for what is open then, and warn of them.
         """
         self.source = source
-        self._shapes, self._values, self._cache = shapes, values or {}, cache
+        self._values, self._cache, self._assume = values or {}, cache, assume
+        self._examples = {n: a for n, a in (examples or {}).items() if n not in self._values}
+        self._given_shapes = shapes
+
+    @classmethod
+    def of(cls, source: Any, settings: "Settings", cache: Cache) -> "GivenModel":
+        """The model with what the settings fix of it."""
+        return cls(source, settings.shapes, cache, settings.values, settings.examples,
+                   assume=settings.assume)  # fmt: skip
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """What is fixed of the inputs that the model leaves dynamic, in one spelling for all ways
+        to say the same."""
+        of_zoo = isinstance(self.source, str) and self.source.startswith(ZOO)
+        if of_zoo or not (self._given_shapes or self._examples or self._assume):
+            return self._given_shapes
+        try:
+            declared = declared_inputs(self.source, self._cache)
+        except ModelError:  # whoever reads the model reports it
+            return self._given_shapes
+        known = canonical({**self._example_shapes(declared), **self._given_shapes}, declared)
+        fixed = {*known, *self._values}
+        left_open = any(is_open(dims) for name, dims in declared.items() if name not in fixed)
+        return {**known, **self._assumed(known)} if self._assume and left_open else known
+
+    def _example_shapes(self, declared: Declared) -> Shapes:
+        """Of the examples for inputs that are open; whether all examples fit, `model` says."""
+        found = {}
+        for name, array in self._examples.items():
+            dims = declared.get(name, ())
+            if dims is None or (len(dims) == np.ndim(array) and is_open(dims)):
+                found[name] = np.shape(array)
+        return found
+
+    def _assumed(self, known: Shapes) -> Shapes:
+        """Shapes of the inputs that are open, found once for a model."""
+        key = digest_of(self.source, known, self._values, self._cache)
+        entry = self._cache.find("assumed", key)
+        if entry is None:
+            from coexec.frontend.assumed import assumed_shapes
+
+            found = assumed_shapes(self._read(known, all_known=False))
+            content = json.dumps(found).encode()
+            self._cache.add("assumed", key, Entry({"shapes.json": content}), quiet=True)
+        else:
+            found = {n: tuple(s) for n, s in json.loads(entry.files["shapes.json"]).items()}
+        if found:
+            warnings.warn(f"sizes that the model leaves open: {options_of(found)}. They are the "
+                          f"first usual ones with which it runs; give others in the same way, or "
+                          f"--inputs FILE.npz", AssumedWarning, stacklevel=2)  # fmt: skip
+        return found
 
     @cached_property
     def digest(self) -> str:
         """Tells this model with what is fixed from all others. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {sorted(self._shapes.items())} {sorted(self._values.items())}"
+            text = f"{self.source} {sorted(self.shapes.items())} {sorted(self._values.items())}"
         else:
-            text = digest_of(self.source, self._shapes, self._values, self._cache)
+            text = digest_of(self.source, self.shapes, self._values, self._cache)
         return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
 
     @property
@@ -60,7 +130,12 @@ class GivenModel:
         if isinstance(self.source, str) and self.source.startswith(ZOO):
             return True
         is_path = isinstance(self.source, str | os.PathLike)
-        return is_path and is_remembered(self.source, self._cache)
+        if not is_path or not is_remembered(self.source, self._cache):
+            return False
+        return (
+            not (self._given_shapes or self._assume)
+            or known_inputs(self.source, self._cache) is not None
+        )
 
     @cached_property
     def model(self) -> "Model":
@@ -70,16 +145,26 @@ class GivenModel:
         entry = self._cache.find("models", self.digest)
         if entry is not None:
             with suppress(StoreError):  # a weight is gone or damaged: the model is made again
-                return restore(entry, self._cache, self.digest, self._name())
+                return self._with_examples(restore(entry, self._cache, self.digest, self._name()))
         for _ in range(_TRIES):
             before = self.digest
             model = self._load(check=True, digest=before)
             if isinstance(self.source, str | os.PathLike):
                 del self.digest  # computed again: the files may have changed while they were read
             if self.digest == before:
-                return save(model, self._cache)
+                return self._with_examples(save(model, self._cache))
         raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
                          f"it is written completely")  # fmt: skip
+
+    def _with_examples(self, model: "Model") -> "Model":
+        """
+        Raises:
+            InputError: the examples are not the model's inputs.
+        """
+        if not self._examples:
+            return model
+        wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
+        return replace(model, examples=check_feeds(wanted, self._examples))
 
     @cached_property
     def published_graph(self) -> "Graph":
@@ -93,8 +178,9 @@ class GivenModel:
         from coexec.frontend.load import load
 
         return load(
-            self.resolved(), shapes=self._shapes, values=self._values, name=self._name(), **how
-        )
+            self.resolved(), shapes=self.shapes, values=self._values, name=self._name(),
+            examples=self._examples, **how,
+        )  # fmt: skip
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
@@ -112,11 +198,14 @@ class GivenModel:
 
     def fixed(self) -> "ir.Model":
         """The same with the shapes and values that the user fixes."""
+        return self._read(self.shapes)
+
+    def _read(self, shapes: Shapes, *, all_known: bool = True) -> "ir.Model":
         from coexec.frontend.fixed import fix
         from coexec.frontend.read import read
 
         model = read(self.resolved())
-        fix(model, self._shapes, self._values)
+        fix(model, shapes, self._values, all_known=all_known)
         return model
 
     def for_own_session(self) -> Any:

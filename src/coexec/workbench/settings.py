@@ -40,6 +40,10 @@ class Settings:
     by name of a dimension, in all inputs that have it: ``{"N": 1}``. Inputs' names come first."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Fixed values of inputs: ``{"sr": 16000}``. They are no inputs any more, and fold."""
+    examples: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Inputs that suit the model, by name, to measure with; they fix shapes that it leaves open."""
+    assume: bool = False
+    """Find sizes for what is open then, and warn of them."""
     cache: Cache | Path | str | None = None
     """Where to keep what takes long; None: the user's cache folder."""
     engine_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -111,7 +111,7 @@ def checked_model(
     from coexec.workbench.given import GivenModel
 
     cache = asked.cache if isinstance(asked.cache, Cache) else Cache(asked.cache)
-    given = GivenModel(model, asked.shapes, cache, asked.values)
+    given = GivenModel.of(model, asked, cache)
     check_pipeline_options(given.model.graph, credits, deadline_s)
     Planning(given.model.graph, planner, asked.planner_options)
     check_options(planner, PIPELINES[planner].options, asked.planner_options)

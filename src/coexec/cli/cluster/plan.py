@@ -79,7 +79,7 @@ def command(
     stated = ClusterSettings() if cluster is None else read_settings(cluster)
     if medium is not None:
         stated = replace(stated, network=medium)
-    graph = GivenModel(model, asked.shapes, Cache(cache), asked.values).model.graph
+    graph = GivenModel.of(model, asked, Cache(cache)).model.graph
     known: Sequence[KnownMachine]
     planned: Planned
     if (machines, gflops, mbit) != (None, None, None):
