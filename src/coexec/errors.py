@@ -25,6 +25,7 @@ less than it was asked for; `CacheWarning`, it carries on without the cache or w
 """
 
 __all__ = [
+    "AssumedWarning",
     "BusyError",
     "CacheWarning",
     "ClosedError",
