@@ -26,10 +26,11 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
-from coexec.frontend.check import worst_difference
+from coexec.frontend.difference import is_rounding, worst_difference
 from coexec.frontend.load import load, random_inputs
 from coexec.frontend.model import Model
 from coexec.frontend.module import Module
+from coexec.frontend.plain import plain_session
 from coexec.ir.graph import Graph, Piece, Task
 from coexec.ir.receptive import needed_inputs, splittable_axes
 from coexec.ir.region import Region
@@ -103,6 +104,10 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
     verify_plan(plan, graph, System(tuple(d.spec for d in devices)))
     schedule, feeds = derive(plan, graph), random_feeds(model)
     expected = dict(zip(graph.outputs, run(model.source, feeds), strict=True))
+    plain = plain_session(model.source, optimised=False).run(graph.outputs, feeds)
+    # What sums cancel, ONNX Runtime itself rounds in another way with other kernels.
+    answers = zip(graph.outputs, plain, strict=True)
+    rounding = {name: worst_difference(array, expected[name]) for name, array in answers}
     with TemporaryDirectory() as folder:
         cache = Cache(Path(folder))
         made = Compiler(model, cache).compile(schedule, devices)
@@ -114,7 +119,8 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
                 for _ in range(2):  # buffers are used again
                     found = executor.run(feeds)
                     for name, array in expected.items():
-                        assert worst_difference(found[name], array) <= tolerance
+                        worst = worst_difference(found[name], array)
+                        assert worst <= tolerance or is_rounding(worst, rounding[name])
 
 
 def drawn(
