@@ -44,6 +44,7 @@ _DECIDING = frozenset(
 )  # fmt: skip
 """Operators that make a step of a difference in the last digits."""
 _SPREADING = frozenset({"Conv", "MaxPool"})
+"""Operators that may make NaN of numbers: see `Agreement.spreads`."""
 _LAST_DIGITS = 1e-6
 _LEAST = 4
 """Inputs that are made up in any case: ordinary ones, zeros, some NaN, very large numbers."""
@@ -128,8 +129,7 @@ class ReferenceAnswers:
     def impossible(self) -> Agreement | None:
         """What is known of every plan if ONNX Runtime's answers are of no use."""
         answers, why, is_random = self._found
-        rules = Agreement(allowed=self._work.tolerance, spreads=_has(self._work, _SPREADING))
-        return None if answers else replace(rules, unknown=why, is_random=is_random)
+        return None if answers else replace(_rules(self._work), unknown=why, is_random=is_random)
 
     def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
         from coexec.frontend.inputs import probes
@@ -281,7 +281,7 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
 
 
 def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Agreement:
-    rules = Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
+    rules = _rules(work)
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:
@@ -336,6 +336,11 @@ def _is_choice(found: Any, moved: Any, expected: Any, allowed: float) -> bool:
     if fractions and np.isfinite(expected).all() and not np.isfinite(found).all():
         return False
     return unlike(moved, expected, allowed) is not None
+
+
+def _rules(work: Workbench) -> Agreement:
+    """What counts as alike for plans on these devices."""
+    return Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
 
 
 def _has(work: Workbench, kinds: Collection[str]) -> bool:

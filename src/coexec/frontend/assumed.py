@@ -6,6 +6,7 @@ They are tried in turn on ONNX Runtime, until the model runs. The sizes of input
 of the same name are equal, and "past + length" is the sum of the two.
 """
 
+import itertools
 import re
 import threading
 import time
@@ -75,7 +76,7 @@ def assumed_shapes(model: ir.Model, limit_s: float = _LIMIT_S) -> dict[str, tupl
             break
         tried += 1
         try:
-            _run(session, model, shapes, end_s)
+            _run(session, shapes, end_s)
         except Exception as error:  # whatever ONNX Runtime raises
             why = first_line(error)
             continue
@@ -91,9 +92,7 @@ def assumed_shapes(model: ir.Model, limit_s: float = _LIMIT_S) -> dict[str, tupl
     )
 
 
-def _run(
-    session: Any, model: ir.Model, shapes: Mapping[str, tuple[int, ...]], end_s: float
-) -> None:
+def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> None:
     """Run the model with made-up inputs of these shapes.
 
     Raises:
@@ -158,22 +157,8 @@ def _sizes(role: _Role, inside: Sequence[int]) -> list[int]:
 
 def _by_rank(lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
     """All combinations, those that stand in front in their lists first."""
-    counts = [len(each) for each in lists]
-    most = sum(count - 1 for count in counts)
-    for rank in range(most + 1):
-        for places in _places(rank, counts):
-            yield tuple(each[at] for each, at in zip(lists, places, strict=True))
-
-
-def _places(rank: int, counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Indices below ``counts`` whose sum is ``rank``."""
-    if not counts:
-        if rank == 0:
-            yield ()
-        return
-    for at in range(min(rank, counts[0] - 1) + 1):
-        for rest in _places(rank - at, counts[1:]):
-            yield (at, *rest)
+    for places in sorted(itertools.product(*(range(len(each)) for each in lists)), key=sum):
+        yield tuple(each[at] for each, at in zip(lists, places, strict=True))
 
 
 def _shape(value: ir.Value, known: Mapping[_Key, int]) -> tuple[int, ...]:

@@ -13,14 +13,23 @@ from typing import Any
 from coexec.cache import Cache, Entry
 from coexec.frontend.digest import Shapes, digest_of, serialized
 
-__all__ = ["Declared", "canonical", "declared_inputs", "is_open", "known_inputs", "options_of"]
+__all__ = [
+    "UNNAMED",
+    "Declared",
+    "canonical",
+    "declared_inputs",
+    "is_open",
+    "known_inputs",
+    "options_of",
+]
 
 Declared = Mapping[str, Sequence[int | str | None] | None]
 """By input its sizes, names of dimensions, and None for those without either; None in the place of
 all: not even the rank is known."""
 
 _KIND = "declared"
-_UNNAMED = frozenset({"?", ""})
+UNNAMED = frozenset({"?", ""})
+"""What exporters write for a dimension that they do not know; equal ones need not be equal."""
 
 
 def known_inputs(source: Any, cache: Cache) -> Declared | None:
@@ -64,7 +73,7 @@ def _read(source: Any) -> dict[str, list[int | str | None] | None]:
 def _size(dim: Any) -> int | str | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
-    return None if dim.dim_param in _UNNAMED else str(dim.dim_param)
+    return None if dim.dim_param in UNNAMED else str(dim.dim_param)
 
 
 def is_open(dims: Sequence[int | str | None] | None) -> bool:

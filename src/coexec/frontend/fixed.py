@@ -9,14 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError, UsageError, first_line
+from coexec.frontend.declared import UNNAMED
 from coexec.frontend.digest import Shapes
 from coexec.frontend.memory import require_memory
 from coexec.frontend.types import type_of
 
 __all__ = ["CHANNELS", "dims_of", "example", "fix", "open_tensors"]
 
-_UNNAMED = frozenset({"?", ""})
-"""What exporters write for a dimension that they do not know; equal ones need not be equal."""
 _IMAGE = (1, 3, 224, 224)
 """Suggested for an image: batch, channels, height, width. Most networks for images take it."""
 CHANNELS = frozenset({1, 3, 4})
@@ -69,7 +68,7 @@ def dims_of(value: ir.Value) -> list[int | str | None] | None:
     if value.shape is None:
         return None
     dims = [d if isinstance(d, int) else d.value for d in value.shape]
-    return [None if d in _UNNAMED else d for d in dims]
+    return [None if d in UNNAMED else d for d in dims]
 
 
 def _require_names(
