@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
     FACTOR[0] = config.getoption("--examples")
     if emulator := config.getoption("--emulator"):
         sys.executable = _emulated(emulator)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not name
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all but every n-th case of a test that is ``sampled(n)`` as long."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % mark.args[0]:
+                item.add_marker("long")
+            cases[test] += 1
 
 
 def _emulated(emulator: str) -> str:

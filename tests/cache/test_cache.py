@@ -22,6 +22,7 @@ from coexec.workbench.given import GivenModel
 ENTRIES = ("models/*", "lowered/*", "plans/*", "choices/*", "sources/*")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("quick_choice")  # a damaged choice is made again
 @pytest.mark.parametrize("kind", [*ENTRIES, "weights/*/*", "profiles*"])
 def test_a_flipped_bit_is_noticed(

@@ -56,6 +56,7 @@ def test_a_disk_that_is_too_small(
         assert not list(folder.glob("drafts/*/*"))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("number", [*range(12), 20, 40])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_write_that_fails(
@@ -127,6 +128,7 @@ coexec.InferenceSession(model, devices=devices, planner="heft", cache=cache).clo
 """
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_kill_leaves_nothing_behind(
     seed: int, model: Path, tmp_path: Path, expected: list[Any]
@@ -176,6 +178,7 @@ def test_drafts_of_other_hosts_and_without_locks_go_by_age(
     assert Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
 
 
+@pytest.mark.long
 def test_several_processes_fill_one_cache(model: Path, tmp_path: Path, expected: list[Any]) -> None:
     cache = tmp_path / "c"
     words = [sys.executable, "-W", "error", "-c", CHILD, str(model), ",".join(DEVICES), str(cache)]

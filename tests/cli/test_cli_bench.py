@@ -94,6 +94,7 @@ def test_the_order_of_turns_rotates() -> None:
     assert "".join(firsts[-9:]) == "abcbcacab"
 
 
+@pytest.mark.long
 def test_every_row_has_its_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = call(capfd, folder, "--devices", TWO, "--planner", "heft")
     peaks = {row["name"]: row["peak_bytes"] for row in found["rows"]}

@@ -87,6 +87,7 @@ def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "measured_energy", partial(measured_energy, root=tmp_path))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("counters")
 def test_where_counters_are_read(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ("--devices", CORE, "--planner", "single")

@@ -88,6 +88,7 @@ def test_an_option_reaches_the_engine(
     assert "within 1e-02 of the largest value" in capfd.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="this process may use one core only")
 @pytest.mark.usefixtures("gpu", "no_memory")
 def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(

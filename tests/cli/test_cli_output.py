@@ -106,6 +106,7 @@ def run(output: int, *words: str, **env: str) -> "subprocess.CompletedProcess[st
                           env=os.environ | env, check=False)  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [["--tasks"], [], ["--json"]])
 def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     reader, writer = os.pipe()
@@ -115,6 +116,7 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["--tasks"], [], ["--json"]])
 def test_a_full_disk_is_one_line(words: list[str]) -> None:

@@ -62,6 +62,7 @@ def test_auto_on_a_simulated_phone_keeps_the_plan_that_simulates_best(
     assert simulated_s.pop("auto") == min(simulated_s.values())
 
 
+@pytest.mark.long
 def test_simulate_and_plan_choose_alike_on_this_machine(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

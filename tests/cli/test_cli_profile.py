@@ -44,6 +44,7 @@ def test_parts_of_tasks_are_measured_once_and_counted(
     assert json.loads(capfd.readouterr().out)["pieces_s"]["null:0/null"] == known
 
 
+@pytest.mark.long
 def test_changes_of_layout_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """ONNX Runtime and OpenCL have 18 channels in blocks that are not filled, however wide."""
     core, *others = usable_cores()

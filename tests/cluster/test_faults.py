@@ -146,6 +146,7 @@ def test_a_machine_that_joins_makes_it_faster(model: Model, frames: Frames) -> N
         assert session.status().predicted_period_s < 0.6 * before
 
 
+@pytest.mark.long
 def test_a_machine_that_slows_down_gets_less_to_do(model: Model, frames: Frames) -> None:
     team = LocalTeam(paces(2))
     with local_session(model, team) as session:
@@ -160,6 +161,7 @@ def test_a_machine_that_slows_down_gets_less_to_do(model: Model, frames: Frames)
         assert "faster or slower than thought" in session.status().changes[-1]
 
 
+@pytest.mark.long
 def test_a_link_that_slows_down_is_spared(model: Model, frames: Frames) -> None:
     team = LocalTeam(paces(3))
     with local_session(model, team) as session:
@@ -176,6 +178,7 @@ def test_a_link_that_slows_down_is_spared(model: Model, frames: Frames) -> None:
         assert slow not in session.plan.machines
 
 
+@pytest.mark.long
 def test_few_frames_are_answered_by_all_machines_together(model: Model, frames: Frames) -> None:
     with local_session(model, LocalTeam(paces(4)), latency_s=0.002) as session:
         pipeline_s = session.status().predicted_latency_s

@@ -26,6 +26,7 @@ LEAST = 1346
 pytestmark = pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample(name: str, cache: Cache) -> None:
     for way in WAYS:

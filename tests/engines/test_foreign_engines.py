@@ -111,6 +111,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("fault", BROKEN)
 def test_one_that_is_broken_is_left_out_with_the_reason(
     fault: str, install: Install, capfd: pytest.CaptureFixture[str]

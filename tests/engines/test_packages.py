@@ -33,6 +33,7 @@ def model(folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["thirty", "thirty+onnxruntime"])
 def test_an_engine_of_thirty_lines_runs_a_model(device: str, tmp_path: Path) -> None:
     lines = (PACKAGES / "thirty_lines" / "thirty_lines.py").read_text().splitlines()
@@ -45,6 +46,7 @@ def test_an_engine_of_thirty_lines_runs_a_model(device: str, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_devices_lists_it_beside_ours(tmp_path: Path) -> None:
     done = coexec("thirty_lines", tmp_path, "devices", "--json")
     (cpu,) = [d for d in json.loads(done.stdout)["processors"] if d["name"] == "cpu"]
@@ -52,6 +54,7 @@ def test_devices_lists_it_beside_ours(tmp_path: Path) -> None:
     assert next(iter(cpu["by"])) == "onnxruntime", "which devices without a named engine get"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
@@ -74,6 +77,7 @@ def test_a_broken_engine_is_named_with_the_remedy(
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_broken_engines_do_not_disturb_others(tmp_path: Path) -> None:
     done = coexec("broken", tmp_path, "devices")
     assert done.returncode == 0

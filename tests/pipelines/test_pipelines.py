@@ -65,6 +65,7 @@ def test_the_exhaustive_one_is_never_beaten(
     assert stages <= shares * (1 + 1e-9)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v3"])
 def test_the_simulated_period_is_the_predicted_one(name: str, network: str) -> None:
@@ -99,6 +100,7 @@ def test_a_model_without_maps_is_a_chain_of_whole_stages_and_says_so() -> None:
         assert len({stage.leader for stage in plan.stages}) == len(plan.machines)
 
 
+@pytest.mark.long
 def test_redundancy_by_planner() -> None:
     """The paper's order, of Table V: CoEdge, PICO, optimal fused, early fused."""
     graph = graph_of("vgg16")

@@ -49,6 +49,7 @@ PHONE = {"inception_v3": 0.85, "posenet": 0.9, "resnet34": 0.65, "retinaface": 0
          "style_transfer": 0.9, "yolov2": 0.85}  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PHONE)
 def test_on_a_phone(name: str) -> None:
     """resnet34 has tasks of a millisecond, about what handing over to the CPU takes there."""
@@ -59,6 +60,7 @@ def test_on_a_phone(name: str) -> None:
         assert found_s <= shown_s(other, graph, phone.cost, phone.system)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PHONE)
 def test_on_two_clusters(name: str) -> None:
     system, cost = two_clusters()

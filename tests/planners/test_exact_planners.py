@@ -82,6 +82,7 @@ def test_the_whole_graph_by_hope_ilp_is_the_oracles(busy: str, data: st.DataObje
     assert predicted_s(plan) == pytest.approx(predicted_s(PLANNERS["exhaustive"](*case)))
 
 
+@pytest.mark.sampled(3)
 @every_link
 @given(data=st.data())
 @examples
@@ -117,6 +118,7 @@ def test_a_device_that_cannot_be_used_in_time_takes_no_part_in_the_bound() -> No
     assert predicted_s(plan) - EPSILON_S <= bound_s(plan) <= predicted_s(plan)
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(examples, max_examples=scaled(25))
 def test_no_plan_beats_the_bound_of_cpsat(data: st.DataObject) -> None:
@@ -223,6 +225,7 @@ def test_a_cut_goes_where_few_tasks_are_side_by_side() -> None:
 LARGER = layered(40, 5)
 
 
+@pytest.mark.long
 def test_never_longer_than_what_the_search_began_with() -> None:
     problem = Problem(*LARGER)
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)

@@ -148,6 +148,7 @@ def alone_s(graph: Graph, cost: PlatformCosts, device: str) -> float:
     )
 
 
+@pytest.mark.long
 @every_profiled
 def test_whole_models_that_nothing_was_fitted_to(name: str) -> None:
     for check in read(name)["check"]:
@@ -232,6 +233,7 @@ def check_plan(planner: str, graph: Graph, cost: PlatformCosts, system: System) 
     assert simulated_s < math.inf
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("planner", PLANNERS)
 @every_platform
 def test_every_planner_plans_for_every_platform(name: str, planner: str) -> None:

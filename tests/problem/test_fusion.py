@@ -127,6 +127,7 @@ def test_what_is_fused_is_true_or_false() -> None:
         Plan.from_json(text)
 
 
+@pytest.mark.sampled(3)
 @every_link
 @given(data=st.data())
 @examples
@@ -173,6 +174,7 @@ def test_what_a_launch_made_first_leaves_first(busy: Busy) -> None:
     assert Evaluator(problem).run(queues).total_s == took_s
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(examples, max_examples=40)
 def test_no_search_is_longer_than_the_quick_planners(data: st.DataObject) -> None:

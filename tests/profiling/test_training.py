@@ -122,6 +122,7 @@ def test_networks_are_measured_until_two_rounds_agree(store: ProfileStore) -> No
     assert rounds[-1] == "5"
 
 
+@pytest.mark.long
 def test_slow_rounds_that_agree_are_not_believed_on_an_unsteady_machine(
     store: ProfileStore,
 ) -> None:
@@ -132,6 +133,7 @@ def test_slow_rounds_that_agree_are_not_believed_on_an_unsteady_machine(
     assert rounds[-1] == str(MOST_ROUNDS)
 
 
+@pytest.mark.long
 def test_networks_about_which_no_rounds_agree_are_left_after_a_while(store: ProfileStore) -> None:
     slower = [1.1**number for number in range((MOST_ROUNDS + 1) * networks_of(COUNT))]
     _, rounds = collected(slower[::-1], store)

@@ -80,6 +80,7 @@ def test_a_child_of_a_process_that_uses_opencl_answers(tmp_path: Path) -> None:
     assert ended == "exit 0"
 
 
+@pytest.mark.long
 def test_the_advice_works(tmp_path: Path) -> None:
     """OpenCL computes in a spawned child."""
     body = "    session = opened(); told(session)\n    run_child('spawn')\n"
@@ -90,6 +91,7 @@ def test_a_child_of_a_process_without_opencl_uses_it(tmp_path: Path) -> None:
     assert _lines("    run_child('fork')\n", tmp_path) == ["True None", "exit 0"]
 
 
+@pytest.mark.long
 def test_inherited_objects_are_not_destroyed(tmp_path: Path) -> None:
     """Their destructors would call the runtime. The child ends as those of multiprocessing do: at
     the usual end of a program, ONNX Runtime waits for its own threads of the parent."""

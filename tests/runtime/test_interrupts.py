@@ -120,6 +120,7 @@ def time_outs() -> Iterator[None]:
     yield from handled(signal.SIGALRM, handler)
 
 
+@pytest.mark.sampled(4)
 def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None) -> None:
     rng, hit = random.Random(0), 0
     for _ in range(150):
@@ -133,6 +134,7 @@ def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None)
     assert hit > 100  # not 150, see above
 
 
+@pytest.mark.long
 def test_a_time_out_spares_runs_behind_what_was_launched_ahead(
     cache_folder: Path, time_outs: None
 ) -> None:
@@ -263,6 +265,7 @@ for name in sys.argv[1:]:
     assert done.stdout.split() == names, done.stderr
 
 
+@pytest.mark.sampled(2)
 def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:
     running = watched.session._running
     for _ in range(5):
@@ -276,6 +279,7 @@ def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:
     assert watched.session._running is running
 
 
+@pytest.mark.sampled(4)
 def test_a_handler_that_closes_the_session_stops_the_run(watched: Watched) -> None:
     for delay_s in (1e-5, 2e-4, 5e-4, 1e-3):
         watched.session = watched.open()
@@ -328,6 +332,7 @@ def test_another_thread_that_closes_lets_the_run_end(watched: Watched) -> None:
     closing.join()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_answers(watched: Watched) -> None:
     stop = threading.Event()
@@ -365,6 +370,7 @@ def forked(watched: Watched) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
+@pytest.mark.sampled(4)
 def test_a_fork_by_a_handler_in_the_middle_of_a_run(watched: Watched) -> None:
     codes: list[int] = []
 
@@ -393,6 +399,7 @@ def test_a_fork_by_a_handler_in_the_middle_of_a_run(watched: Watched) -> None:
     assert codes == [0] * 3
 
 
+@pytest.mark.long
 def test_many_threads_replan(tmp_path: Path) -> None:
     words: dict[str, Any] = {**SESSIONS["two"], "planner": "heft", "replan": 1e-9}
     expected = plain_session(branches(4)).run(None, FEEDS[0])

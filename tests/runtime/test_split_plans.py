@@ -141,6 +141,7 @@ def drawn(
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core: there is one CPU device")
 
 
+@pytest.mark.sampled(2)
 @needs_two_cores
 @pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])
 def test_two_clusters(filters: st.SearchStrategy[int]) -> None:
@@ -152,6 +153,7 @@ def test_a_memory_of_its_own() -> None:
     drawn([near, OpenDevice.of(Elsewhere())], 1e-5, 20)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("far", [ReferenceEngine, AheadEngine, Elsewhere])
 def test_launched_ahead(far: Any, copies: bool) -> None:
@@ -165,6 +167,7 @@ def test_launched_ahead(far: Any, copies: bool) -> None:
     drawn([OpenDevice.of(others[far]()), OpenDevice.of(AheadEngine(2, copies))], 1e-5, 20)
 
 
+@pytest.mark.sampled(4)
 @needs_two_cores
 @pytest.mark.parametrize("memory", ["auto", "own"])
 @pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])

@@ -215,6 +215,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         assert infer(address, fed([1, 2], [1, 2]))[0] == 200
 
 
+@pytest.mark.long
 def test_an_answer_that_is_not_taken_is_given_up() -> None:
     """Its memory is free again, though its client has not read it."""
     served = Echo(tensor_of("x", "INT8", (-1,)))

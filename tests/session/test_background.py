@@ -66,6 +66,7 @@ def any_size() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.long
 def test_it_answers_at_once_and_says_what_was_decided(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

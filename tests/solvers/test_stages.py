@@ -95,6 +95,7 @@ def _axes(model: Model, task: int) -> tuple[int, ...]:
     return splittable_axes(model.graph, model.graph.tasks[task])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ZOO)
 def test_the_table_equals_single_stages(name: str) -> None:
     """Loads of stages of equal machines, worked out together and one by one."""

@@ -38,6 +38,7 @@ def _started(surroundings: dict[str, str], *words: str) -> "subprocess.Popen[str
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_run_on_four_nodes_answers_as_onnx_runtime_does(
     surroundings: dict[str, str], tmp_path: Path
 ) -> None:

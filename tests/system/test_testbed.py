@@ -67,6 +67,7 @@ def test_a_cut_link_carries_nothing_until_it_is_mended(bed: Testbed) -> None:
     assert reaches(bed, "m0", "m1", ENOUGH_S)
 
 
+@pytest.mark.sampled(2)
 def test_a_slow_link_is_slow_until_it_is_mended(bed: Testbed) -> None:
     bed.slow("m1", 2)
     assert mbits(bed, [("m0", "m1"), ("m1", "m0")], 0.5) < [4, 4]

@@ -207,6 +207,7 @@ def test_the_simulator_gives_the_clock_the_same(data: st.DataObject) -> None:
     assert trace.makespan_s == makespan_s(Problem(*case), *placement)
 
 
+@pytest.mark.long
 @given(data=st.data())
 @examples
 def test_devices_may_be_asked_in_any_order(data: st.DataObject) -> None:
@@ -256,6 +257,7 @@ def test_fused_tasks(data: st.DataObject) -> None:
     assert run.end_s == told.ends_s() == told.simulated_s(schedule)
 
 
+@pytest.mark.long
 @given(data=st.data())
 @examples
 def test_searches_see_the_simulated_makespan(data: st.DataObject) -> None:

@@ -305,6 +305,7 @@ def test_names_and_shapes(name: str) -> None:
         assert shapes[value.name] == tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_same_weights_in_every_build(name: str) -> None:
     first, second = bare(name).weights, bare(name).weights
@@ -320,6 +321,7 @@ def test_same_weights_in_every_process() -> None:
 ALIVE = ("conv", "relu", "relu6", "hswish", "hsigmoid", "add")
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_activations_stay_alive(name: str) -> None:
     """Units are on and off, numbers stay in range, and another input gives another output."""
@@ -342,6 +344,7 @@ def test_activations_stay_alive(name: str) -> None:
         assert not key.endswith("relu6") or 0.001 < (tensor == 6).mean() < 0.2, key
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["lstm", "mobilenet_v1", "mobilenet_v3", "squeezenet"])
 def test_every_weight_shows_in_the_output(name: str) -> None:
     """A kernel that reads a layer's filters backwards or forgets its bias is seen at the end."""
@@ -360,6 +363,7 @@ SMALL = [name for name, (parameters, _, _) in FIGURES.items() if parameters < 50
 """The others would need hundreds of megabytes several times; their graphs are checked above."""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", SMALL)
 def test_model_with_its_weights_is_valid(name: str) -> None:
     onnx.checker.check_model(ir.to_proto(build(name)))
@@ -387,6 +391,7 @@ def test_size_is_that_of_the_paper(name: str) -> None:
     assert sum(task.macs for task in tasks) == FIGURES[name][1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in REDUCED if name in SMALL])
 def test_same_result_on_one_core_and_on_two(name: str, tmp_path: Path) -> None:
     network = reduced(name)
@@ -412,6 +417,7 @@ def export(name: str) -> list[Layer]:
     return layers(exported(path))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in OUTPUTS])
 def test_equals_the_export(name: str) -> None:
     expected = export(name)

@@ -104,6 +104,7 @@ def test_winograd_with_any_number_of_tiles(m: int, tmp_path: Path) -> None:
     check(device, proto)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("shapes", "kernel"),
     [
@@ -120,6 +121,7 @@ def test_sizes_as_arguments_are_right(
     check(opened(tmp_path, CPU), convolutions(shapes, kernel, kernel // 2))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("units", [1, 3])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_filters_of_one_tap_take_large_images_band_by_band(
@@ -135,6 +137,7 @@ def test_filters_of_one_tap_take_large_images_band_by_band(
     check(opened(tmp_path, arch), proto)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1)])
 def test_depthwise_rows_of_any_length(kernel: int, stride: int, tmp_path: Path) -> None:
     """Tiles of eight and of four pixels, overlapping, between borders of one or two."""
@@ -245,6 +248,7 @@ def test_a_process_that_asked_for_many_binaries_asks_for_no_more(
     assert Binaries._asked == device.binaries._most
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", ["none starts", "all end at once", "no folder"])
 def test_without_helpers_everything_is_compiled(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

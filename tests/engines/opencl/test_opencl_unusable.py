@@ -176,6 +176,7 @@ def test_auto_carries_on_without_a_runtime(tmp_path: Path) -> None:
     assert "cpu:" in done.stdout and "opencl" not in done.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("cause", "reasons"),
     [
@@ -200,6 +201,7 @@ def test_what_is_missing_is_said_by_name_and_in_the_list(
     assert (done.stderr, devices.stderr, devices.returncode) == ("", "", 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("cause", "reason"),
     [
