@@ -11,8 +11,10 @@ from small_models import branches
 
 from coexec.choosing import auto as auto_module
 from coexec.choosing import configurations as configurations_module
+from coexec.choosing import ranking
 from coexec.choosing.auto import Auto
 from coexec.choosing.configurations import configurations
+from coexec.choosing.contender import Contender
 from coexec.choosing.race import REQUESTS, Lap, Outcome
 from coexec.cli import main
 from coexec.cli.common import format_candidate
@@ -87,7 +89,7 @@ def test_the_fastest_is_kept_and_remembered(
     for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
         monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(auto_module, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(ranking, "_ROUNDS", (2, 2))
     monkeypatch.setitem(auto_module._OPTIONS, "planners", "hope_greedy,heft")
     monkeypatch.setattr(configurations_module, "_further_engines", list)
     choice = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
@@ -100,7 +102,7 @@ def test_the_fastest_is_kept_and_remembered(
         raise AssertionError("it measured again")
 
     with monkeypatch.context() as context:
-        context.setattr(auto_module, "compete", again)
+        context.setattr(ranking, "compete", again)
         same = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
     monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
@@ -130,7 +132,7 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
         laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}
         return Outcome(laps)
 
-    monkeypatch.setattr(auto_module, "compete", made_up)
+    monkeypatch.setattr(ranking, "compete", made_up)
     chosen = {}
     for requests in ("paced", "loop"):
         options = {"requests": requests}
@@ -161,7 +163,7 @@ def test_a_candidate_that_fails_while_others_run_says_why(
         laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
-    monkeypatch.setattr(auto_module, "compete", second_fails)
+    monkeypatch.setattr(ranking, "compete", second_fails)
     candidates = Auto(branches(), Settings(CPUS, cache=tmp_path, effort=QUICK)).choose().candidates
     (failed,) = [c for c in candidates if c.refused]
     assert failed.measured_s is None and candidates[0].refused is None
@@ -170,14 +172,19 @@ def test_a_candidate_that_fails_while_others_run_says_why(
 
 def entry(devices: int, planner: str = "heft") -> Any:
     names = tuple(f"cpu:{i}" for i in range(devices))
-    return auto_module._Contender(Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+    return Contender(Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+
+
+def indices(*words: Any) -> list[int]:
+    """The order of a shortlist, without the reasons."""
+    return [which for which, _ in ranking._order(*words)]
 
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
     single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
 
     def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return auto_module._order(shortlist, times, times, 0.0)
+        return indices(shortlist, times, times, 0.0)
 
     noise = [1.0, 3.0, 1.0, 9.0, 2.0]
     # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
@@ -197,14 +204,14 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
 def test_what_is_slower_in_a_loop_is_no_better() -> None:
     single, pair = entry(1, "single"), entry(2)
     paced = [[1.0] * 5, [0.5] * 5]
-    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.0] * 5], 0.0) == [1, 0]
-    assert auto_module._order([single, pair], paced, [[1.0] * 5, [1.1] * 5], 0.0) == [0, 1]
+    assert indices([single, pair], paced, [[1.0] * 5, [1.0] * 5], 0.0) == [1, 0]
+    assert indices([single, pair], paced, [[1.0] * 5, [1.1] * 5], 0.0) == [0, 1]
 
 
 def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
     shortlist, times = [entry(1, "single"), entry(2)], [[1.0] * 5, [0.8] * 5]
-    assert auto_module._order(shortlist, times, times, 0.05) == [1, 0]
-    assert auto_module._order(shortlist, times, times, 0.15) == [0, 1]
+    assert indices(shortlist, times, times, 0.05) == [1, 0]
+    assert indices(shortlist, times, times, 0.15) == [0, 1]
 
 
 def test_another_engine_has_to_gain_more() -> None:
@@ -212,7 +219,7 @@ def test_another_engine_has_to_gain_more() -> None:
     other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
 
     def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return auto_module._order(shortlist, times, times, 0.0)
+        return indices(shortlist, times, times, 0.0)
 
     assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
     assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]

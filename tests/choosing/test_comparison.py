@@ -19,6 +19,7 @@ from coexec.choosing import comparison as comparison_module
 from coexec.choosing import kept_requests as kept_module
 from coexec.choosing.auto import Auto
 from coexec.choosing.comparison import Agreement, compared, is_exact
+from coexec.choosing.contender import Contender
 from coexec.choosing.kept_requests import ENOUGH, KeptRequests
 from coexec.choosing.throughput import Throughput
 from coexec.engines.detect import usable_cores
@@ -148,12 +149,12 @@ def test_auto_takes_nothing_that_differs(
     """The winner is out, with the reason in the decision; the best of the others is taken."""
     from coexec.choosing import auto
 
-    order = auto._order
+    ranked = auto.ranked
 
-    def own_session_last(shortlist: Any, *words: Any) -> list[int]:
-        return sorted(order(shortlist, *words), key=lambda which: shortlist[which].plan.as_given)
+    def own_session_last(*words: Any) -> list[Contender]:
+        return sorted(ranked(*words), key=lambda entry: entry.plan.as_given)
 
-    monkeypatch.setattr(auto, "_order", own_session_last)
+    monkeypatch.setattr(auto, "ranked", own_session_last)
     faulty(lambda fed, out: with_output(out, one_off))
     settings = Settings(devices=CPUS, cache=tmp_path)
     chosen = Auto(branches(), settings).choose()
@@ -354,10 +355,10 @@ def no_plan_left() -> Iterator[None]:
 def test_where_nothing_agrees_there_is_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coexec.choosing import auto
+    from coexec.choosing import contender
 
-    monkeypatch.setattr(auto, "is_exact", lambda prepared: False)
-    monkeypatch.setattr(auto, "compared", lambda *_: Agreement(differs="output 'y' is wrong"))
+    monkeypatch.setattr(contender, "is_exact", lambda prepared: False)
+    monkeypatch.setattr(contender, "compared", lambda *_: Agreement(differs="output 'y' is wrong"))
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
         Auto(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
 

@@ -45,3 +45,10 @@ def test_spread_is_that_of_the_middle_half() -> None:
     assert spread([1.0, 1.0, 1.0]) is None
     assert spread([1.0] * 9 + [50.0]) == 0.0
     assert spread([0.9, 1.1] * 10) == pytest.approx(0.2)
+
+
+def test_a_race_beside_other_programs() -> None:
+    rounds = [0.010] * 8, [(SINGLE, [0.012] * 8)]
+    assert doubt(PLAN, *rounds, None, others_share=0.05) is None
+    said = doubt(PLAN, *rounds, PLAN, others_share=0.43)
+    assert said == "other programs used 43% of the processors' time meanwhile"

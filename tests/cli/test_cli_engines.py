@@ -8,7 +8,7 @@ import pytest
 from gpu_networks import small_network
 from needs_opencl import RUNTIME
 
-from coexec.choosing import auto
+from coexec.choosing import ranking
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import without_engine
@@ -95,7 +95,9 @@ def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(
     model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PoCL has one set of cores at a time, and "auto" considers each core with it."""
-    monkeypatch.setattr(auto, "_ROUNDS", (1, 1))  # what is left out does not depend on the winner
+    monkeypatch.setattr(
+        ranking, "_ROUNDS", (1, 1)
+    )  # what is left out does not depend on the winner
     on = ["--devices", ",".join(f"cpu:{core}" for core in usable_cores()[:2]), "--json"]
     assert call(tmp_path, "bench", model, *on, "--repeats", "1") == 0
     found = json.loads(capfd.readouterr().out)

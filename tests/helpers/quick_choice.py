@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from coexec.choosing import auto, configurations
+from coexec.choosing import auto, configurations, ranking
 
 __all__ = ["PROGRAM", "quick_choice"]
 
 PROGRAM = """
-from coexec.choosing import auto, configurations
-auto._ROUNDS = 1, 1
+from coexec.choosing import auto, configurations, ranking
+ranking._ROUNDS = 1, 1
 auto._OPTIONS["planners"] = "heft"
 configurations._further_engines = list
 """
@@ -25,7 +25,7 @@ def quick_choice() -> Iterator[None]:
     Else kernels of further engines are compiled, and a race takes seconds to be certain.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "_ROUNDS", (1, 1))
+        patch.setattr(ranking, "_ROUNDS", (1, 1))
         patch.setitem(auto._OPTIONS, "planners", "heft")
         patch.setattr(configurations, "_further_engines", list)
         yield

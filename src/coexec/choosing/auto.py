@@ -11,23 +11,22 @@ faster than the best single device is not taken.
 
 import hashlib
 import json
-import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any
 
 from coexec.cache import Entry
-from coexec.choosing.comparison import ReferenceAnswers, compared, is_exact, known
+from coexec.choosing.comparison import ReferenceAnswers, is_exact, known
 from coexec.choosing.configurations import Configuration, configurations
-from coexec.choosing.doubt import MOST_RACES, doubt, spread
-from coexec.choosing.idle import Stopwatch, cpu_clock
-from coexec.choosing.race import REQUESTS, Lap, Outcome, compete, mostly, ratios, turn
-from coexec.choosing.rival import RivalProcess
+from coexec.choosing.contender import Contender, single_device_contenders
+from coexec.choosing.deadline import Deadline, OutOfTimeError
+from coexec.choosing.doubt import MOST_RACES, doubt
+from coexec.choosing.idle import BUSY
+from coexec.choosing.race import REQUESTS, Outcome
+from coexec.choosing.ranking import BUDGET_S, race_of, ranked
 from coexec.engines import detect
-from coexec.engines.names import parse, whole_cpu
+from coexec.engines.names import whole_cpu
 from coexec.engines.registry import installed
 from coexec.errors import (
     CoexecError,
@@ -38,9 +37,7 @@ from coexec.errors import (
     StoreError,
     UsageError,
 )
-from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
-from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.timing.simulate import simulate
 from coexec.workbench import Candidate, Prepared, Requests, Settings, Workbench
 from coexec.workbench.bench import opened_cache
@@ -52,83 +49,19 @@ _SHORTLIST = 5
 """Plans that run for real."""
 _WORTH_TRYING = 1.25
 """Predicted makespan over the best prediction: beyond, predictions are not that wrong."""
-_BUDGET_S = 6.0
-"""For all runs of the shortlist together."""
-_ROUNDS = (5, 40)
-"""At least and at most."""
-_GAIN = 0.99
-"""A plan for several devices has to take less than this share of what one device takes."""
-_OTHER_GAIN = 0.95
-"""The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
-differ in the last digits."""
-_STOLEN = 2.0
-"""A plan has to gain as many times the share of the processors' time that the host of a virtual
-machine took, in addition: its devices wait for each other, and for the one that the host has
-stopped, whereas threads without a processor of their own go where there is time. What a race of
-seconds has seen of that tells little of the next minute: a plan that it found to take 0.9 of the
-single device's time then took 1.3, where the host took 15 %."""
+_SECONDS = 60.0
+"""For a choice, by default."""
+_PLANNING = 0.6
+"""The share of that time for profiles and plans; what was not tried by then is not tried."""
+_RACING = 0.9
+"""The share by which the race ends. The rest is for the comparison with ONNX Runtime."""
+_LEAST_RACE_S = 1.0
+"""A race always has so many seconds."""
 _BOTH = "both"
-_NOT_SLOWER = 1.01
-"""What may count as equally fast by the figure that does not decide."""
 _OPTIONS = {
     "planners": "hope_greedy,heft,anneal,codl", "shortlist": _SHORTLIST, "requests": _BOTH,
+    "seconds": _SECONDS,
 }  # fmt: skip
-
-
-Tell = Callable[[str, int, int], None]
-"""`Settings.progress`: told what is done, how much of it, and how much there is."""
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
-class _Contender(NamedTuple):
-    """A candidate, ready to be compiled."""
-
-    candidate: Candidate
-    work: Workbench
-    plan: Plan
-    rounds_s: Sequence[float] = ()
-    """What it took in each round of the race, by the figure that decides."""
-
-    @property
-    def is_single(self) -> bool:
-        return len(self.candidate.devices) == 1
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it uses CPU cores with their first engine alone."""
-        asked = [parse(name) for name in self.candidate.devices]
-        return all(request.kind == "cpu" and not request.engines for request in asked)
-
-    def raced(self, outcome: Outcome[int], which: int, requests: Requests) -> "_Contender":
-        """With what was measured of it as rival ``which``, or why it failed where others ran."""
-        error = outcome.failed.get(which) if any(outcome.laps.values()) else None
-        rounds_s = outcome.rounds_s(which, requests)
-        candidate = replace(
-            self.candidate,
-            paced_s=outcome.median_s(which, "paced"),
-            loop_s=outcome.median_s(which, "loop"),
-            requests=requests,
-            spread=spread(rounds_s),
-            refused=None if error is None else str(error),
-        )
-        return self._replace(candidate=candidate, rounds_s=rounds_s)
-
-    def refused(self, reason: str) -> "_Contender":
-        """With why it may not answer requests."""
-        return self._replace(candidate=replace(self.candidate, refused=reason))
-
-    def why_not(self, reference: ReferenceAnswers) -> str | None:
-        """Why it may not answer requests; None if it computes what ONNX Runtime does."""
-        try:
-            prepared = self.work.prepared(self.plan)
-            return None if is_exact(prepared) else compared(prepared, None, reference).reason
-        except CoexecError as error:
-            return str(error)
-        finally:
-            self.work.release()  # some engines compute on one set of cores at a time
 
 
 class Auto:
@@ -141,7 +74,9 @@ class Auto:
             settings: of the planner's options, "planners", comma-separated, are for configurations
                 of several devices; "shortlist" is how many plans run for real; "requests" is the
                 figure that decides: "paced", 30 a second as a camera sends them, or "loop", one
-                after the other; by default the first decides, and the second must not suffer.
+                after the other; by default the first decides, and the second must not suffer;
+                "seconds" is how long the choice may take, 60 by default. Waiting for the program's
+                own requests does not count, nor does loading the model.
 
         Raises:
             UsageError: an option that does not exist, or a value that it does not take.
@@ -151,6 +86,8 @@ class Auto:
         chosen = _checked(settings.planner_options)
         self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
         self._shortlist: int = chosen["shortlist"]
+        self._seconds = float(chosen["seconds"])
+        self._deadline = Deadline()
         self._both = chosen["requests"] == _BOTH
         self._requests: Requests = "paced" if self._both else chosen["requests"]
         self._cache = opened_cache(settings.cache)
@@ -158,6 +95,7 @@ class Auto:
         self._first_names = tuple(settings.devices or [whole_cpu()])
         self._first = self._open(self._first_names)
         self._doubt: str | None = None
+        self._busy = self._is_planning = False
         self._races = 0
         self._before: Candidate | None = None
 
@@ -172,7 +110,23 @@ class Auto:
         return None if self._settings.fresh else self._remembered(self._key)
 
     def _open(self, names: Sequence[str]) -> Workbench:
-        return Workbench(self._source, replace(self._settings, devices=names, cache=self._cache))
+        settings = replace(
+            self._settings, devices=names, cache=self._cache, progress=self._report_planning
+        )
+        return Workbench(self._source, settings)
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self._settings.progress is not None:
+            self._settings.progress(what, done, total)
+
+    def _report_planning(self, what: str, done: int, total: int) -> None:
+        """
+        Raises:
+            OutOfTimeError: the time for profiles and plans is over.
+        """
+        self._report(what, done, total)
+        if self._is_planning:
+            self._deadline.check(_PLANNING)
 
     @property
     def given(self) -> GivenModel:
@@ -190,9 +144,15 @@ class Auto:
         return self._doubt if self._known is not None and self._races < MOST_RACES else None
 
     def reconsider(self) -> Prepared:
-        """Race again what was decided in doubt. It is confirmed, or another way is taken."""
+        """Race again what was decided in doubt. It is confirmed, or another way is taken.
+
+        What was measured on a busy machine is measured anew.
+        """
         known = self._known
         self._before = known.candidates[0] if known is not None else None
+        if self._busy:
+            self._settings = replace(self._settings, fresh=True)
+            self._first = self._open(self._first_names)
         self._known = None
         return self.choose()
 
@@ -207,29 +167,47 @@ class Auto:
         if self._known is not None:
             return self._known
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
-        able: list[_Contender] = []
-        refused: list[Candidate] = []
-        tell, count = self._settings.progress or _silent, len(self._configurations)
-        for number, names in enumerate(self._configurations, 1):
-            try:
-                able += self._planned(names)
-            except CoexecError as error:
-                refused.append(Candidate(names, "", None, refused=str(error)))
-            tell("configurations of devices", number, count)
+        quiet = self._settings.quiet
+        paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
+        self._deadline = Deadline(self._seconds, paused_s=paused_s)
+        self._is_planning = True
+        able, left_out = self._contenders()
+        self._is_planning = False  # what is measured later, for people to look at, takes its time
         if not able:
-            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in refused)
+            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
-        outcome = _outcome(shortlist, self._requests, self._settings.quiet, tell)
-        ranked = self._compared(_ranked(shortlist, outcome, self._requests, self._both))
-        others = [entry.candidate for entry in able if entry not in shortlist]
-        others.sort(key=_predicted_s)
-        candidates = [entry.candidate for entry in ranked] + others + refused
-        work, plan = ranked[0].work, ranked[0].plan
-        self._doubt = self._doubt_of(ranked, outcome.stolen)
+        budget_s = min(BUDGET_S, max(_LEAST_RACE_S, self._deadline.left_s(_RACING)))
+        outcome = race_of(shortlist, self._requests, quiet, self._report, budget_s)
+        order = self._compared(ranked(shortlist, outcome, self._requests, self._both))
+        others = sorted((c for c in able if c not in shortlist), key=lambda c: c.predicted_s)
+        candidates = [c.candidate for c in (*order, *others)] + left_out
+        work, plan = order[0].work, order[0].plan
+        self._doubt, self._busy = self._doubt_of(order, outcome), outcome.others > BUSY
         self._races += 1
         self._remember(work, plan, candidates)
         return replace(work.prepared(plan), candidates=tuple(candidates))
+
+    def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
+        """What may run, and the configurations that cannot or for which there was no time.
+
+        Devices alone come first: they need no profile, and one of them can always be taken.
+        """
+        able: list[Contender] = []
+        left_out: list[Candidate] = []
+        count = len(self._configurations)
+        for number, names in enumerate(sorted(self._configurations, key=_needs_profile), 1):
+            try:
+                if able:
+                    self._deadline.check(_PLANNING)
+                able += self._planned(names)
+            except OutOfTimeError:
+                reason = f"there was no time for it within {self._seconds:g} s"
+                left_out.append(Candidate(names, "", None, refused=reason, untried=True))
+            except CoexecError as error:
+                left_out.append(Candidate(names, "", None, refused=str(error)))
+            self._report("configurations of devices", number, count)
+        return able, left_out
 
     @cached_property
     def _key(self) -> str:
@@ -245,7 +223,7 @@ class Auto:
         text = repr((self._first.given.digest, machine, asked))
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    def _planned(self, names: tuple[str, ...]) -> list[_Contender]:
+    def _planned(self, names: tuple[str, ...]) -> list[Contender]:
         """A configuration with its plans, as simulated; each different one once.
 
         A device alone needs no profile: there is one plan for it, and it is always raced.
@@ -256,37 +234,38 @@ class Auto:
         work = self._first if names == self._first_names else self._open(names)
         try:
             if len(names) == 1:
-                return _alone(work, names)
+                return single_device_contenders(work, names)
             cost, system = work.measured
-            found: dict[Any, _Contender] = {}
+            found: dict[Any, Contender] = {}
             for planner in self._planners:
+                self._report_planning(f"planner {planner}", 0, 1)
                 plan = work.plan(planner)
+                self._report_planning(f"planner {planner}", 1, 1)
                 if len(plan.used) == 1:
                     continue  # a configuration of its own
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-                entry = _Contender(Candidate(names, planner, predicted_s), work, plan)
+                entry = Contender(Candidate(names, planner, predicted_s), work, plan)
                 found.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
             return list(found.values())
         finally:
             work.release()  # some engines compute on one set of cores at a time
 
-    def _worth_running(self, able: Sequence[_Contender]) -> list[_Contender]:
+    def _worth_running(self, able: Sequence[Contender]) -> list[Contender]:
         """The best predictions, and every device alone."""
         alone = [entry for entry in able if entry.is_single]
-        plans = sorted((entry for entry in able if not entry.is_single),
-                       key=lambda entry: _predicted_s(entry.candidate))  # fmt: skip
-        limit = _WORTH_TRYING * _predicted_s(plans[0].candidate) if plans else 0.0
-        near = [entry for entry in plans if _predicted_s(entry.candidate) <= limit]
+        plans = sorted((c for c in able if not c.is_single), key=lambda c: c.predicted_s)
+        limit = _WORTH_TRYING * plans[0].predicted_s if plans else 0.0
+        near = [entry for entry in plans if entry.predicted_s <= limit]
         return alone + near[: self._shortlist]
 
-    def _compared(self, ranked: Sequence[_Contender]) -> list[_Contender]:
+    def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
         """``ranked`` from the best that computes what ONNX Runtime does; then what does not.
 
         Raises:
             ExecutionError: nothing does.
         """
         reference = ReferenceAnswers(self._first)
-        out: list[_Contender] = []
+        out: list[Contender] = []
         for number, entry in enumerate(ranked):
             reason = entry.why_not(reference)
             if reason is None:
@@ -295,12 +274,14 @@ class Auto:
         reasons = "; ".join(f"{'+'.join(e.candidate.devices)}: {e.candidate.refused}" for e in out)
         raise ExecutionError(f"no plan may answer: {reasons}")
 
-    def _doubt_of(self, ranked: Sequence[_Contender], stolen: float) -> str | None:
+    def _doubt_of(self, order: Sequence[Contender], outcome: Outcome[int]) -> str | None:
         """Why the choice should be raced again."""
-        winner, *others = ranked
+        winner, *others = order
         raced = [(entry.candidate, entry.rounds_s) for entry in others
                  if entry.rounds_s and entry.candidate.refused is None]  # fmt: skip
-        return doubt(winner.candidate, winner.rounds_s, raced, self._before, stolen)
+        return doubt(
+            winner.candidate, winner.rounds_s, raced, self._before, outcome.stolen, outcome.others
+        )
 
     def _remember(self, work: Workbench, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {
@@ -308,6 +289,8 @@ class Auto:
             "devices": work.fingerprint,
             "candidates": [asdict(c) for c in candidates],
             "doubt": self._doubt,
+            "busy": self._busy,
+            "seconds": self._seconds,
             "races": self._races,
         }
         self._cache.add("choices", self._key, Entry({"choice.json": json.dumps(data).encode()}))
@@ -328,7 +311,9 @@ class Auto:
             prepared = work.prepared(plan)
             if not is_exact(prepared) and (before := known(prepared)) and before.reason:
                 return None  # a request has shown that it differs
-            self._doubt, self._races = data["doubt"], data["races"]
+            if self._seconds > data["seconds"] and any(c.untried for c in candidates):
+                return None  # there is time for what there was none for
+            self._doubt, self._busy, self._races = data["doubt"], data["busy"], data["races"]
             return replace(prepared, candidates=candidates)
         except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError,
                 DeviceError):  # fmt: skip
@@ -348,142 +333,15 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
         raise UsageError(f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
                          f"a number from 1 on")  # fmt: skip
+    seconds = chosen["seconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise UsageError(f"option seconds of planner auto is {seconds!r}; it is how long the "
+                         f"choice may take, a number above 0")  # fmt: skip
     if chosen["requests"] not in (_BOTH, *REQUESTS):
         raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
                          f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
     return chosen
 
 
-def _alone(work: Workbench, names: Configuration) -> list[_Contender]:
-    """The ways in which a device runs the model alone.
-
-    Where its engine has an own session: that, and the model as coexec rewrites it, which some
-    models gain much from (`engines.onnxruntime.alignment`).
-    """
-    plan = work.plan("single")
-    found = [_Contender(Candidate(names, "single", None), work, plan)]
-    if plan.as_given:
-        rewritten = replace(plan, as_given=False)
-        found.append(_Contender(Candidate(names, "single, rewritten", None), work, rewritten))
-    return found
-
-
-def _predicted_s(candidate: Candidate) -> float:
-    return math.inf if candidate.predicted_s is None else candidate.predicted_s
-
-
-def _outcome(
-    shortlist: Sequence[_Contender], requests: Requests, quiet: Quiet | None, tell: Tell
-) -> Outcome[int]:
-    """What was measured of the shortlist, by index; nothing needs to run if it is one plan."""
-    if len(shortlist) == 1:
-        return Outcome()
-    with ExitStack() as stack:
-        started = _started(shortlist, stack)
-        watch = Stopwatch(used_s=cpu_clock(started.processes))
-        what, start_s = f"race of {len(started.turns)} plans", watch.now_s()
-
-        def told(run: Callable[[], Lap]) -> Lap:
-            share = (watch.now_s() - start_s) / max(_BUDGET_S, 1e-9)
-            tell(what, round(100 * min(1.0, share)), 100)
-            return undisturbed(run, quiet)
-
-        turns = {which: partial(told, run) for which, run in started.turns.items()}
-        outcome = compete(turns, _ROUNDS, drop_by=requests, budget_s=_BUDGET_S, watch=watch)
-        tell(what, 100, 100)
-    for entry in shortlist:
-        entry.work.release()
-    return replace(outcome, failed={**started.failed, **outcome.failed})
-
-
-@dataclass
-class _Started:
-    """What runs of a shortlist, by index."""
-
-    turns: dict[int, Callable[[], Lap]] = field(default_factory=dict)
-    processes: list[int] = field(default_factory=list)
-    """Those of plans that run in a process of their own."""
-    failed: dict[int, CoexecError] = field(default_factory=dict)
-
-
-def _started(shortlist: Sequence[_Contender], stack: ExitStack) -> _Started:
-    """The plans that run with the first made-up inputs that suit the model."""
-    for feeds in shortlist[0].work.model.candidates():
-        started = _Started()
-        with ExitStack() as attempt:
-            for which, entry in enumerate(shortlist):
-                try:
-                    _start(entry, which, feeds, started, attempt)
-                except CoexecError as error:
-                    started.failed[which] = error
-            if started.turns:
-                stack.push(attempt.pop_all())
-                return started
-    return _Started()
-
-
-def _start(
-    entry: _Contender, which: int, feeds: Mapping[str, Array], started: _Started, stack: ExitStack
-) -> None:
-    """Start a plan here; or, if an engine cannot be open beside those that are, elsewhere."""
-    work, plan = entry.work, entry.plan
-    try:
-        executor = stack.enter_context(work.start(work.prepared(plan)))
-        for _ in range(2):
-            executor.run(feeds)
-        started.turns[which] = partial(turn, partial(executor.run, feeds))
-    except DeviceError:
-        rival = stack.enter_context(RivalProcess(work, plan, feeds))
-        started.turns[which] = rival.turn
-        started.processes.append(rival.pid)
-
-
-def _ranked(
-    shortlist: Sequence[_Contender], outcome: Outcome[int], requests: Requests, both: bool
-) -> list[_Contender]:
-    """The shortlist with what was measured, the best first by the figure ``requests``.
-
-    ``both``: what is slower by the other figure than the best single device is not better.
-    """
-    times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
-    other: Requests = "loop" if requests == "paced" else "paced"
-    guard = [outcome.rounds_s(which, other) for which in range(len(shortlist))] if both else times
-    order = _order(shortlist, times, guard, outcome.stolen)
-    return [shortlist[which].raced(outcome, which, requests) for which in order]
-
-
-def _order(
-    shortlist: Sequence[_Contender], times: Sequence[Sequence[float]],
-    guard: Sequence[Sequence[float]], stolen: float,
-) -> list[int]:  # fmt: skip
-    """Indices of the shortlist, the best first.
-
-    That is the one with the least median ratio to the best single device, with the first engine of
-    its cores if that ran, or to any other that ran; and the single device itself unless that ratio
-    is clearly below one, and below one in three of four rounds: few rounds of a large network have
-    medians that are off by a percent. Nor may it be slower by the times ``guard``. Where the host
-    has ``stolen`` a share of the processors' time, the ratio has to be that much clearer.
-    Where nothing could be run, nothing is clearly faster than the best single device.
-    """
-    ran = [which for which, seconds in enumerate(times) if seconds]
-    if not ran:
-        return sorted(
-            range(len(shortlist)),
-            key=lambda w: (not shortlist[w].is_single, not shortlist[w].is_plain),
-        )
-    singles = sorted((w for w in ran if shortlist[w].is_single),
-                     key=lambda which: not shortlist[which].is_plain)  # fmt: skip
-    single = singles[0] if singles else None
-    unit = ran[0] if single is None else single
-    by_round = {which: ratios(times[which], times[unit]) for which in ran}
-    ratio = {which: statistics.median(by_round[which]) for which in ran}
-    if single is not None:
-        for which in ran:
-            enough = _GAIN if shortlist[which].is_plain else _OTHER_GAIN
-            enough -= _STOLEN * stolen
-            slower = statistics.median(ratios(guard[which], guard[unit])) > _NOT_SLOWER
-            faster = ratio[which] < enough and mostly(share < 1 for share in by_round[which])
-            if slower or not faster:
-                ratio[which] = max(1.0, ratio[which])
-        ratio[single] = _GAIN
-    return sorted(range(len(shortlist)), key=lambda which: ratio.get(which, float("inf")))
+def _needs_profile(names: Configuration) -> bool:
+    return len(names) > 1

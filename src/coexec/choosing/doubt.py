@@ -6,6 +6,7 @@ A choice made while something else kept the machine busy would otherwise stay fo
 import statistics
 from collections.abc import Sequence
 
+from coexec.choosing.idle import BUSY
 from coexec.choosing.race import ratio
 from coexec.profiling.processors import STOLEN
 from coexec.workbench import Candidate
@@ -35,6 +36,7 @@ def doubt(
     others: Sequence[tuple[Candidate, Sequence[float]]],
     before: Candidate | None,
     stolen: float = 0.0,
+    others_share: float = 0.0,
 ) -> str | None:
     """Why a choice should be raced again; None if it is clear.
 
@@ -43,7 +45,10 @@ def doubt(
         others: the other rivals that ran, with theirs.
         before: what was chosen before, in doubt. The same winner twice is no chance.
         stolen: the share of the processors' time that the host of a virtual machine gave to others.
+        others_share: the share that other programs of this machine used.
     """
+    if others_share > BUSY:
+        return f"other programs used {others_share:.0%} of the processors' time meanwhile"
     if before is not None:
         same = (winner.devices, winner.planner) == (before.devices, before.planner)
         return None if same else f"two races disagree: {', '.join(before.devices)} won before"

@@ -77,6 +77,8 @@ class Outcome(Generic[Key]):
     """The share of this machine's processors' time that its host gave to others meanwhile."""
     repeated: int = 0
     """Rounds that were run again because of that, and do not count."""
+    others: float = 0.0
+    """The share of all processors' time that other programs used in the turns."""
 
     def rounds_s(self, key: Key, requests: Requests) -> list[float]:
         """The median of each round."""

@@ -12,6 +12,7 @@ from coexec.cli import (
     devices,
     explain,
     inspect,
+    optimize,
     plan,
     profile,
     run,
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},  # of every verb as well
 )
-for verb in (devices, inspect, profile, plan, explain, simulate, run, bench, serve):
+for verb in (optimize, devices, inspect, profile, plan, explain, simulate, run, bench, serve):
     app.command(verb.__name__.rpartition(".")[2])(verb.command)
 app.add_typer(cache.verbs, name="cache")
 app.add_typer(cluster.verbs, name="cluster")

@@ -103,12 +103,15 @@ class Quiet:
             ).cast("d")
         self._left_s = patience_s
         self._sleep = sleep
+        self.waited_s = 0.0
+        """Seconds that `wait` took so far."""
 
     def wait(self) -> None:
         """Until the program has not been asked for a while."""
         while self._left_s > 0 and time.monotonic() - self._cell[0] < _GAP_S:
             self._sleep(_STEP_S)
             self._left_s -= _STEP_S
+            self.waited_s += _STEP_S
 
     def disturbed(self, since_s: float) -> bool:
         """Whether a request ran after this moment of `time.monotonic`, if it is still minded."""

@@ -40,7 +40,11 @@ class Candidate:
     per_s: float | None = None
     """Requests a second of several threads, in mode "throughput"."""
     refused: str | None = None
-    """Why this configuration cannot run the model."""
+    """Why this configuration cannot run the model, or may not answer."""
+    untried: bool = False
+    """Whether there was no time for it."""
+    note: str | None = None
+    """How it compares with the best single device; None if it did not run."""
 
     @property
     def measured_s(self) -> float | None:

@@ -15,7 +15,7 @@ import coexec
 from campaign.graphs import Network, network
 from campaign.judging import Verdict, of_run, quiet
 from coexec.cache import Cache
-from coexec.choosing import auto
+from coexec.choosing import ranking
 from coexec.errors import CoexecError
 from coexec.ort import OrtSession
 
@@ -30,8 +30,8 @@ def _plans_win() -> Iterator[None]:
     """
     with quick_choice(), pytest.MonkeyPatch.context() as patch:
         for name in ("_GAIN", "_OTHER_GAIN", "_NOT_SLOWER"):
-            patch.setattr(auto, name, 1e9)
-        patch.setattr(auto, "mostly", lambda shares: True)
+            patch.setattr(ranking, name, 1e9)
+        patch.setattr(ranking, "mostly", lambda shares: True)
         yield
 
 

@@ -1,0 +1,284 @@
+"""The fastest way found to run a model within a time limit, and a verdict.
+
+The choice is that of planner "auto" (`choosing.auto`). What it takes then runs in turns with ONNX
+Runtime's own session with its default options, which is what a program would use otherwise: the
+verdict rests on these figures alone.
+
+All of it happens in a process of its own, which is ended when the time is over: compiling kernels
+and creating a session cannot be broken off in another way.
+
+    python -m coexec.choosing.optimize       # reads from its standard input what to optimize
+"""
+
+import contextlib
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from coexec.choosing.auto import Auto
+from coexec.choosing.idle import BUSY, REAL
+from coexec.choosing.race import REQUESTS, Outcome, mostly, race, ratios
+from coexec.choosing.ranking import Tell
+from coexec.engines import child
+from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.plans.plan import Plan
+from coexec.units import format_seconds
+from coexec.workbench import AUTO, Candidate, Prepared, Requests, Settings
+from coexec.workbench.bench import opened_cache
+
+__all__ = ["Verdict", "optimize"]
+
+_FIRST = 0.3
+"""The share of the time for a first choice, among what is ready soon: devices alone, as a rule."""
+_CHOOSING = 0.7
+"""The share of the time that is left for the second choice, among all; the rest is for the race."""
+_GRACE = 1.05
+"""The process is ended after so many times the limit, and the verdict before counts."""
+_ROUNDS = (5, 40)
+_CLEARLY = 0.97
+"""A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
+_LEAST_S = 0.1
+_LEAST_RACE_S = 0.5
+_OURS, _ORT = "plan", "ONNX Runtime"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of optimizing a model.
+
+    A choice in a short time comes first, so that there is a verdict when the time is over.
+    """
+
+    ort_s: float | None = None
+    """Median seconds of a request with ONNX Runtime's own session; None if nothing was measured."""
+    plan_s: float | None = None
+    """The same with the plan."""
+    ratio: float | None = None
+    """Median over the rounds of ONNX Runtime's time over the plan's."""
+    requests: Requests = "paced"
+    """The figure that all this is about."""
+    is_faster: bool = False
+    """Whether the plan is clearly faster by one figure and not slower by the other."""
+    plan: Plan | None = None
+    """What was found; None if nothing was, in the time."""
+    shapes: Any = None
+    """What was fixed of the model's inputs."""
+    candidates: tuple[Candidate, ...] = ()
+    others: float = 0.0
+    """The share of the processors' time that other programs used in the race."""
+    doubt: str | None = None
+    """Why the choice will be made again."""
+    unfinished: str | None = None
+    """The step in which the time was over."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.others > BUSY
+
+    @property
+    def untried(self) -> Sequence[str]:
+        """Configurations of devices for which there was no time."""
+        return ["+".join(c.devices) for c in self.candidates if c.untried]
+
+    def __str__(self) -> str:
+        more = f"; more time would try {', '.join(self.untried)}" if self.untried else ""
+        if self.unfinished is not None:
+            return (f"the time was over while {self.unfinished}; keep ONNX Runtime, or give it "
+                    f"more time")  # fmt: skip
+        assert self.ratio is not None and self.ort_s is not None and self.plan_s is not None
+        times = f"{format_seconds(self.ort_s)} to {format_seconds(self.plan_s)}"
+        if not self.is_faster:
+            return (f"nothing tried is clearly faster than ONNX Runtime; keep it (the best takes "
+                    f"{1 / self.ratio:.2f} of its time: {times}){more}")  # fmt: skip
+        best = self.candidates[0]
+        return (f"{self.ratio:.2f} times as fast as ONNX Runtime: {times} "
+                f"{REQUESTS[self.requests]}, on {', '.join(best.devices)}{more}")  # fmt: skip
+
+
+def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None = None) -> Verdict:
+    """The fastest way found within ``seconds`` to run a model, beside ONNX Runtime.
+
+    Args:
+        source: a path, "zoo:NAME", or the model's bytes.
+        settings: of planner "auto".
+        seconds: for all of it. What cannot be broken off may take a tenth longer.
+        tell: receives the progress, as `Settings.progress` does.
+
+    Raises:
+        UsageError: seconds that are not above 0, or settings of another planner.
+        CoexecError: the model cannot be loaded, or nothing runs it.
+    """
+    if not _LEAST_S <= seconds < float("inf"):
+        raise UsageError(f"the time is {seconds:g} s; give it some seconds, such as --time 30")
+    if settings.planner != AUTO:
+        raise UsageError(f"only planner {AUTO!r} is optimized, not {settings.planner!r}")
+    if not child.possible():
+        raise ExecutionError("no process can be started to optimize the model")
+    root = opened_cache(settings.cache).root
+    asked = replace(settings, cache=root, progress=None, quiet=None)
+    end_s = time.monotonic() + _GRACE * seconds
+    process = subprocess.Popen(
+        child.command("coexec.choosing.optimize"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=child.variables(),
+    )  # fmt: skip
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None and answers is not None
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read, args=(answers, messages), daemon=True)
+    reader.start()
+    try:
+        _send(questions, (source, asked, seconds))
+        return _followed(messages, end_s, tell)
+    finally:
+        process.kill()
+        reader.join()  # it reads up to the end of the pipe, and closes it
+        with contextlib.suppress(OSError):
+            questions.close()
+        process.wait()
+
+
+def _send(pipe: Any, question: Any) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the next message is that the process has ended
+        pickle.dump(question, pipe)
+        pipe.flush()
+
+
+def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | None) -> Verdict:
+    """The last verdict of the process, or in which step it was when the time was over."""
+    verdict: Verdict | None = None
+    step = "the model was loaded"
+    while True:
+        try:
+            message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
+        except queue.Empty:
+            return verdict or Verdict(unfinished=step)
+        if isinstance(message, CoexecError):
+            raise message
+        if message is None:
+            if verdict is None:
+                raise ExecutionError("the process that optimizes the model has ended early")
+            return verdict
+        if isinstance(message, Verdict):
+            verdict = message
+            continue
+        what, done, total = message
+        step = f"this was under way: {what} ({done} of {total})"
+        if tell is not None:
+            tell(what, done, total)
+
+
+def _read(pipe: Any, messages: "queue.SimpleQueue[Any]") -> None:
+    """Hand on what the process says, and None at its end."""
+    # A process that dies may leave any half of a message.
+    with pipe, contextlib.suppress(Exception):
+        while True:
+            messages.put(pickle.load(pipe))
+    messages.put(None)
+
+
+def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> Iterator[Verdict]:
+    """Choose and race in this process: first among what is ready soon, then among all."""
+    end_s = time.monotonic() + seconds
+    auto = _auto(source, settings, _FIRST * seconds, tell)
+    chosen = auto.reconsider() if auto.doubt is not None else auto.choose()
+    yield _verdict(chosen, auto, (end_s - time.monotonic()) * (1 - _CHOOSING), tell)
+    left_s = end_s - time.monotonic()
+    if not any(candidate.untried for candidate in chosen.candidates) or left_s < _LEAST_S:
+        return
+    auto = _auto(
+        source, replace(settings, fresh=False), max(_FIRST * seconds, _CHOOSING * left_s), tell
+    )
+    yield _verdict(auto.choose(), auto, end_s - time.monotonic(), tell)
+
+
+def _auto(source: Any, settings: Settings, seconds: float, tell: Tell) -> Auto:
+    options = {**settings.planner_options, "seconds": seconds}
+    return Auto(source, replace(settings, planner_options=options, progress=tell))
+
+
+def _verdict(chosen: Prepared, auto: Auto, left_s: float, tell: Tell) -> Verdict:
+    tell("race with ONNX Runtime", 0, 1)
+    outcome, others = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
+    tell("race with ONNX Runtime", 1, 1)
+    return _judged(chosen, outcome, others, auto)
+
+
+def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
+    """The plan in turns with ONNX Runtime's session, and what other programs used meanwhile.
+
+    Raises:
+        ExecutionError: no made-up inputs suit the model.
+    """
+    work = chosen.work
+    session = work.given.onnx_runtime(threads=0)
+    reason = "there are no inputs to try"
+    with work.start(chosen) as runner:
+        for feeds in work.model.candidates():
+            rivals: dict[str, Callable[[], Any]] = {
+                _OURS: partial(runner.run, feeds), _ORT: partial(session.run, None, dict(feeds)),
+            }  # fmt: skip
+            try:
+                for run in (*rivals.values(),) * 2:  # once to warm up, once that shows it is warm
+                    run()
+            except Exception as error:  # ONNX Runtime's errors have no common class
+                reason = str(error).partition("\n")[0]
+                continue
+            outcome, load = REAL.with_load(partial(race, rivals, _ROUNDS, budget_s=budget_s))
+            return outcome.complete(), load.share
+    raise ExecutionError(f"the model runs with no made-up inputs ({reason}); give it some by "
+                         f"--inputs FILE.npz")  # fmt: skip
+
+
+def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) -> Verdict:
+    requests = chosen.candidates[0].requests
+    shares = {
+        figure: ratios(outcome.rounds_s(_OURS, figure), outcome.rounds_s(_ORT, figure))
+        for figure in REQUESTS
+    }
+    ratio = outcome.ratio(_ORT, _OURS, requests)
+    clearly = 1 / ratio < _CLEARLY and mostly(share < 1 for share in shares[requests])
+    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / _CLEARLY for figure in REQUESTS)
+    return Verdict(
+        ort_s=outcome.median_s(_ORT, requests), plan_s=outcome.median_s(_OURS, requests),
+        ratio=ratio, requests=requests, is_faster=clearly and not is_slower, plan=chosen.plan,
+        shapes=auto.given.shapes, candidates=chosen.candidates, others=others, doubt=auto.doubt,
+    )  # fmt: skip
+
+
+def _serve() -> None:
+    """Optimize what the standard input names; send progress and verdicts."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a driver prints is no answer
+
+    def send(message: Any) -> None:
+        pickle.dump(message, answers)
+        answers.flush()
+
+    source, settings, seconds = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        for verdict in _verdicts(source, settings, seconds, lambda *progress: send(progress)):
+            send(verdict)
+    except CoexecError as error:
+        send(error)
+    os._exit(0)  # no engine's threads are waited for
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    # Classes of the module "__main__" cannot be sent to another program.
+    from coexec.choosing import optimize as module
+
+    module._serve()

@@ -1,0 +1,105 @@
+"""`coexec optimize`: the fastest way found within a time, and whether it is worth it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coexec.choosing.optimize import Verdict, optimize
+from coexec.cli.common import (
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    EngineOpt,
+    FreshOpt,
+    InputsOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    PinOpt,
+    ShapeOpt,
+    ValueOpt,
+    check_files,
+    format_candidate,
+    print_json,
+    progress_bar,
+    settings,
+    write_file,
+)
+from coexec.cli.console import out
+from coexec.workbench.given import ZOO
+
+TimeOpt = Annotated[float, typer.Option("--time", help="Seconds for all of it.")]
+PlanFileOpt = Annotated[
+    Path | None,
+    typer.Option("--output", help="Where to keep the plan; by default MODEL.plan.json."),
+]
+
+
+def command(
+    model: ModelArg,
+    time: TimeOpt = 30.0,
+    output: PlanFileOpt = None,
+    devices: DevicesOpt = None,
+    option: OptionOpt = None,
+    pin: PinOpt = None,
+    shape: ShapeOpt = None,
+    value: ValueOpt = None,
+    inputs: InputsOpt = None,
+    fresh: FreshOpt = False,
+    engine: EngineOpt = None,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Find the fastest way to run a model within --time seconds, and say whether it is worth it.
+
+    The plan is kept where it is clearly faster than ONNX Runtime's own session; the last lines say
+    how to use it.
+    """
+    file = output or Path(f"{_stem(model)}.plan.json")
+    check_files(file)
+    with progress_bar(json) as tell:
+        asked = settings(
+            devices=devices, option=option, pin=pin, shape=shape, value=value, inputs=inputs,
+            fresh=fresh, engine=engine, cache=cache,
+        )  # fmt: skip
+        verdict = optimize(model, asked, time, tell)
+    kept = verdict.plan if verdict.is_faster else None
+    if kept is not None:
+        write_file(file, kept.to_json())
+    if json:
+        print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
+        return
+    for number, candidate in enumerate(verdict.candidates):
+        mark = "taken" if number == 0 else "tried"
+        out.print(f"{mark:10} {format_candidate(candidate)}")
+    out.print(f"verdict    {verdict}")
+    if verdict.is_busy:
+        out.print(f"busy       other programs used {verdict.others:.0%} of the processors' time "
+                  f"meanwhile: these are figures of a busy machine")  # fmt: skip
+    if verdict.doubt is not None:
+        out.print(f"doubt      {verdict.doubt}; the next call measures again")
+    if kept is not None:
+        out.print(f"plan       {file}")
+        out.print(f"use it     {_line(model, file, verdict)}")
+
+
+def _stem(model: str) -> str:
+    return Path(model.removeprefix(ZOO)).stem or "model"
+
+
+def _line(model: str, file: Path, verdict: Verdict) -> str:
+    """How a program uses the plan."""
+    shapes = f", shapes={dict(verdict.shapes)}" if verdict.shapes else ""
+    return f"session = coexec.InferenceSession({model!r}, plan={str(file)!r}{shapes})"
+
+
+def _facts(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": str(verdict), "is_faster": verdict.is_faster, "ratio": verdict.ratio,
+        "onnx_runtime_s": verdict.ort_s, "plan_s": verdict.plan_s, "requests": verdict.requests,
+        "devices": verdict.candidates[0].devices if verdict.candidates else None,
+        "untried": verdict.untried, "others": verdict.others, "doubt": verdict.doubt,
+        "unfinished": verdict.unfinished,
+    }  # fmt: skip
