@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -152,7 +153,10 @@ def _send(pipe: Any, question: Any) -> None:
 
 
 def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | None) -> Verdict:
-    """The last verdict of the process, or in which step it was when the time was over."""
+    """The last verdict of the process, or in which step it was when the time was over.
+
+    Warnings of the process are repeated here.
+    """
     verdict: Verdict | None = None
     step = "the model was loaded"
     while True:
@@ -168,6 +172,9 @@ def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | Non
             return verdict
         if isinstance(message, Verdict):
             verdict = message
+            continue
+        if isinstance(message, Warning):
+            warnings.warn(message, stacklevel=3)
             continue
         what, done, total = message
         step = f"this was under way: {what} ({done} of {total})"
@@ -264,6 +271,9 @@ def _serve() -> None:
 
     source, settings, seconds = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    warnings.showwarning = lambda message, *_: send(
+        message if isinstance(message, Warning) else UserWarning(message)
+    )
     try:
         for verdict in _verdicts(source, settings, seconds, lambda *progress: send(progress)):
             send(verdict)

@@ -52,7 +52,7 @@ def race_of(
     if len(shortlist) == 1:
         return Outcome()
     with ExitStack() as stack:
-        started = _started(shortlist, stack)
+        started = _started(shortlist, stack, tell)
         watch = Stopwatch(used_s=cpu_clock(started.processes))
         what, start_s = f"race of {len(started.turns)} plans", watch.now_s()
         loads: list[Load] = []
@@ -83,7 +83,7 @@ class _Started:
     failed: dict[int, CoexecError] = field(default_factory=dict)
 
 
-def _started(shortlist: Sequence[Contender], stack: ExitStack) -> _Started:
+def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _Started:
     """The plans that run with the first made-up inputs that suit the model."""
     model = shortlist[0].work.model
     needed_bytes, memory_bytes = least_bytes(model.graph), main_memory_bytes()
@@ -99,6 +99,7 @@ def _started(shortlist: Sequence[Contender], stack: ExitStack) -> _Started:
                         f"{format_bytes(memory_bytes)}"
                     )
                     continue
+                tell("plans compiled for the race", which, len(shortlist))
                 try:
                     _start(entry, which, feeds, started, attempt)
                 except CoexecError as error:

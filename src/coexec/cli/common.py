@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coexec.choosing.race import REQUESTS
 from coexec.cli.arrays import read_inputs
-from coexec.cli.console import err
+from coexec.cli.console import err, out
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
@@ -315,6 +315,12 @@ def progress_bar(quiet: bool) -> Iterator[Any]:
             bar.update(rows[what], completed=done)
 
         yield tell
+
+
+def print_candidates(candidates: Sequence[Candidate]) -> None:
+    """The configurations that "auto" considered, a line each; the first one was taken."""
+    for number, candidate in enumerate(candidates):
+        out.print(f"{'tried' if number else 'taken':10} {format_candidate(candidate)}")
 
 
 def format_candidate(candidate: Candidate) -> str:

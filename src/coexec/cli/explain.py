@@ -25,8 +25,8 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     ValueOpt,
-    format_candidate,
     given_plan,
+    print_candidates,
     print_json,
     progress_bar,
     settings,
@@ -89,8 +89,7 @@ def command(
         candidates = [asdict(c) for c in found.candidates]
         print_json({"candidates": candidates, "tasks": rows} | energy_facts(trace, system))
         return
-    for candidate in found.candidates:
-        out.print(f"tried: {format_candidate(candidate)}")
+    print_candidates(found.candidates)
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(trace.makespan_s)}")  # fmt: skip
     if (joules := energy_line(trace, system)) is not None:

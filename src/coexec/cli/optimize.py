@@ -20,7 +20,7 @@ from coexec.cli.common import (
     ShapeOpt,
     ValueOpt,
     check_files,
-    format_candidate,
+    print_candidates,
     print_json,
     progress_bar,
     settings,
@@ -71,9 +71,7 @@ def command(
     if json:
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
-    for number, candidate in enumerate(verdict.candidates):
-        mark = "taken" if number == 0 else "tried"
-        out.print(f"{mark:10} {format_candidate(candidate)}")
+    print_candidates(verdict.candidates)
     out.print(f"verdict    {verdict}")
     if verdict.is_busy:
         out.print(f"busy       other programs used {verdict.others:.0%} of the processors' time "

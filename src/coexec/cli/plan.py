@@ -19,7 +19,7 @@ from coexec.cli.common import (
     PlannerOpt,
     ShapeOpt,
     ValueOpt,
-    format_candidate,
+    print_candidates,
     print_json,
     progress_bar,
     settings,
@@ -90,8 +90,7 @@ def command(
         facts |= energy_facts(trace, system)
         print_json(json_module.loads(plan.to_json()) | facts)
         return
-    for candidate in found.candidates:
-        out.print(f"tried      {format_candidate(candidate)}")
+    print_candidates(found.candidates)
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
