@@ -29,6 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def new_file_mode(folder: Path) -> int:
+    """The mode of a file that any program makes: the umask's."""
+    (folder / "any").touch()
+    return (folder / "any").stat().st_mode & 0o777
+
+
 def call(folder: Path, *words: str) -> int:
     return main([*words, "--cache", str(folder / "cache")])
 
@@ -50,6 +56,8 @@ def test_every_verb(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "run", model, "--plan", plan, "--check", "--output", result) == 0
     assert "equal to ONNX Runtime" in capfd.readouterr().out
     assert np.load(result)["y"].shape == (1, 48)
+    modes = {Path(path).stat().st_mode & 0o777 for path in (plan, trace, result)}
+    assert modes == {new_file_mode(folder)}
     assert call(folder, "bench", model, "--devices", TWO, "--repeats", "2", "--check") == 0
     printed = capfd.readouterr().out
     assert "alone" in printed

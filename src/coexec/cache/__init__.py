@@ -8,10 +8,11 @@ coexec keeps what it makes in a folder of its own until the process ends, and sa
 
 from coexec.cache.entries import Entry
 from coexec.cache.folder import Cache, default_cache_folder
+from coexec.cache.new_file import write_new, write_whole
 from coexec.cache.scratch import private_folder
 from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
 __all__ = ["Cache", "Entry", "Weights", "default_cache_folder", "has_substitute",
-           "private_folder", "substitute", "warn_once"]  # fmt: skip
+           "private_folder", "substitute", "warn_once", "write_new", "write_whole"]  # fmt: skip

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from coexec.cache.new_file import write_new
+
 __all__ = ["Drafts"]
 
 _DAY_S = 86400.0
@@ -65,12 +67,7 @@ class Drafts:
     def _write(self, target: Path, parts: Iterable[bytes | memoryview]) -> None:
         draft = self._folder() / str(next(self._numbers))
         try:
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                for part in parts:
-                    _write_all(handle, memoryview(part).cast("B"))
-            finally:
-                os.close(handle)
+            write_new(draft, parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)  # nothing of ours; a file cannot take its place otherwise
@@ -116,11 +113,6 @@ class Drafts:
         if self._own is not None:
             self._end()
             self._own = None
-
-
-def _write_all(handle: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
 
 
 def _host() -> str:

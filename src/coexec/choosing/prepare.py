@@ -1,13 +1,15 @@
 """The plan of any planner, "auto" or another: where the two are told apart."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from coexec.choosing.auto import Auto
 from coexec.choosing.throughput import Throughput
-from coexec.plans.plan import Plan
+from coexec.errors import DeviceError
 from coexec.workbench import AUTO, Prepared, Settings, Workbench
 
-__all__ = ["Asked", "prepare"]
+__all__ = ["Asked", "devices_of_plan", "prepare"]
 
 
 class Asked:
@@ -22,7 +24,10 @@ class Asked:
         """
         self._settings = settings
         self._by: Auto | Throughput | Workbench
-        if settings.planner != AUTO:
+        if settings.plan is not None:
+            with devices_of_plan(settings):
+                self._by = Workbench(source, settings)
+        elif settings.planner != AUTO:
             self._by = Workbench(source, settings)
         elif settings.mode == "throughput":
             self._by = Throughput(source, settings)
@@ -43,6 +48,8 @@ class Asked:
         """
         if not isinstance(self._by, Workbench):
             return self._by.known
+        if self._settings.plan is not None:
+            return self._by.found_plan(self._settings.plan.plan)
         return self._by.found(self._settings.planner, self._settings.planner_options)
 
     def check_examples(self) -> None:
@@ -71,17 +78,36 @@ class Asked:
             return self._by.reconsider() if again else self._by.choose()
         if isinstance(self._by, Throughput):
             return self._by.choose()
+        if self._settings.plan is not None:
+            return self._by.prepared_file(self._settings.plan)
         return self._by.prepared_by(self._settings.planner, self._settings.planner_options)
 
 
-def prepare(source: Any, settings: Settings, given: Plan | None = None) -> Prepared:
-    """The plan that is given, or else the one that ``settings`` ask for.
+@contextmanager
+def devices_of_plan(settings: Settings) -> Iterator[None]:
+    """Says of a device that this machine lacks which plan wants it.
+
+    Raises:
+        DeviceError: as inside.
+    """
+    try:
+        yield
+    except DeviceError as error:
+        plan = settings.plan
+        if plan is None or tuple(settings.devices or ()) != plan.plan.requests:
+            raise
+        kind = type(error)  # a forked child has to be told apart
+        raise kind(f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
+                   f"plan for this machine with coexec plan MODEL "
+                   f"--output {plan.path or 'plan.json'}") from None  # fmt: skip
+
+
+def prepare(source: Any, settings: Settings) -> Prepared:
+    """The plan that ``settings`` give, or else the one that they ask for.
 
     Raises:
         CoexecError: it cannot be had.
     """
-    if given is not None:
-        return Workbench(source, settings).prepared(given)
     asked = Asked(source, settings)
     if settings.examples:
         asked.check_examples()

@@ -179,6 +179,9 @@ class Serving:
         if state is None:
             state = self._state(shapes)
             state.reason = "no plan is made before more requests of these shapes have come"
+            if self._settings.plan is not None:
+                state.reason = f"{self._settings.plan.title} was made for other shapes"
+                state.decided = True
         state.spent_s += seconds
         if state.running is not None or state.job is not None or state.decided:
             return

@@ -26,6 +26,7 @@ from coexec.cli.common import (
     OptionOpt,
     PinOpt,
     PlannerOpt,
+    PlanOpt,
     ShapeOpt,
     TraceOpt,
     ValueOpt,
@@ -56,6 +57,7 @@ def command(
     model: ModelArg,
     devices: DevicesOpt = None,
     planner: PlannerOpt = DEFAULTS.planner,
+    plan: PlanOpt = None,
     option: OptionOpt = None,
     pin: PinOpt = None,
     repeats: int = 20,
@@ -84,25 +86,25 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        plan = prepare(model, asked)
-        work = plan.work
-        predicted_s = simulate(plan.schedule, plan.cost, plan.system).makespan_s
+        ours = prepare(model, asked)
+        work, predicted_s = ours.work, _predicted_s(ours)
     feeds = next(work.model.candidates())
+    name = planner if asked.plan is None else "plan"
     with ExitStack() as stack:
-        plan_row, executor = _ours(plan, planner, predicted_s, feeds, stack)
+        plan_row, executor = _ours(ours, name, predicted_s, feeds, stack)
         plan_row.is_baseline = False
-        alone, left_out = _alone_rows(plan, feeds, stack)
+        alone, left_out = _alone_rows(ours, feeds, stack)
         standings = raced([*alone, plan_row, _onnx_runtime(work, feeds)], repeats)
-        recorder = RealRecorder(plan.compiled, work.names)
+        recorder = RealRecorder(ours.compiled, work.names)
         found = _recorded(executor, feeds, recorder)
     worst = max(differences(work, feeds, found).values()) if check else None
-    bound = bound_of(plan, standings.fastest_s)
+    bound = bound_of(ours, standings.fastest_s) if asked.plan is None else None
     if trace is not None:
-        write_trace(trace, plan, feeds, recorder.trace().makespan_s)
+        write_trace(trace, ours, feeds, recorder.trace().makespan_s)
     if json:
         print_json(_as_json(work, standings, bound, worst) | {"left_out": left_out})
     else:
@@ -112,6 +114,14 @@ def command(
     said = judged(worst or 0.0, work, feeds)
     if worst is not None and not json:
         out.print(f"check: {said}")
+
+
+def _predicted_s(plan: Prepared) -> float | None:
+    """What the plan takes by the profile; of a plan from a file, what its planner has promised:
+    nothing is profiled for it."""
+    if plan.work.settings.plan is not None:
+        return plan.plan.provenance.predicted_s
+    return simulate(plan.schedule, plan.cost, plan.system).makespan_s
 
 
 def _recorded(
@@ -133,6 +143,8 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     }
     if considered:
         return considered
+    if plan.work.settings.plan is not None:
+        return dict.fromkeys(plan.work.asked) if len(plan.work.asked) > 1 else {}
     cost, system = plan.work.measured
     places = system.places if len(system.places) > 1 else ()
     asked = plan.work.settings.devices or default_names()

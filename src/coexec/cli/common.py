@@ -2,8 +2,6 @@
 
 import ast
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +10,20 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from coexec.cache import write_whole
 from coexec.choosing.race import REQUESTS
 from coexec.cli.arrays import read_inputs
 from coexec.cli.console import err, out
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
-from coexec.errors import ExecutionError, PlanError, UsageError
+from coexec.errors import ExecutionError, UsageError
 from coexec.frontend.difference import is_rounding, worst_difference
 from coexec.frontend.module import Array
-from coexec.plans.plan import Plan
 from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
 from coexec.workbench import Candidate, Requests, Settings, Workbench
 from coexec.workbench.given import GivenModel
+from coexec.workbench.plan_files import plan_of
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 DevicesOpt = Annotated[
@@ -69,7 +68,9 @@ CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and pla
 FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
-PlanOpt = Annotated[Path | None, typer.Option(help="A plan made by coexec plan --output.")]
+PlanOpt = Annotated[
+    Path | None, typer.Option(help="A plan made by coexec plan --output, in place of a planner's.")
+]
 TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
 
 DEFAULTS = Settings()
@@ -79,6 +80,7 @@ def settings(
     *,
     devices: str | None = None,
     planner: str = DEFAULTS.planner,
+    plan: Path | None = None,
     option: Sequence[str] | None = None,
     shape: Sequence[str] | None = None,
     value: Sequence[str] | None = None,
@@ -95,6 +97,7 @@ def settings(
     return Settings(
         devices=_names(devices),
         planner=planner,
+        plan=plan_of(plan),
         planner_options=_planner_options(option),
         shapes=dict(_shape(text) for text in shape or ()),
         values=dict(_value(text) for text in value or ()),
@@ -189,34 +192,6 @@ def _planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def given_plan(path: Path | None, devices: str | None) -> tuple[Plan | None, str | None]:
-    """The plan of --plan, if there is one, and the devices: its own, if none are named."""
-    if path is None:
-        return None, devices
-    plan = _read_plan(path)
-    if devices is None and plan.places:  # a plan of no tasks names no device
-        devices = ",".join(_needed(plan))
-    return plan, devices
-
-
-def _needed(plan: Plan) -> list[str]:
-    """The devices of a plan with the engines that it uses of them."""
-    engines: dict[str, list[str]] = {}
-    for place in plan.places:
-        engines.setdefault(place.device, []).append(place.engine)
-    return [f"{device}/{'+'.join(names)}" for device, names in engines.items()]
-
-
-def _read_plan(path: Path) -> Plan:
-    try:
-        return Plan.from_json(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read the plan {str(path)!r}: {error}; make one with "
-                        f"coexec plan MODEL --output {path}") from None  # fmt: skip
-    except PlanError as error:
-        raise PlanError(f"{str(path)!r}: {error}") from None
-
-
 def check_files(*paths: Path | None) -> None:
     """Refuse, before long work, to write what cannot be a file.
 
@@ -229,18 +204,16 @@ def check_files(*paths: Path | None) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write all of a file or nothing: into a draft beside it, which then takes its name."""
+    """Write all of a file or nothing.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     check_files(path)
-    draft = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.replace(draft, path)
+        write_whole(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        if draft:
-            Path(draft).unlink(missing_ok=True)
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror or error}; choose "
                          f"another place") from None  # fmt: skip
 

@@ -25,7 +25,6 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     ValueOpt,
-    given_plan,
     print_candidates,
     print_json,
     progress_bar,
@@ -67,17 +66,14 @@ def command(
     """
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
-    given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
-        if platform is None:
-            found = prepare(model, asked, given)
-        else:
-            found = on_platform(model, platform, asked, given)
+        found = prepare(model, asked) if platform is None else (
+            on_platform(model, platform, asked))  # fmt: skip
         cost, system = found.cost, found.system
     chosen, schedule = found.plan, found.schedule
     pinned = found.work.pinned_tasks(cost, system) if platform is None else ()

@@ -37,6 +37,7 @@ from coexec.cli.planned import (
 from coexec.errors import UsageError
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
+from coexec.workbench.plan_files import text_of
 
 
 def command(
@@ -82,7 +83,7 @@ def command(
             trace = simulate(found.schedule, found.cost, found.system)
     graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
     if output is not None:
-        write_file(output, plan.to_json())
+        write_file(output, text_of(plan, graph, found.origin.shapes))
     bound = bound_of(found)
     if json:
         facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments),

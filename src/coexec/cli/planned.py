@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from coexec.errors import UsageError
-from coexec.plans.plan import Plan
 from coexec.platforms import NAMES, load
 from coexec.system.hardware import System
 from coexec.timing.energy import device_energy_j
@@ -15,6 +14,7 @@ from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_joules, format_seconds
 from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
+from coexec.workbench.plan_files import versions_here
 
 __all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "energy_facts", "energy_line",
            "on_platform"]  # fmt: skip
@@ -88,10 +88,8 @@ def energy_line(trace: Trace, system: System, requests: int = 1) -> str | None:
     return f"{format_joules(facts['energy_j'])} ({', '.join(each)})"
 
 
-def on_platform(
-    model: str, platform: str, settings: Settings, given: Plan | None = None
-) -> Prepared:
-    """The plan that is given, or else a new one, on a simulated platform.
+def on_platform(model: str, platform: str, settings: Settings) -> Prepared:
+    """The plan that the settings give, or else a new one, on a simulated platform.
 
     Nothing is measured and nothing runs: "auto" keeps the quick planner's plan that simulates best.
 
@@ -101,11 +99,12 @@ def on_platform(
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
     phone = load(platform, settings.devices)
-    here = Workbench(model, replace(settings, devices=None))
-    origin = Simulated(here.given.published_graph, (phone.cost, phone.system))
-    if given is not None:
-        origin.schedule(given)
-        return Prepared(origin, given)
+    here = Workbench(model, replace(settings, devices=None, plan=None))
+    origin = Simulated(here.given.published_graph, (phone.cost, phone.system), here.shapes)
+    if settings.plan is not None:
+        settings.plan.require(origin.graph, versions_here())
+        origin.schedule(settings.plan.plan)
+        return Prepared(origin, settings.plan.plan)
     tried = _QUICK if settings.planner == AUTO else (settings.planner,)
     options = settings.planner_options
     plans = [make_plan(name, options, origin.graph, phone.cost, phone.system) for name in tried]

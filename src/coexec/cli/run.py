@@ -27,7 +27,6 @@ from coexec.cli.common import (
     ValueOpt,
     WaitingOpt,
     differences,
-    given_plan,
     judged,
     print_json,
     progress_bar,
@@ -68,14 +67,13 @@ def command(
     compares the outputs with ONNX Runtime's on the model as it was given. --trace writes what ran
     when in a run of its own, in which engines also tell of the tasks inside of segments.
     """
-    given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(model, asked, given)
+        found = prepare(model, asked)
     work, compiled = found.work, found.compiled
     feeds = next(work.model.candidates())
     with work.start(found) as executor:

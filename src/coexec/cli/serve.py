@@ -20,6 +20,7 @@ from coexec.cli.common import (
     OptionOpt,
     PinOpt,
     PlannerOpt,
+    PlanOpt,
     ShapeOpt,
     ValueOpt,
     WaitingOpt,
@@ -52,6 +53,7 @@ def command(
     ] = DEFAULTS.mode,
     devices: DevicesOpt = None,
     planner: PlannerOpt = DEFAULTS.planner,
+    plan: PlanOpt = None,
     option: OptionOpt = None,
     pin: PinOpt = None,
     shape: ShapeOpt = None,
@@ -76,8 +78,8 @@ def command(
 
     _check_planner(planner)
     asked = settings(
-        devices=devices, planner=planner, option=option, shape=shape, value=value, cache=cache,
-        engine=engine, pin=pin, waiting=waiting,
+        devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
+        cache=cache, engine=engine, pin=pin, waiting=waiting,
     )  # fmt: skip
     body_bytes = parse_bytes(max_request)
     if body_bytes < 1:
@@ -85,9 +87,10 @@ def command(
     limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
     with listen(host, port) as listener:  # before the model, which may take minutes to prepare
         session = InferenceSession(
-            model, devices=asked.devices, planner=planner, planner_options=asked.planner_options,
-            shapes=asked.shapes, values=asked.values, cache=cache, mode=mode, waiting=waiting,
-            engine_options=asked.engine_options, pins=asked.pins,
+            model, devices=asked.devices, planner=planner, plan=asked.plan,
+            planner_options=asked.planner_options, shapes=asked.shapes, values=asked.values,
+            cache=cache, mode=mode, waiting=waiting, engine_options=asked.engine_options,
+            pins=asked.pins,
         )  # fmt: skip
         served = SessionServed(
             session, served_name(model) if name is None else name, credits=credits

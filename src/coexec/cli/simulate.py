@@ -15,7 +15,6 @@ from coexec.cli.common import (
     ShapeOpt,
     TraceOpt,
     ValueOpt,
-    given_plan,
     print_json,
     progress_bar,
     settings,
@@ -52,16 +51,13 @@ def command(
     """
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
-    given, devices = given_plan(plan, devices)
     with progress_bar(json) as tell:
         asked = settings(
-            devices=devices, planner=planner, option=option, shape=shape, value=value,
+            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, progress=tell,
         )  # fmt: skip
-        if platform is None:
-            there = prepare(model, asked, given)
-        else:
-            there = on_platform(model, platform, asked, given)
+        there = prepare(model, asked) if platform is None else (
+            on_platform(model, platform, asked))  # fmt: skip
         system = there.system
     found = simulate(there.schedule, there.cost, system, requests)
     if trace is not None:

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
+from coexec.cache import write_whole
 from coexec.engines import child, detect
 from coexec.errors import first_line
 
@@ -121,10 +122,8 @@ def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
     """Remember a verdict where that is possible; elsewhere each process makes the trial."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft")
-        with os.fdopen(handle, "w") as file:
-            json.dump({"failure": failure, "facts": dict(facts)}, file, indent=1)
-        os.replace(draft, path)
+        text = json.dumps({"failure": failure, "facts": dict(facts)}, indent=1)
+        write_whole(path, text.encode())
 
 
 def _tried(command: Sequence[str], here: Callable[[], str], env: Mapping[str, str]) -> str:

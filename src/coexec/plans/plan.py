@@ -80,6 +80,15 @@ class Plan:
         return tuple(dict.fromkeys(self.place_of.values()))
 
     @property
+    def requests(self) -> tuple[str, ...]:
+        """The devices that have something to do, as a user asks for them with the engines that the
+        plan uses of them: "cpu:1/opencl"."""
+        engines: dict[str, list[str]] = {}
+        for place in self.places:
+            engines.setdefault(place.device, []).append(place.engine)
+        return tuple(f"{device}/{'+'.join(names)}" for device, names in engines.items())
+
+    @property
     def used(self) -> tuple[str, ...]:
         """The devices that have something to do."""
         return tuple(d for d, pieces in self.order.items() if pieces)
@@ -111,7 +120,7 @@ class Plan:
                 str(data["model"]),
                 order,
                 {piece: str(row["engine"]) for piece, row in pieces},
-                Provenance(**data["provenance"]),
+                _provenance(data["provenance"]),
                 frozenset(piece for piece, row in pieces if _flag(row, "fused")),
                 _flag(data, "as_given"),
             )
@@ -127,6 +136,18 @@ class Plan:
         row = {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop,
                "engine": self.engine_of[piece]}  # fmt: skip
         return row | ({"fused": True} if piece in self.fused else {})
+
+
+def _provenance(row: Any) -> Provenance:
+    found = Provenance(**row)
+    for name in ("predicted_s", "bound_s"):
+        seconds = getattr(found, name)
+        if type(seconds) not in (int, float, type(None)):
+            raise TypeError(f"{name} is {seconds!r}, which is no number")
+    for name in ("planner", "status"):
+        if not isinstance(getattr(found, name), str):
+            raise TypeError(f"{name} is {getattr(found, name)!r}, which is no text")
+    return found
 
 
 def _piece(row: Any) -> Piece:

@@ -5,7 +5,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,15 +17,18 @@ from coexec import arguments
 from coexec.arguments import check_values
 from coexec.cache import Cache
 from coexec.choosing.background import TRAFFIC
+from coexec.choosing.prepare import devices_of_plan
 from coexec.choosing.serving import Running, Serving
-from coexec.engines.detect import usable_cores
-from coexec.engines.names import split_names, whole_cpu
-from coexec.errors import ClosedError, CoexecError, InputError, ModelError
+from coexec.engines.names import whole_cpu
+from coexec.errors import ClosedError, InputError, ModelError
 from coexec.ort import OrtSession, both
+from coexec.plans.plan import Plan
+from coexec.plans.plan_file import PlanFile
 from coexec.runtime.executor import Waiting
 from coexec.session.answering import AnsweringSession, Unanswered, of_direct_run
 from coexec.session.asking import asked_of, is_dynamic
 from coexec.session.binding import IOBinding
+from coexec.session.callbacks import CallbackThreads
 from coexec.session.comparing import why_different
 from coexec.session.described import fixed, providers_of_ort
 from coexec.session.feeds import as_ortvalue, for_ort
@@ -44,11 +46,12 @@ from coexec.session.sources import (
     is_checked,
     open_inputs,
     portable,
-    with_values,
 )
+from coexec.session.words import model_and_settings
 from coexec.timing.trace import Span, Trace
 from coexec.workbench import AUTO, Mode, Settings
 from coexec.workbench.given import ZOO
+from coexec.workbench.plan_files import plan_of
 
 __all__ = ["InferenceSession"]
 
@@ -74,6 +77,7 @@ class InferenceSession(AnsweringSession):
         *,
         devices: Sequence[str] | str | None = None,
         planner: str = AUTO,
+        plan: PlanFile | Plan | Path | str | None = None,
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int] | int] | None = None,
         values: Mapping[str, Any] | None = None,
@@ -100,6 +104,8 @@ class InferenceSession(AnsweringSession):
                 what this machine has.
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
                 and several planners are tried, the fastest is kept and remembered.
+            plan: what ``coexec plan --output`` has written, or a `coexec.Plan`: it is compared with
+                ONNX Runtime and used, on its devices and with its shapes; nothing is measured.
             planner_options: keyword options of the planner.
             shapes: of inputs that the model leaves dynamic, or sizes of dimensions by their names:
                 planned for before a request comes. Requests of other shapes are answered too.
@@ -127,32 +133,28 @@ class InferenceSession(AnsweringSession):
         """
         before = set(vars(self))
         self._given = path_or_bytes, sess_options, providers, provider_options
-        self._words: dict[str, Any] = {
-            "devices": devices, "planner": planner, "planner_options": planner_options,
-            "shapes": shapes, "values": values, "cache": cache, "engine_options": engine_options,
-            "background": background, "pins": pins, "replan": replan, "mode": mode,
-            "waiting": waiting, **ort_keywords,
+        ours: dict[str, Any] = {
+            "devices": devices, "planner": planner, "plan": plan_of(plan),
+            "planner_options": planner_options, "shapes": shapes, "cache": cache,
+            "engine_options": engine_options, "background": background, "pins": pins,
+            "replan": replan, "mode": mode, "waiting": waiting,
         }  # fmt: skip
-        source = arguments.check_model(path_or_bytes)
+        self._words = {**ours, "values": values, **ort_keywords}
         arguments.check_providers(providers)
         providers = providers_of_ort(providers)
-        not_ours = {"values", *ort_keywords}
-        words = {k: v for k, v in self._words.items() if v is not None and k not in not_ours}
         self._decided = check_values(values)
-        if self._decided:
-            source = with_values(source, self._decided)
-        if isinstance(devices, str):
-            words["devices"] = split_names(devices)
-        self._settings = settings = Settings(**words)
+        source, settings = model_and_settings(path_or_bytes, ours, self._decided)
+        self._settings = settings
         self._unplanned = why_unplanned(
             sess_options, providers, settings.devices, ort_keywords.get("disabled_optimizers")
         )
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._callbacks = CallbackThreads()
         if self._unplanned is None:
             self._serving = Serving(portable(source), settings)
             warn_of(sess_options)
         if sess_options is None and settings.devices is not None:
-            sess_options = options_for(settings.devices)
+            with devices_of_plan(settings):
+                sess_options = options_for(settings.devices)
         if sess_options is not None and sess_options.enable_profiling:
             self._recorded = RecordedRuns()
         super().__init__(
@@ -189,11 +191,13 @@ class InferenceSession(AnsweringSession):
             self._settings = replace(self._settings, shapes={**sizes, **self._settings.shapes})
             self._serving = serving = Serving(serving.source, self._settings)
             self._follow(serving)
-        if any(is_dynamic(arg, self._settings.shapes) for arg in self._signature.inputs):
+        left_open = [a for a in self._signature.inputs if is_dynamic(a, self._settings.shapes)]
+        if left_open and self._settings.plan is None:
             return  # planned for as shapes come
         later = self._settings.background
         if later is None:
-            later = self._settings.planner == AUTO and self._settings.replan is None
+            of = self._settings
+            later = of.planner == AUTO and of.plan is None and of.replan is None
         if later:
             serving.start_later(())
         else:
@@ -340,15 +344,9 @@ class InferenceSession(AnsweringSession):
             raise InputError(f"input {missing[0]!r} is missing; the model takes "
                              f"{', '.join(map(repr, required))}")  # fmt: skip
         run = partial(self.run, output_names, input_feed, run_options)
-        self._threads().submit(_call_back, run, callback, user_data)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        """The threads of `run_async`; new ones in a forked child."""
         if self._closed:
             raise ClosedError("the session is closed; make a new one")
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")
-        return self._pool[1]
+        self._callbacks.submit(run, callback, user_data)
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
@@ -429,8 +427,7 @@ class InferenceSession(AnsweringSession):
         """
         self._closed = True
         self._direct = False
-        if self._pool is not None:
-            self._pool[1].shutdown(wait=False)
+        self._callbacks.close()
         if self._serving is not None:
             self._serving.close()
         self.give_back_ort()
@@ -463,20 +460,6 @@ class InferenceSession(AnsweringSession):
         self.__dict__.update(state["added"])
         source, options, *providers = state["given"]
         InferenceSession.__init__(self, source, restore(options), *providers, **state["words"])
-
-
-def _call_back(
-    run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
-) -> None:
-    """A request of `InferenceSession.run_async`."""
-    try:
-        outputs, error = run(), ""
-    except CoexecError as failed:
-        outputs, error = [], str(failed)
-    try:
-        callback(outputs, user_data, error)
-    except Exception:
-        _log.exception("the callback of run_async has failed")
 
 
 def _other_weights(session: "weakref.ref[InferenceSession]", running: Running) -> str | None:

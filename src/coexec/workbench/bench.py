@@ -21,17 +21,20 @@ from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
 from coexec.plans.plan import Plan, Provenance, verify_plan
+from coexec.plans.plan_file import PlanFile
 from coexec.plans.schedule import Schedule
 from coexec.runtime.executor import Executor
 from coexec.runtime.runner import Runner
 from coexec.runtime.whole import WholeModel
 from coexec.system.hardware import Place, System
 from coexec.workbench.given import GivenModel
+from coexec.workbench.plan_files import versions_here
 from coexec.workbench.prepared import Prepared
 from coexec.workbench.settings import Settings
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.compiling.compiler import Compiler
+    from coexec.frontend.digest import Shapes
     from coexec.frontend.model import Model
     from coexec.ir.graph import Graph
 
@@ -88,6 +91,11 @@ class Workbench:
     def graph(self) -> "Graph":
         """The tasks of the model."""
         return self.model.graph
+
+    @property
+    def shapes(self) -> "Shapes":
+        """What is fixed of inputs that the model leaves open."""
+        return self.given.shapes
 
     @cached_property
     def compiler(self) -> "Compiler":
@@ -180,6 +188,10 @@ class Workbench:
         from coexec.plans.derive import derive
 
         verify_plan(plan, self.model.graph, self._described)
+        if plan.as_given and not engine_at(plan.places[0], self.devices).has_own_session:
+            raise PlanError(f"the plan runs the model as it was given on {plan.places[0]}, whose "
+                            f"engine only runs what coexec makes of it; make a new plan with "
+                            f"coexec plan")  # fmt: skip
         return derive(plan, self.model.graph)
 
     def compiled(self, plan: Plan) -> CompiledPlan:
@@ -199,6 +211,28 @@ class Workbench:
     def found(self, planner: str, options: Mapping[str, Any]) -> Prepared | None:
         """The plan of a planner from the cache, if it is there and sound."""
         return None if self.settings.fresh else self._found(self._asked(planner, options))
+
+    def found_plan(self, plan: Plan) -> Prepared | None:
+        """``plan`` compiled, from the cache, if it is there and sound."""
+        return self._found(_text(plan))
+
+    def prepared_file(self, file: PlanFile) -> Prepared:
+        """The plan of a file, compiled; from the cache if it is there and sound.
+
+        Raises:
+            PlanError: it was made for another model or other shapes.
+        """
+        if (found := self.found_plan(file.plan)) is not None:
+            return found
+        try:
+            graph = self.graph
+        except UsageError as error:
+            if self.settings.shapes != file.shapes or not file.shapes:
+                raise
+            raise PlanError(f"{file.title} was made for a model with the shapes "
+                            f"{dict(file.shapes)}: {error}") from None  # fmt: skip
+        file.require(graph, versions_here())
+        return self._made(_text(file.plan), file.plan)
 
     def prepared(self, plan: Plan) -> Prepared:
         """``plan`` compiled; from the cache if it is there and sound."""

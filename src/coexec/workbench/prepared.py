@@ -13,6 +13,7 @@ from coexec.plans.schedule import Schedule
 from coexec.system.hardware import System
 
 if TYPE_CHECKING:
+    from coexec.frontend.digest import Shapes
     from coexec.workbench.bench import Workbench
 
 __all__ = ["Candidate", "Origin", "Prepared", "Requests", "Simulated"]
@@ -59,6 +60,11 @@ class Origin(Protocol):
     def graph(self) -> Graph: ...
 
     @property
+    def shapes(self) -> "Shapes":
+        """What is fixed of inputs that the model leaves open."""
+        ...
+
+    @property
     def measured(self) -> tuple[CostModel, System]:
         """What tasks cost on the devices, and the devices with their links."""
         ...
@@ -74,6 +80,7 @@ class Simulated:
 
     graph: Graph
     measured: tuple[CostModel, System]
+    shapes: "Shapes"
 
     def schedule(self, plan: Plan) -> Schedule:
         from coexec.plans.derive import derive

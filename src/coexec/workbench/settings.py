@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from coexec import arguments
 from coexec.cache import Cache
+from coexec.errors import UsageError
+from coexec.plans.plan_file import PlanFile
 from coexec.profiling.traffic import Quiet
 from coexec.runtime.executor import Waiting
 
@@ -34,6 +36,9 @@ class Settings:
     cluster of equal CPU cores."""
     planner: str = AUTO
     """A name in `coexec.PLANNERS`, or "auto"."""
+    plan: PlanFile | None = None
+    """A plan that was made before, in the place of a planner's. Unless others are named, its
+    devices and shapes are those of these settings."""
     planner_options: Mapping[str, Any] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int] | int] = field(default_factory=dict)
     """Fixed shapes of inputs that the model leaves dynamic: ``{"x": (1, 3, 224, 224)}``; or sizes
@@ -73,10 +78,15 @@ class Settings:
     """Measure only while another process is not asked for anything."""
 
     def __post_init__(self) -> None:
+        devices, shapes = self.devices, self.shapes
+        if self.plan is not None and devices is None:
+            devices = self.plan.plan.requests or None  # a plan of no tasks names no device
+        if self.plan is not None:
+            shapes = shapes or self.plan.shapes
         checked = {
-            "devices": arguments.check_devices(self.devices),
+            "devices": arguments.check_devices(devices),
             "planner_options": arguments.check_planner(self.planner, self.planner_options),
-            "shapes": arguments.check_shapes(self.shapes),
+            "shapes": arguments.check_shapes(shapes),
             "values": arguments.check_values(self.values),
             "cache": arguments.check_cache(self.cache),
             "engine_options": arguments.check_engine_options(self.engine_options),
@@ -88,3 +98,17 @@ class Settings:
         arguments.check_replan(self.replan)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        self._check_beside_plan()
+
+    def _check_beside_plan(self) -> None:
+        """Refuse what a planner is told beside a plan, which follows none of it any more."""
+        told = {
+            f"planner={self.planner!r}": self.planner != AUTO,
+            f"planner_options={self.planner_options}": bool(self.planner_options),
+            f"pins={self.pins}": bool(self.pins),
+            f"mode={self.mode!r}": self.mode != "latency",
+        }
+        beside = [text for text, given in told.items() if given]
+        if self.plan is not None and beside:
+            raise UsageError(f"{self.plan.title} is made already, and {beside[0]} tells a planner "
+                             f"how to make one; leave one of the two out")  # fmt: skip

@@ -1,0 +1,46 @@
+"""Files that appear completely or not at all, with the mode that the umask leaves."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["write_new", "write_whole"]
+
+_MODE = 0o666
+"""Before the umask, as of every file that a program makes."""
+
+
+def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Make a file of these contents.
+
+    Raises:
+        OSError: it cannot be written, or exists; what was written of it may be left.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    try:
+        for part in parts:
+            _write_all(handle, memoryview(part).cast("B"))
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put a file of this content in the place of ``path``, in one step.
+
+    Raises:
+        OSError: it cannot be written. Nothing has changed then.
+    """
+    draft = path.with_name(f".coexec-{os.urandom(8).hex()}")
+    try:
+        write_new(draft, [content])
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _write_all(handle: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
