@@ -43,8 +43,8 @@ def draw(figures: Mapping[str, Any]) -> str:
         f"<style>{STYLE}</style>",
         f'<rect class="back" width="{WIDTH}" height="{bottom + 34}"/>',
         f'<text x="8" y="20">{escape(figures["title"])}</text>',
-        f'<text class="small" x="8" y="38">coexec over the best other engine; shorter is better, '
-        f"1.00 is the same</text>",
+        '<text class="small" x="8" y="38">coexec over the best other engine; shorter is better, '
+        "1.00 is the same</text>",
     ]
     for number, row in enumerate(rows):
         y = TOP + number * ROW
