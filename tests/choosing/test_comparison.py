@@ -96,6 +96,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "type": (lambda fed, out: with_output(out, lambda y: y.astype(np.float64)), "type float64"),
     "value": (lambda fed, out: with_output(out, one_off), "of its largest value"),
     "NaN": (lambda fed, out: with_output(out, np.nan_to_num), "no numbers.*not nan"),
+    "NaN from numbers": (
+        lambda fed, out: with_output(out, lambda y: y * np.float32(np.nan)),
+        "with ordinary, output 'y' has nan",
+    ),
     "zeros": (
         lambda fed, out: out if np.any(fed["x"]) else with_output(out, lambda y: y + 1),
         "with zeros, output 'y'",
@@ -105,6 +109,19 @@ FAULTS: dict[str, tuple[Change, str]] = {
         "very large numbers",
     ),
 }
+
+
+def test_nan_may_spread_from_nan_alone() -> None:
+    """Where ONNX Runtime's maximum forgets a NaN, a plan may keep it; never the other way round."""
+    rules = Agreement(allowed=1e-4, spreads=True)
+    numbers, kept = np.ones(3, np.float32), np.array([1, np.nan, 1], np.float32)
+    alike = [
+        not list(rules.why_unlike({"y": found}, {"y": expected}, {"x": fed}))
+        for found, expected, fed in (
+            (kept, numbers, kept), (numbers, kept, kept), (kept, numbers, numbers),
+        )
+    ]  # fmt: skip
+    assert alike == [True, False, False]
 
 
 @in_modules

@@ -43,7 +43,7 @@ _DECIDING = frozenset(
      "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
 )  # fmt: skip
 """Operators that make a step of a difference in the last digits."""
-_SPREADING = frozenset({"Conv", "MaxPool"})
+_SPREADING = frozenset({"Conv", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 """Operators that may make NaN of numbers: see `Agreement.spreads`."""
 _LAST_DIGITS = 1e-6
 _LEAST = 4
@@ -68,7 +68,8 @@ class Agreement:
     """Difference of numbers that is rounding, relative to the largest value."""
     spreads: bool = False
     """NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's convolutions,
-    and in pools, where ONNX Runtime forgets some (docs/gpu.md)."""
+    and in maxima and minima, where ONNX Runtime forgets some (docs/gpu.md). This holds for requests
+    with NaN or infinity in what is fed or in an answer."""
 
     @property
     def reason(self) -> str | None:
@@ -85,11 +86,16 @@ class Agreement:
         return self.differs is None and self.unknown is not None and not self.is_random
 
     def why_unlike(
-        self, found: Mapping[str, Any], expected: Mapping[str, Any]
+        self, found: Mapping[str, Any], expected: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Names of the outputs that are not those of ONNX Runtime, and how they differ."""
+        """Names of the outputs that are not those of ONNX Runtime, and how they differ.
+
+        Args:
+            expected: ONNX Runtime's answers to ``feeds``.
+        """
+        spreads = self.spreads and not (_is_finite(feeds) and _is_finite(expected))
         for name, value in expected.items():
-            text = unlike(found[name], value, self.allowed, spreads=self.spreads)
+            text = unlike(found[name], value, self.allowed, spreads=spreads)
             if text is not None:
                 yield name, text
 
@@ -289,7 +295,7 @@ def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Ag
         except CoexecError as error:
             return replace(rules, differs=f"it fails with {answer.what}, for which ONNX Runtime "
                                           f"has an answer: {first_line(error)}")  # fmt: skip
-        differences = dict(rules.why_unlike(found, answer.outputs))
+        differences = dict(rules.why_unlike(found, answer.outputs, answer.feeds))
         if differences:
             name, text = _beyond_rounding(differences, found, answer, reference, rules.allowed)
             if name:
@@ -348,6 +354,6 @@ def _has(work: Workbench, kinds: Collection[str]) -> bool:
     return any(op.op_type in kinds for task in work.graph.tasks for op in task.operators)
 
 
-def _is_finite(feeds: Mapping[str, Any]) -> bool:
-    arrays = (a for a in feeds.values() if isinstance(a, np.ndarray) and a.dtype.kind == "f")
+def _is_finite(tensors: Mapping[str, Any]) -> bool:
+    arrays = (a for a in tensors.values() if isinstance(a, np.ndarray) and a.dtype.kind == "f")
     return all(np.isfinite(array).all() for array in arrays)

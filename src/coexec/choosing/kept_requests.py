@@ -90,6 +90,6 @@ class KeptRequests:
                 found = runner.run(request.feeds)
             except CoexecError as error:
                 return 0, f"a request that ONNX Runtime has answered fails: {first_line(error)}"
-            for name, text in rules.why_unlike(found, request.outputs):
+            for name, text in rules.why_unlike(found, request.outputs, request.feeds):
                 return 0, f"for a request of the program, output {name!r} {text}"
         return len(requests), None

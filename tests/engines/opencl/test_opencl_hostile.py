@@ -207,24 +207,40 @@ def wrong(engine: OpenEngine, cases: Sequence[Hostile]) -> list[str]:
     found = compute(engine, model, feeds)
     titles = [case.title for case in cases for _ in range(case.outputs)]
     expected = list(map(_with_infinity, found, expected))
-    for at, has_nan in _pooled_nan(cases).items():
+    for at, has_nan in _kept_nan(cases).items():
         expected[at] = np.where(has_nan & np.isnan(found[at]), found[at], expected[at])
     told = map(differences, found, expected)
     return [f"{title}: {text}" for title, text in zip(titles, told, strict=True) if text]
 
 
-def _pooled_nan(cases: Sequence[Hostile]) -> dict[int, Array]:
-    """By output of MaxPool, which windows have a NaN: there ONNX Runtime forgets some of them."""
+def _kept_nan(cases: Sequence[Hostile]) -> dict[int, Array]:
+    """By output of a maximum or minimum in which NaN stays, what it reaches: there ONNX Runtime
+    forgets some."""
     firsts = itertools.accumulate((case.outputs for case in cases), initial=0)
-    pools = {at: c for at, c in zip(firsts, cases, strict=False) if c.op_type == "MaxPool"}
     found = {}
-    for at, case in pools.items():
-        (x,) = case.inputs
+    for at, case in zip(firsts, cases, strict=False):
+        if not _keeps_nan(case):
+            continue
+        x = case.inputs[0]
         assert x is not None
-        ones = replace(case, inputs=(np.isnan(x).astype(np.float32),), outputs=1)
-        (largest,) = answers_of_ort(*one_model([ones], OPSET))
+        kind = case.op_type.replace("Min", "Max")
+        ones = np.isnan(x).astype(np.float32)
+        counted = replace(case, op_type=kind, inputs=(ones, *case.inputs[1:]), outputs=1)
+        (largest,) = answers_of_ort(*one_model([counted], OPSET))
         found[at] = np.asarray(largest == 1)
     return found
+
+
+def _keeps_nan(case: Hostile) -> bool:
+    """Not pools of images in whole blocks of channels, and not what goes along neighbours."""
+    x, *more = case.inputs
+    assert x is not None
+    if case.op_type in ("MaxPool", "GlobalMaxPool"):
+        return x.ndim != 4 or x.shape[1] % 16 != 0 or case.outputs > 1
+    if case.op_type in ("ReduceMax", "ReduceMin") and more[0] is not None:
+        axes = sorted(more[0].tolist())
+        return axes != list(range(x.ndim - len(axes), x.ndim))
+    return False
 
 
 def _with_infinity(found: Array, expected: Array) -> Array:

@@ -80,6 +80,7 @@ CASES = {
     "MaxPool": (model("MaxPool", {}, 17, kernel_shape=[3, 3]), pooled),
     "Softmax": (model("Softmax", {}, axis=3), lambda x: soft(x, 3)),
     "LogSoftmax": (model("LogSoftmax", {}, axis=1), log_soft),
+    "Div": (model("Div", {"d": number(1e-40)}), lambda x: x / number(1e-40)),
 }
 """With what NumPy makes of them, which hands NaN on wherever it comes."""
 
@@ -105,6 +106,17 @@ def test_two_computed_operands_are_both_looked_at(device: OpenEngine) -> None:
     x, z = hostile(1), hostile(2)
     found = compute(device, module, {"x": x, "z": z})["y"]
     np.testing.assert_array_equal(found, np.maximum(x, z))
+
+
+def test_a_quotient_is_no_product_with_a_reciprocal(device: OpenEngine) -> None:
+    """That of 1e-40 is infinite."""
+    node = helper.make_node("Div", ["x", "z"], ["y"])
+    module = module_around(direct([node], [tensor("x", SHAPE), tensor("z", SHAPE)], ["y"], {}))
+    x, z = hostile(1) * number(1e-30), hostile(2)
+    with np.errstate(all="ignore"):
+        expected = x / z
+    found = compute(device, module, {"x": x, "z": z})["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
 
 
 def convolution() -> Model:

@@ -51,6 +51,7 @@ IMAGE = (1, 3, 8, 8)
         (reason("Pad", [(2, 3), (4,), ()], constants={1: (0, 0, 1, 1)}), "is computed"),
         (reason("Resize", [IMAGE], antialias=1), "antialias"),
         (reason("Resize", [IMAGE], keep_aspect_ratio_policy="not_larger"), "aspect ratio"),
+        (reason("Resize", [IMAGE], IMAGE, mode="linear"), "changes no size"),
         (reason("LSTM", [(1, 2, 3), (1, 8, 3), (1, 8, 2)], layout=1), "layout=1"),
         (reason("TopK", [(2, 3)], outputs=2), "not known to compute TopK"),
         (reason("MaxPool", [IMAGE], outputs=2, kernel_shape=(2, 2)), "places of the maxima"),

@@ -15,14 +15,18 @@ Where ONNX Runtime's answer is none that a definition gives, the definition's is
 
 * `_EXTREMES`, the largest or smallest of several: ONNX Runtime 1.32 hands a NaN on if it is the
   last of a pool's window, or in certain places of a reduced row, and else forgets it. NumPy always
-  hands it on. Of a window of -inf alone, it gives -3.4e38 or -inf, by the number of channels.
+  hands it on, so a NaN is right where the window has one, or in a graph anywhere if there is one at
+  all; a number in place of ONNX Runtime's NaN never is. Of a window of -inf alone, it gives -3.4e38
+  or -inf, by the number of channels.
 * `_SAMPLING`, averages of neighbours: one of weight 0 is multiplied nevertheless, so that an
   infinite neighbour makes a NaN of a sample that does not depend on it. Its value is right, too.
 * `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 sums two products of 8-bit integers in 16 bits,
   which overflow; its ReduceLogSumExp takes the largest of a row first, and forgets NaN there; its
-  recurrent operators limit what their gates read, so that NaN is forgotten; and
+  recurrent operators limit what their gates read, so that NaN is forgotten, and approximate gates,
+  which a state of 1e15 shows; and
   its LRN subtracts the channels that leave a window, so that an infinity makes all behind it NaN.
-  Where it differs from `onnx.reference` (of LRN, from the definition), that is right, too.
+  Where it differs from `onnx.reference` (of LRN and recurrent operators, from the definition), that
+  is right, too.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,6 +37,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from campaign.probe import Array, Probe, model_of
+from campaign.recurrent import recurrent
 
 __all__ = ["Case", "Run", "difference"]
 
@@ -96,11 +101,11 @@ def _also_right(
 ) -> Array:  # fmt: skip
     """The elements that are right though they differ from ONNX Runtime's."""
     none: Array = np.zeros(right.shape, bool)
-    if len(kinds) > 1:
-        # What follows a forgotten NaN in a graph cannot be told.
-        floats = right.dtype.kind == "f" and kinds & _EXTREMES
-        return np.isnan(right) | np.isnan(found) if floats else none
     feeds = case.feeds(number)
+    if len(kinds) > 1:
+        # Where a NaN goes that ONNX Runtime has forgotten cannot be told.
+        floats = right.dtype.kind == "f" and kinds & _EXTREMES
+        return np.isnan(found) if floats and not _finite(*feeds.values(), right) else none
     if kinds <= _EXTREMES and right.dtype.kind == "f":
         sign = -1 if "ReduceMin" in kinds else 1
         has_nan = np.asarray(own(_replaced(feeds, np.isnan, sign, 0))[position]) != 0
@@ -112,6 +117,10 @@ def _also_right(
     if kinds <= _BY_REFERENCE and isinstance(case, Probe):
         return _close(found, _by_reference(case, feeds, position, right))
     return none
+
+
+def _finite(*arrays: Array) -> bool:
+    return all(np.isfinite(a).all() for a in arrays if a.dtype.kind == "f")
 
 
 def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
@@ -131,6 +140,11 @@ def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
 def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right: Array) -> Array:
     if case.op_type == "LRN":
         return _lrn(feeds[case.names[0]], case.attributes)
+    if case.op_type in ("GRU", "LSTM", "RNN"):
+        inputs = [feeds.get(name, x and x.first)
+                  for name, x in zip(case.names, case.inputs, strict=True)]  # fmt: skip
+        with np.errstate(all="ignore"):
+            return recurrent(case.op_type, inputs, case.attributes)[position]
     model = onnx.load_model_from_string(model_of([case]))
     try:
         found = ReferenceEvaluator(model).run(case.results, dict(feeds))[position]

@@ -16,7 +16,7 @@ import onnx
 
 from coexec.engines.openvino.indices import Axis, with_ends
 from coexec.engines.openvino.library import core
-from coexec.engines.openvino.special import keep_special_values
+from coexec.engines.openvino.special import keep_quotients, keep_special_values
 from coexec.frontend.module import Array, Module
 
 __all__ = ["Read", "read", "writable"]
@@ -56,6 +56,7 @@ def read(module: Module, limit: float | None) -> Read:
     origins = _origins(proto)
     _put_weights_in(model, large, origins)
     limited = keep_special_values(model, limit)
+    keep_quotients(model)
     inputs = {_name(port, origins): number for number, port in enumerate(model.inputs)}
     _copy_inputs_to_outputs(model)
     quantized = any(op.get_type_name() == "FakeQuantize" or _widens_integers(op)

@@ -12,6 +12,10 @@ Where no NaN can come, nothing has to be replaced. That is so if no number that 
 than `LIMIT`, as far as a bound of the values is known (`bounds`): behind a Clip or a
 normalization, and for many layers behind the inputs. So a module is compiled for such feeds, and
 compiled again for all others when the first of them comes (`program`).
+
+A quotient becomes a product with the reciprocal, which is infinite of numbers below 2.9e-39: so
+1e-30 / 1e-40 would be infinite, and 0 / 1e-40 NaN. Where the divisor may be so small, the operator
+is marked to stay.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +25,13 @@ import numpy as np
 
 from coexec.engines.openvino.bounds import ValueBounds
 
-__all__ = ["LIMIT", "keep_special_values"]
+__all__ = ["LIMIT", "keep_quotients", "keep_special_values"]
 
 LIMIT = 1e4
 """Pixels and what networks compute of them are smaller as a rule."""
+_LEAST_DIVISOR = 1 / float(np.finfo(np.float32).max)
+_STAYS = "nonconvertable_divide_0"
+"""OpenVINO's mark of a Divide that its passes do not rewrite."""
 
 
 def keep_special_values(model: Any, limit: float | None) -> bool:
@@ -55,6 +62,16 @@ def keep_special_values(model: Any, limit: float | None) -> bool:
     if changed:
         model.validate_nodes_and_infer_types()
     return stayed
+
+
+def keep_quotients(model: Any) -> None:
+    """Mark the divisions of an `openvino.Model` whose divisor may have no finite reciprocal."""
+    for op in model.get_ops():
+        if op.get_type_name() != "Divide" or not _floats(op.output(0)):
+            continue
+        divisor = _constant(op.input_value(1))
+        if divisor is None or (np.abs(divisor) < _LEAST_DIVISOR).any():
+            op.get_rt_info()[_STAYS] = True
 
 
 def _finite(op: Any, bounds: ValueBounds) -> bool:

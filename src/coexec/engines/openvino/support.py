@@ -175,7 +175,10 @@ def _resize(op: Operator, tensors: _Tensors) -> str | None:
     if mode in ("tf_crop_and_resize", "half_pixel_symmetric"):
         return f"with {mode}"
     scales = op.constants.get(1 if op.version < 11 else 2, ())
-    sizes = zip(tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape, scales, strict=False)
+    before, after = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
+    if before == after and op.text("mode", "nearest") != "nearest":
+        return "that changes no size: it would make NaN of the neighbours of an infinity"
+    sizes = zip(before, after, scales, strict=False)
     if any(made != size * scale for size, made, scale in sizes):
         return "with scales that give no whole sizes: it would take other ones"
     return None

@@ -3,8 +3,11 @@
 ONNX leaves open what the maximum of a NaN and a number is. ONNX Runtime has what its instructions
 give, which is always the second operand, or always the first. So its result depends on the order
 in which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold
-in any order first, so that a NaN anywhere makes the result NaN. Only such rows are folded again,
-by the lines written here, one element after the other in ONNX Runtime's order.
+in any order first, so that a NaN anywhere makes the result NaN.
+
+Where ONNX Runtime's order follows from the row alone, such rows are folded again by the lines
+written here, one element after the other in that order: rows of neighbours, and pools of images in
+blocks of channels. Elsewhere it depends on shapes, threads and the processor: there NaN stays.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +15,7 @@ from collections.abc import Callable, Sequence
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.row_kernel import RowKernel
 
-__all__ = ["in_blocks", "in_eigens_order", "in_order", "in_pools_order", "refolded"]
+__all__ = ["in_blocks", "in_eigens_order", "in_pools_order", "refolded"]
 
 Load = Callable[[str], str]
 """The element of a row by its index."""
@@ -39,35 +42,6 @@ def refolded(rows: RowKernel, name: str, lines: Callable[[Load], Sequence[str]])
         *(f"  {text} = lanes[{lane}];" for lane, text in enumerate(each)),
         "}",
     ]
-
-
-def in_order(
-    load: Load, count: int, better: str, inner: int = 0, number: str = "", ctype: str = "float"
-) -> list[str]:
-    """As rows are folded that lie side by side: one element after the other. A NaN is the result
-    where it is the first one, else it is passed over. By vectors, four elements at once come first.
-
-    Args:
-        inner: how many rows lie side by side; 0: those that are not folded by vectors.
-        number: of the row.
-    """
-    lines = [f"{ctype} exact = {load('0')};", "int k = 1;"]
-    if inner:
-        width = 2 if ctype == "double" else 4
-        four = [f"{ctype} w{j} = {load(f'k + {j}')};" for j in range(4)]
-        pairs = ((0, 1), (2, 3), (0, 2))
-        lines += [
-            f"const int q = {number} % {inner}, ",
-            f"  lead = ({width} - ({number} - q) % {width}) % {width};",
-            f"if (q >= lead && q < lead + ({inner} - lead) / {width} * {width})",
-            f"  for (; k < {1 + (count - 1) // 4 * 4}; k += 4) {{",
-            *(f"    {line}" for line in four),
-            *(f"    if (w{b} {better} w{a}) w{a} = w{b};" for a, b in pairs),
-            f"    if (w0 {better} exact) exact = w0;",
-            "  }",
-        ]
-    behind = _unless_nan("exact", load("k"), better, ctype)
-    return [*lines, f"for (; k < {count}; k++) {{ {behind} }}"]
 
 
 def in_eigens_order(
@@ -113,27 +87,10 @@ def in_blocks(shape: Sequence[int], arch: Architecture) -> bool:
     return len(shape) == 4 and shape[1] % max(8, arch.block) == 0
 
 
-def in_pools_order(load: Load, count: int, blocked: bool) -> list[str]:
-    """As ONNX Runtime's global pools do. Without blocks, every fourth element together, then what
-    is left."""
-    if blocked:
-        latter = f"const float w = {load('k')}; exact = exact > w ? exact : w;"
-        return ["float exact = -INFINITY;",
-                f"for (int k = 0; k < {count}; k++) {{ {latter} }}"]  # fmt: skip
-    if count < 4:
-        return ["float exact = NAN;",
-                f"for (int k = 0; k < {count}; k++) exact = fmax(exact, {load('k')});"]  # fmt: skip
-    each = "const float w = {}; part[k % 4] = part[k % 4] > w ? part[k % 4] : w;"
-    behind = _unless_nan("exact", load("k"), ">")
-    whole = count - count % 4
-    return [
-        f"float part[4] = {{{', '.join(['-INFINITY'] * 4)}}};",
-        f"for (int k = 0; k < {whole}; k++) {{ {each.format(load('k'))} }}",
-        "part[0] = part[0] > part[2] ? part[0] : part[2];",
-        "part[1] = part[1] > part[3] ? part[1] : part[3];",
-        "float exact = part[0] > part[1] ? part[0] : part[1];",
-        f"for (int k = {whole}; k < {count}; k++) {{ {behind} }}",
-    ]
+def in_pools_order(load: Load, count: int) -> list[str]:
+    """As ONNX Runtime's global pools do, where it has images in blocks."""
+    latter = f"const float w = {load('k')}; exact = exact > w ? exact : w;"
+    return ["float exact = -INFINITY;", f"for (int k = 0; k < {count}; k++) {{ {latter} }}"]
 
 
 def _unless_nan(name: str, value: str, better: str, ctype: str = "float") -> str:

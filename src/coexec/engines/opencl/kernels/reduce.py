@@ -8,7 +8,6 @@ from coexec.engines.opencl.kernels.nan_order import (
     Load,
     in_blocks,
     in_eigens_order,
-    in_order,
     in_pools_order,
     refolded,
 )
@@ -89,22 +88,21 @@ def reduction(
         lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
     if kind in ("Max", "Min") and x.dtype in _FLOATS and length > 1:
-        pooled = in_blocks(x.shape, context.arch)
-        lines += refolded(rows, "all", lambda load: _in_order(load, node, kind, rows, pooled))
+        if node.operator.op_type == "GlobalMaxPool":
+            if in_blocks(x.shape, context.arch):
+                lines += refolded(rows, "all", lambda load: in_pools_order(load, length))
+        elif rows.layout.of_neighbours:
+            lines += refolded(rows, "all", lambda load: _in_order(load, kind, rows))
     result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
     return rows.finish([*lines, *store])
 
 
-def _in_order(load: Load, node: Node, kind: str, rows: RowKernel, blocked: bool) -> Sequence[str]:
-    """Lines that fold a row with NaN as ONNX Runtime does."""
+def _in_order(load: Load, kind: str, rows: RowKernel) -> Sequence[str]:
+    """Lines that fold a row of neighbours with NaN as ONNX Runtime does."""
     count, better = rows.layout.length, ">" if kind == "Max" else "<"
-    if node.operator.op_type == "GlobalMaxPool":
-        return in_pools_order(load, count, blocked)
-    layout, ctype = rows.layout, "double" if rows.ctype == "double" else "float"
-    if not layout.of_neighbours:
-        return in_order(load, count, better, layout.beside, layout.number, ctype)
-    return in_eigens_order(load, count, better, f"{layout.number} * {count}", ctype)
+    ctype = "double" if rows.ctype == "double" else "float"
+    return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}", ctype)
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:

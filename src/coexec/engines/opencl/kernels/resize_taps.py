@@ -86,11 +86,12 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
         if _coordinates(op) == "tf_crop_and_resize":
             rows[(positions < 0) | (positions > scale.size - 1)] = -1
         found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
-    if found and _mode(op) == "linear" and not op.int("antialias", 0):
+    if found and _mode(op) != "nearest" and not op.int("antialias", 0):
         for axis in _interpolated_together(source, found):
-            if axis not in found and source[axis] > 1:
+            if axis not in found and (source[axis] > 1 or _mode(op) == "cubic"):
                 whole = _ResizedAxis(source[axis], source[axis], 1.0, 0.0, 1.0)
-                rows, weights = _linear(whole, np.arange(source[axis], dtype=np.float32))
+                rows, weights = _interpolated(op, whole, np.arange(whole.size, dtype=np.float32))
+                rows = np.clip(rows, 0, whole.size - 1)
                 found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
     return dict(sorted(found.items()))
 
@@ -177,9 +178,9 @@ def _nearest(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array,
 def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """A kernel around each position; antialiasing makes it as wide as the rows are apart."""
     cubic = _mode(op) == "cubic"
-    if not cubic and not op.int("antialias", 0):
-        return _linear(axis, positions)
-    squeeze = min(axis.scale, 1.0) if op.int("antialias", 0) else 1.0
+    if not op.int("antialias", 0):
+        return _of_four(op, axis, positions) if cubic else _linear(axis, positions)
+    squeeze = min(axis.scale, 1.0)
     first = math.floor(-(2 if cubic else 1) / squeeze) + 1
     before = np.ceil(positions) - 1  # so that a position on a row counts as 1 behind the one before
     offsets = np.arange(first, 2 - first)
@@ -190,9 +191,22 @@ def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[A
     if op.int("exclude_outside", 0):
         weights = np.where((rows < 0) | (rows >= axis.size), 0.0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
-    if op.int("antialias", 0):  # what has no weight is not read: it may be NaN
-        most = np.take_along_axis(rows, weights.argmax(axis=1)[:, None], 1)
-        rows = np.where(weights == 0, most, rows)
+    # What has no weight is not read: it may be NaN.
+    most = np.take_along_axis(rows, weights.argmax(axis=1)[:, None], 1)
+    return np.where(weights == 0, most, rows), weights
+
+
+def _of_four(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
+    """Two rows at or before a position, and two behind. Those of weight 0 count, as they do in ONNX
+    Runtime: they make NaN of infinity. In float32, in which the same weights are 0."""
+    first = np.floor(positions)
+    behind = (positions - first).astype(np.float32)
+    rows = first[:, None] + np.arange(-1, 3)
+    distances = np.stack([behind + 1, behind, 1 - behind, 2 - behind], 1)
+    weights = _cubic(distances, np.float32(op.number("cubic_coeff_a", -0.75)))
+    if op.int("exclude_outside", 0):
+        weights = np.where((rows < 0) | (rows >= axis.size), np.float32(0), weights)
+        weights = weights / weights.sum(axis=1, keepdims=True)
     return rows, weights
 
 
@@ -208,7 +222,7 @@ def _linear(axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     return rows, weights
 
 
-def _cubic(x: Array, a: float) -> Array:
+def _cubic(x: Array, a: "float | np.float32") -> Array:
     """Keys, "Cubic Convolution Interpolation for Digital Image Processing", 1981."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a

@@ -148,15 +148,6 @@ class RowLayout:
         return all(self._sizes[a] == 1 for a in self.kept if a > inner)
 
     @property
-    def beside(self) -> int:
-        """How many rows lie side by side in a row-major tensor, as blocks of several; else 0."""
-        first, last = min(self._along), max(self._along)
-        if any(first < a < last and self._sizes[a] > 1 for a in self.kept):
-            return 0
-        outer = math.prod(self._sizes[:first])
-        return math.prod(self._sizes[last + 1 :]) if outer > 1 else 0
-
-    @property
     def number(self) -> str:
         """The number of the row in a row-major tensor; ``c`` is its channel, in a lane."""
         text = "0"
