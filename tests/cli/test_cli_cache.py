@@ -188,3 +188,12 @@ def test_files_that_cannot_be_removed(
         assert whole(root, "abcd")
     except StoreError:
         pytest.fail("an entry lost its weights although it stayed")
+
+
+def test_what_exports_have_is_a_kind(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "exports" / "0" / "plans"
+    kept.mkdir(parents=True)
+    (kept / "any").write_bytes(bytes(90))
+    assert sizes(capfd, tmp_path) == {"exports": (1, 90)}
+    call(capfd, "clear", "exports", "--cache", str(tmp_path))
+    assert not (tmp_path / "exports").exists()

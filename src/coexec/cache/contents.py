@@ -16,6 +16,7 @@ from pathlib import Path
 
 from coexec.cache.folder import KINDS, Cache
 from coexec.cache.limit import CacheFile, entries, files, size_of, trim, weights
+from coexec.cache.parts import EXPORTS
 from coexec.errors import UsageError
 
 __all__ = ["CLEARABLE", "Content", "clear", "contents", "trimmed"]
@@ -24,7 +25,7 @@ _PROFILES = re.compile(r"profiles[-0-9]*\.sqlite(-journal)?")
 _TRIAL = re.compile(r"[0-9a-f]+\.json")
 _ENGINE = re.compile(r"[a-z]+-[0-9a-f]{16}")
 _ANY = re.compile(r".+", re.DOTALL)
-CLEARABLE = (*KINDS, "profiles", "trials", "engines")
+CLEARABLE = (*KINDS, "profiles", "trials", "engines", EXPORTS)
 """What may be cleared by itself; weights go with the last entry that refers to them."""
 _NEW_S = 600.0
 """A process stores weights before the entry that refers to them. While other processes write,
@@ -88,7 +89,7 @@ def clear(cache: Cache, kind: str | None = None) -> list[Path]:
                 file.path.unlink(missing_ok=True)
             except OSError:
                 left.append(file.path)
-        for folder in _engine_folders(cache.root) if each == "engines" else ():
+        for folder in _folders(cache.root, each):
             shutil.rmtree(folder, ignore_errors=True)
     everything = size_of(cache.root, KINDS)
     trim(cache.root, KINDS, everything, set(), _being_written(cache.root), room=1.0)
@@ -104,12 +105,15 @@ def _of_kind(root: Path, kind: str) -> list[CacheFile]:
         return list(files(root, _PROFILES))
     if kind == "trials":
         return list(files(root / "trials", _TRIAL))
-    if kind == "engines":
-        return [file for folder in _engine_folders(root) for file in _below(folder)]
+    if kind in ("engines", EXPORTS):
+        return [file for folder in _folders(root, kind) for file in _below(folder)]
     return list(_below(root / kind))
 
 
-def _engine_folders(root: Path) -> list[Path]:
+def _folders(root: Path, kind: str) -> list[Path]:
+    """Those of engines, or the one of all exports; other kinds have files only."""
+    if kind != "engines":
+        return [root / EXPORTS] if kind == EXPORTS else []
     try:
         return [Path(item.path) for item in os.scandir(root)
                 if _ENGINE.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]  # fmt: skip

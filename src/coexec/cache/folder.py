@@ -3,8 +3,8 @@
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
-__all__ = ["KINDS", "LIMIT_BYTES", "Cache", "default_cache_folder"]
+__all__ = ["KINDS", "LIMIT_BYTES", "Cache", "default_cache_folder", "used_entries"]
 
 _T = TypeVar("_T")
 
@@ -41,12 +41,25 @@ _FORM = "4"
 _MAKER = f"coexec {__version__} form {_FORM}"
 """Which coexec makes entries: no other one reads them."""
 
+_notes: list[set[Path]] = []
+
 _open: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
 
 def default_cache_folder() -> Path:
     """The user's cache folder for coexec, as the operating system wants it."""
     return Path(platformdirs.user_cache_dir("coexec"))
+
+
+@contextmanager
+def used_entries() -> Iterator[set[Path]]:
+    """The files of the entries that this process finds or adds meanwhile, in whatever cache."""
+    found: set[Path] = set()
+    _notes.append(found)
+    try:
+        yield found
+    finally:
+        _notes.remove(found)
 
 
 class Cache:
@@ -91,7 +104,7 @@ class Cache:
             self.drop(kind, key)
             warn_once(self.root, f"{kind}/{path.name} was damaged: {error}")
             return None
-        self._used.add(path)
+        self._note(path)
         with suppress(OSError):
             os.utime(path)  # when it was last used
         return entry
@@ -124,7 +137,7 @@ class Cache:
                 self._refused(error)
             stand_in = self._substitute(substitute)
             return stand_in is not None and stand_in.add(kind, key, entry, quiet=True)
-        self._used.add(path)
+        self._note(path)
         self._keep_limit(len(content))
         return True
 
@@ -190,6 +203,11 @@ class Cache:
         """File and full name of an entry. Other versions of coexec have other files."""
         name = f"{_MAKER} {kind} {key}"
         return self.root / kind / xxhash.xxh3_128_hexdigest(name.encode()), name
+
+    def _note(self, path: Path) -> None:
+        self._used.add(path)
+        for notes in _notes:
+            notes.add(path)
 
     def _refused(self, error: OSError) -> None:
         warn_once(self.root, f"it cannot be written: {error.strerror or error}")

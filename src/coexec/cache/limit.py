@@ -11,7 +11,7 @@ from pathlib import Path
 from coexec.cache.entries import weights_of
 from coexec.cache.weights import file_of
 
-__all__ = ["ROOM", "entries", "files", "size_of", "trim", "weights"]
+__all__ = ["ROOM", "entries", "files", "is_part", "size_of", "trim", "weights"]
 
 _ENTRY = re.compile(r"[0-9a-f]{32}")
 _WEIGHT = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
@@ -39,6 +39,14 @@ def files(folder: Path, name: re.Pattern[str]) -> Iterator[CacheFile]:
             if name.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 stat = item.stat()
                 yield CacheFile(Path(item.path), stat.st_size, stat.st_mtime)
+
+
+def is_part(place: str) -> bool:
+    """Whether a path in a cache folder, with "/", is that of an entry or a weight."""
+    kind, *rest = place.split("/")
+    if kind == "weights":
+        return len(rest) == 2 and rest[0] == rest[1][:2] and bool(_WEIGHT.fullmatch(rest[1]))
+    return kind.isalpha() and len(rest) == 1 and bool(_ENTRY.fullmatch(rest[0]))
 
 
 def entries(root: Path, kinds: tuple[str, ...]) -> list[CacheFile]:

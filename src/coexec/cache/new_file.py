@@ -25,15 +25,15 @@ def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Put a file of this content in the place of ``path``, in one step.
+def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Put a file of these contents in the place of ``path``, in one step.
 
     Raises:
         OSError: it cannot be written. Nothing has changed then.
     """
     draft = path.with_name(f".coexec-{os.urandom(8).hex()}")
     try:
-        write_new(draft, [content])
+        write_new(draft, parts)
         os.replace(draft, path)
     except BaseException:
         with suppress(OSError):

@@ -11,6 +11,7 @@ from coexec.cli import (
     cluster,
     devices,
     explain,
+    export,
     inspect,
     optimize,
     plan,
@@ -29,7 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},  # of every verb as well
 )
-for verb in (optimize, devices, inspect, profile, plan, explain, simulate, run, bench, serve):
+for verb in (
+    optimize, devices, inspect, profile, plan, explain, simulate, run, bench, export, serve,
+):  # fmt: skip
     app.command(verb.__name__.rpartition(".")[2])(verb.command)
 app.add_typer(cache.verbs, name="cache")
 app.add_typer(cluster.verbs, name="cluster")

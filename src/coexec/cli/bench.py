@@ -22,7 +22,7 @@ from coexec.cli.common import (
     FreshOpt,
     InputsOpt,
     JsonOpt,
-    ModelArg,
+    ModelOrExportArg,
     OptionOpt,
     PinOpt,
     PlannerOpt,
@@ -45,6 +45,7 @@ from coexec.cli.recorded import write_trace
 from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
+from coexec.exports.opening import opened
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
@@ -54,7 +55,7 @@ from coexec.workbench import Prepared, Workbench
 
 
 def command(
-    model: ModelArg,
+    model: ModelOrExportArg,
     devices: DevicesOpt = None,
     planner: PlannerOpt = DEFAULTS.planner,
     plan: PlanOpt = None,
@@ -90,6 +91,7 @@ def command(
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
+        model, asked = opened(model, asked)
         ours = prepare(model, asked)
         work, predicted_s = ours.work, _predicted_s(ours)
     feeds = next(work.model.candidates())

@@ -30,10 +30,11 @@ _HOLDS = {
     "profiles": "measured times of tasks and links",
     "trials": "verdicts on engines",
     "engines": "what engines keep themselves",
+    "exports": "what exports were compiled to, apart from all else",
     "drafts": "files that are being written",
     "other": "not of this version of coexec; left alone",
 }
-_OUTSIDE = ("profiles", "trials", "engines", "drafts", "other")
+_OUTSIDE = ("profiles", "trials", "engines", "exports", "drafts", "other")
 """Kinds that the limit does not count."""
 
 verbs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)

@@ -26,6 +26,9 @@ from coexec.workbench.given import GivenModel
 from coexec.workbench.plan_files import plan_of
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
+ModelOrExportArg = Annotated[
+    str, typer.Argument(metavar="MODEL", help="An ONNX file, zoo:NAME, or a folder of an export.")
+]
 DevicesOpt = Annotated[
     str | None, typer.Option(help="For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl.")
 ]
@@ -212,7 +215,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     check_files(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content.encode() if isinstance(content, str) else content)
+        write_whole(path, [content.encode() if isinstance(content, str) else content])
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror or error}; choose "
                          f"another place") from None  # fmt: skip

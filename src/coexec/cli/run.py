@@ -17,7 +17,7 @@ from coexec.cli.common import (
     FreshOpt,
     InputsOpt,
     JsonOpt,
-    ModelArg,
+    ModelOrExportArg,
     OptionOpt,
     PinOpt,
     PlannerOpt,
@@ -37,12 +37,13 @@ from coexec.cli.console import out
 from coexec.cli.energy import measured_energy
 from coexec.cli.gantt import draw
 from coexec.cli.recorded import write_trace
+from coexec.exports.opening import opened
 from coexec.runtime.recorder import RealRecorder
 from coexec.units import format_joules, format_seconds
 
 
 def command(
-    model: ModelArg,
+    model: ModelOrExportArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
     planner: PlannerOpt = DEFAULTS.planner,
@@ -73,7 +74,7 @@ def command(
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(model, asked)
+        found = prepare(*opened(model, asked))
     work, compiled = found.work, found.compiled
     feeds = next(work.model.candidates())
     with work.start(found) as executor:

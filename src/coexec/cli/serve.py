@@ -16,7 +16,7 @@ from coexec.cli.common import (
     DevicesOpt,
     EngineOpt,
     JsonOpt,
-    ModelArg,
+    ModelOrExportArg,
     OptionOpt,
     PinOpt,
     PlannerOpt,
@@ -35,7 +35,7 @@ from coexec.workbench.given import ZOO
 
 
 def command(
-    model: ModelArg,
+    model: ModelOrExportArg,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
     name: Annotated[
@@ -118,7 +118,10 @@ def _tell(facts: Mapping[str, Any], json: bool) -> None:
 
 def served_name(model: str) -> str:
     """What a model is called in URLs unless the user says."""
-    return model.removeprefix(ZOO) if model.startswith(ZOO) else Path(model).stem
+    if model.startswith(ZOO):
+        return model.removeprefix(ZOO)
+    path = Path(model)
+    return path.resolve().name if path.is_dir() else path.stem
 
 
 def _check_planner(planner: str) -> None:

@@ -123,7 +123,7 @@ def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"failure": failure, "facts": dict(facts)}, indent=1)
-        write_whole(path, text.encode())
+        write_whole(path, [text.encode()])
 
 
 def _tried(command: Sequence[str], here: Callable[[], str], env: Mapping[str, str]) -> str:

@@ -21,7 +21,8 @@ import xxhash
 from coexec.cache import Cache, Entry
 from coexec.frontend.folders import unreadable
 
-__all__ = ["Shapes", "digest_of", "is_remembered", "serialized", "unreadable"]
+__all__ = ["Shapes", "digest_of", "file_digests", "is_remembered", "named_files", "serialized",
+           "unreadable"]  # fmt: skip
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""
@@ -57,17 +58,29 @@ def digest_of(
     """
     digest = hashlib.sha256(repr((sorted(shapes.items()), sorted(values.items()))).encode())
     if isinstance(source, str | os.PathLike):
-        path = Path(os.path.abspath(source))
-        try:
-            files = _files(path, cache)
-        except OSError as error:
-            raise unreadable(path, error) from None
-        digest.update(repr([file.digest for file in files]).encode())
+        digest.update(repr(list(file_digests(Path(source), cache).values())).encode())
     elif isinstance(source, bytes):
         digest.update(source)
     else:
         digest.update(serialized(source))
     return digest.hexdigest()[:24]
+
+
+def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None]:
+    """By path, the digest (xxh3-128) of a model's file and of those with weights that it names;
+    None of one that cannot be read.
+
+    Args:
+        cache: remembers files that have not changed; without it all are read.
+
+    Raises:
+        ModelError: the model's file cannot be read.
+    """
+    path = Path(os.path.abspath(path))
+    try:
+        return {file.path: file.digest for file in _files(path, cache)}
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
@@ -161,6 +174,12 @@ def _read_if_there(path: str) -> _Known:
 
 def _named_by(path: Path) -> list[str]:
     """The files that a model names, beside it and beside the file that it is a link to."""
+    folders = dict.fromkeys((path.parent, path.resolve().parent))
+    return [os.path.join(folder, name) for name in named_files(path) for folder in folders]
+
+
+def named_files(path: Path) -> list[str]:
+    """The locations of weights in other files that a model names, as it names them."""
     if not _mentions(path, b"location"):  # the key of such names: to find it is quick
         return []
     import onnx
@@ -169,9 +188,7 @@ def _named_by(path: Path) -> list[str]:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception:  # no model: the reader reports it
         return []
-    folders = dict.fromkeys((path.parent, path.resolve().parent))
-    names = dict.fromkeys(_locations(proto))
-    return [os.path.join(folder, name) for name in names for folder in folders]
+    return list(dict.fromkeys(_locations(proto)))
 
 
 def _mentions(path: Path, word: bytes) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from coexec.errors import ModelError
 
-__all__ = ["ModelFolders", "unreadable"]
+__all__ = ["ModelFolders", "is_below", "unreadable"]
 
 _ADDRESS = "*/_ORT_MEM_ADDR_/*"
 """ONNX Runtime reads a weight of this location from its own memory, wherever the offset says."""
@@ -57,7 +57,7 @@ class ModelFolders:
 
     def file(self, weight: str, location: str) -> Path:
         """The regular file that ``location`` names, with its links resolved."""
-        if not _is_below(location) or location == _ADDRESS:
+        if not is_below(location) or location == _ADDRESS:
             raise self._outside(weight, location, location)
         folder = next((f for f in self._folders if os.path.lexists(f / location)), None)
         if folder is None:
@@ -92,7 +92,7 @@ class ModelFolders:
         )
 
 
-def _is_below(location: str) -> bool:
+def is_below(location: str) -> bool:
     """Whether a location is a relative path without "..", by the rules of any system."""
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     absolute = posix.is_absolute() or bool(windows.drive or windows.root)
@@ -111,5 +111,8 @@ def _hub_of(folder: Path) -> Path | None:
 def unreadable(path: Path, error: OSError) -> ModelError:
     """The error for a model file that cannot be opened."""
     reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
+    if isinstance(error, IsADirectoryError):
+        reason = ("it is a folder; those that coexec export has written are taken by "
+                  "InferenceSession and coexec run, bench and serve")  # fmt: skip
     return ModelError(f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
                       f"file, or zoo:NAME for a built-in model")  # fmt: skip

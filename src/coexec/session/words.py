@@ -1,10 +1,12 @@
 """The arguments of a session as settings."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from coexec import arguments
 from coexec.engines.names import split_names
+from coexec.exports.opening import is_export, opened
 from coexec.session.sources import with_values
 from coexec.workbench import Settings
 
@@ -25,9 +27,10 @@ def model_and_settings(
         CoexecError: they make no sense.
     """
     source = arguments.check_model(model)
-    if values:
-        source = with_values(source, values)
     told = {name: value for name, value in words.items() if value is not None}
     if isinstance(told.get("devices"), str):
         told["devices"] = split_names(told["devices"])
-    return source, Settings(**told)
+    settings = Settings(**told)
+    if is_export(source):
+        return opened(source, replace(settings, values=values))
+    return with_values(source, values) if values else source, settings

@@ -1,0 +1,78 @@
+"""Entries of a cache with their weights, as files to be copied from one cache into another.
+
+They are complete in themselves: whoever reads them compares them with their checksums.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from coexec.cache.entries import weights_of
+from coexec.cache.limit import is_part
+from coexec.cache.new_file import write_whole
+from coexec.cache.weights import file_of
+
+__all__ = ["EXPORTS", "chunks", "keep_newest", "part_files", "place_parts"]
+
+EXPORTS = "exports"
+"""In a cache folder, those of exports: each has one of its own, as what lies in one that somebody
+else has made is not trusted beyond it."""
+_NOT_FOR_OTHERS = frozenset({"sources"})
+"""Kinds that are about files of this machine."""
+_CHUNK_BYTES = 1 << 24
+
+
+def part_files(entries: Iterable[Path]) -> dict[str, Path]:
+    """Entries with the weights that they refer to, by their place in a cache."""
+    found: dict[str, Path] = {}
+    for path in sorted(entries):
+        kind, root = path.parent.name, path.parents[1]
+        if kind in _NOT_FOR_OTHERS:
+            continue
+        found[f"{kind}/{path.name}"] = path
+        for name in weights_of(path):
+            weight = file_of(root, name)
+            found[weight.relative_to(root).as_posix()] = weight
+    return found
+
+
+def place_parts(root: Path, parts: Iterable[tuple[str, Path]]) -> None:
+    """Copy files into the cache folder ``root``, those that it lacks.
+
+    Args:
+        parts: by their place in a cache.
+
+    Raises:
+        OSError: they cannot be read or written.
+    """
+    for place, source in parts:
+        target = root / PurePosixPath(place)
+        if is_part(place) and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, chunks(source))
+
+
+def chunks(path: Path) -> Iterator[bytes]:
+    """The content of a file, not all of it in memory."""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def keep_newest(folder: Path, limit_bytes: int, own: Path) -> None:
+    """Remove what lies in ``folder`` and was not used for the longest time until it takes at most
+    ``limit_bytes``; ``own`` stays."""
+    with suppress(OSError):
+        found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        sizes = {path: _size_of(path) for path in found}
+        for path in found:
+            if sum(sizes.values()) <= limit_bytes:
+                return
+            if path != own:
+                shutil.rmtree(path, ignore_errors=True)
+                del sizes[path]
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,76 @@
+"""`coexec export`: a folder with a model, its plan and what was compiled, to be started from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coexec.cli.common import (
+    DEFAULTS,
+    CacheOpt,
+    DebugOpt,
+    DevicesOpt,
+    EngineOpt,
+    FreshOpt,
+    InputsOpt,
+    JsonOpt,
+    ModelArg,
+    OptionOpt,
+    PinOpt,
+    PlannerOpt,
+    PlanOpt,
+    ShapeOpt,
+    ValueOpt,
+    print_json,
+    progress_bar,
+    settings,
+)
+from coexec.cli.console import out
+from coexec.exports.manifest import PARTS
+from coexec.units import format_bytes
+
+
+def command(
+    model: ModelArg,
+    folder: Annotated[Path, typer.Argument(help="New, empty, or an export to be replaced.")],
+    plan: PlanOpt = None,
+    devices: DevicesOpt = None,
+    planner: PlannerOpt = DEFAULTS.planner,
+    option: OptionOpt = None,
+    pin: PinOpt = None,
+    shape: ShapeOpt = None,
+    value: ValueOpt = None,
+    inputs: InputsOpt = None,
+    fresh: FreshOpt = False,
+    engine: EngineOpt = None,
+    cache: CacheOpt = None,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Write a folder with the model, its weights, its plan and what was compiled for this machine.
+
+    coexec run, bench and serve take the folder in place of the model, and so does InferenceSession:
+    on an equal machine nothing is measured, and on another one it is said what differs.
+    """
+    from coexec.session.exporting import export
+
+    with progress_bar(json) as tell:
+        asked = settings(
+            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
+            inputs=inputs, cache=cache, fresh=fresh, progress=tell, engine=engine, pin=pin,
+        )  # fmt: skip
+        done = export(model, folder, asked)
+    files = done.manifest.files
+    sizes = {name: facts.size_bytes for name, facts in files.items()}
+    parts = {name: size for name, size in sizes.items() if name.startswith(f"{PARTS}/")}
+    places = [str(place) for place in done.prepared.plan.places]
+    if json:
+        print_json({"folder": str(done.folder), "model": done.manifest.model, "places": places,
+                    "inputs": dict(done.manifest.inputs), "files": sizes,
+                    "digest": done.manifest.digest})  # fmt: skip
+        return
+    whole, compiled = (format_bytes(sum(own.values())) for own in (sizes, parts))
+    out.print(f"{done.folder}: {done.manifest.model} on {', '.join(places)}, {whole} in "
+              f"{len(files)} files, of which {compiled} in {len(parts)} were compiled")  # fmt: skip
+    if (reason := done.agreement.reason) is not None:
+        out.print(f"not compared yet: {reason}; sessions compare it with the first requests")

@@ -1,0 +1,154 @@
+"""What an export says of itself: its files with their digests, and what it was made for and with.
+
+A digest of the manifest's own content lies in it. That tells damage and edits by hand; it is no
+signature, as whoever changes an export can compute it.
+"""
+
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn, Self
+
+import xxhash
+
+from coexec.__about__ import __version__
+from coexec.errors import StoreError
+from coexec.exports.setting import Setting
+from coexec.frontend.folders import is_below
+
+__all__ = ["AGAIN", "MANIFEST", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
+           "file_below"]  # fmt: skip
+
+MANIFEST = "manifest.json"
+PLAN = "plan.json"
+PARTS = "parts"
+"""The folder of what was compiled; below it everything has its place in a cache."""
+_KIND = "coexec export"
+_FORMAT = 1
+_MOST_BYTES = 64 << 20
+AGAIN = "copy the whole folder again, or export the model again with coexec export"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A file of an export."""
+
+    size_bytes: int
+    xxh3: str
+    """Its digest, xxh3-128 in hexadecimal digits."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that an export says of itself."""
+
+    model: str
+    """The model's file, below the folder."""
+    inputs: Mapping[str, Mapping[str, Any]]
+    """By name, "shape" and "dtype": what the plan takes."""
+    engine_options: Mapping[str, Mapping[str, str]]
+    setting: Setting
+    """The machine that it was made on."""
+    files: Mapping[str, FileFacts]
+    """By path below the folder, with "/"; the manifest apart."""
+
+    @property
+    def digest(self) -> str:
+        """Tells exports from each other."""
+        return digest_of_bytes(json.dumps(self._body(), sort_keys=True).encode())
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            "kind": _KIND, "format": _FORMAT, "coexec": self.setting.coexec, "model": self.model,
+            "inputs": {name: dict(facts) for name, facts in self.inputs.items()},
+            "engine_options": {name: dict(own) for name, own in self.engine_options.items()},
+            "machine": self.setting.to_json(),
+            "files": {name: asdict(facts) for name, facts in self.files.items()},
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """As text that a person can read; `read` reads it back."""
+        return json.dumps({**self._body(), "digest": self.digest}, indent=1)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The manifest of an export.
+
+        Raises:
+            StoreError: it is missing, damaged, edited or of another format.
+        """
+        path = file_below(folder, MANIFEST)
+        try:
+            with path.open("rb") as file:
+                data = json.loads(file.read(_MOST_BYTES))
+            if data["kind"] != _KIND:
+                raise ValueError(f"its kind is {data['kind']!r} and not {_KIND!r}")
+            if data["format"] != _FORMAT:
+                raise StoreError(
+                    f"the export {str(folder)!r} has format {data['format']!r}, written by coexec "
+                    f"{data.get('coexec')!s:.40}, and this coexec {__version__} reads {_FORMAT}; "
+                    f"export the model again with this version"
+                )
+            digest = data.pop("digest")
+            if digest != (here := digest_of_bytes(json.dumps(data, sort_keys=True).encode())):
+                raise ValueError(f"it was changed since it was written: it says digest "
+                                 f"{digest!s:.40}, and has {here}")  # fmt: skip
+            return cls(
+                _name(data["model"]),
+                {str(n): dict(facts) for n, facts in data["inputs"].items()},
+                {str(n): dict(own) for n, own in data["engine_options"].items()},
+                Setting.from_json(data["machine"], str(data["coexec"])),
+                {_name(n): FileFacts(int(f["size_bytes"]), str(f["xxh3"]))
+                 for n, f in data["files"].items()},
+            )  # fmt: skip
+        except StoreError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+            raise StoreError(f"the manifest {str(path)!r} is damaged: {reason}; "
+                             f"{AGAIN}") from None  # fmt: skip
+
+
+def _name(given: Any) -> str:
+    """A path below the folder, as it was written.
+
+    Raises:
+        ValueError: it leads elsewhere.
+    """
+    if not isinstance(given, str) or not is_below(given) or str(PurePosixPath(given)) != given:
+        raise ValueError(f"it names {given!r}, which is no path below its folder")
+    return given
+
+
+def file_below(folder: Path, name: str, size_bytes: int | None = None) -> Path:
+    """A regular file of an export.
+
+    Raises:
+        StoreError: it is missing, a link, none, or has another size.
+    """
+    path = folder
+    try:
+        for part in PurePosixPath(name).parts:
+            path = path / part
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                _refuse(folder, name, f"{str(path)!r} is a symbolic link, and may lead anywhere")
+        if not stat.S_ISREG(mode):
+            _refuse(folder, name, "it is no regular file")
+        found = path.lstat().st_size
+    except OSError as error:
+        _refuse(folder, name, error.strerror or str(error))
+    if size_bytes is not None and found != size_bytes:
+        _refuse(folder, name, f"it has {found} bytes, and the manifest says {size_bytes}")
+    return path
+
+
+def _refuse(folder: Path, name: str, why: str) -> NoReturn:
+    raise StoreError(f"the export {str(folder)!r} is damaged at {name!r}: {why}; {AGAIN}")
+
+
+def digest_of_bytes(content: bytes) -> str:
+    """As `FileFacts.xxh3`."""
+    return xxhash.xxh3_128_hexdigest(content)

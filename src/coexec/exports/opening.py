@@ -1,0 +1,172 @@
+"""An export in the place of a model: what is started from it, and how."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from coexec.cache import Cache, warn_once
+from coexec.cache.parts import EXPORTS, chunks, keep_newest, place_parts
+from coexec.engines.registry import describe
+from coexec.errors import DegradedWarning, DeviceError, ForkedError, StoreError, UsageError
+from coexec.exports.manifest import AGAIN, MANIFEST, PARTS, PLAN, Manifest, file_below
+from coexec.exports.setting import Setting
+from coexec.frontend.digest import file_digests
+from coexec.plans.plan_file import PlanFile
+from coexec.system.hardware import System
+from coexec.workbench import Settings, opened_cache
+from coexec.workbench.plan_files import plan_of
+
+__all__ = ["is_export", "opened"]
+
+_DECIDED = ("devices", "planner", "planner_options", "plan", "shapes", "values", "engine_options",
+            "pins", "mode")  # fmt: skip
+"""What an export says itself."""
+
+
+def is_export(source: Any) -> bool:
+    """Whether a model is given as a folder with a manifest. Whether it is sound, `opened` says."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    return os.path.isdir(source) and os.path.lexists(os.path.join(source, MANIFEST))
+
+
+def opened(source: Any, settings: Settings) -> tuple[Any, Settings]:
+    """The model and the settings to run it with: of an export, those that it says; else as given.
+
+    On a machine as the export's own it starts from what was compiled there. On another one it is
+    compiled anew, and warned of with what differs.
+
+    Raises:
+        StoreError: the export is damaged.
+        DeviceError: this machine lacks a device of its plan.
+        UsageError: settings that an export says itself.
+    """
+    if not is_export(source):
+        return source, settings
+    folder = Path(os.path.realpath(source))
+    manifest = Manifest.read(folder)
+    model = folder / manifest.model
+    _refuse_decided(folder, model, settings)
+    for name, facts in manifest.files.items():
+        file_below(folder, name, facts.size_bytes)
+    whole = opened_cache(settings.cache)
+    root = whole.root / EXPORTS / manifest.digest
+    cache = Cache(root, whole.limit_bytes)
+    _check_model(folder, manifest, cache)
+    plan = _plan(folder, manifest)
+    unlike = _unlike(folder, model, manifest, plan)
+    if not unlike:
+        _take_parts(folder, manifest, root, whole)
+    else:
+        warnings.warn(f"the export {str(folder)!r} was made on another machine: "
+                      f"{'; '.join(unlike)}. Its plan is compiled anew, and another one may be "
+                      f"faster here: {_remedy(model)}", DegradedWarning, stacklevel=3)  # fmt: skip
+    own = replace(settings, plan=plan, engine_options=manifest.engine_options, cache=cache)
+    return str(model), own
+
+
+def _refuse_decided(folder: Path, model: Path, settings: Settings) -> None:
+    default = Settings()
+    for field in fields(settings):
+        if field.name in _DECIDED and getattr(settings, field.name) != getattr(default, field.name):
+            raise UsageError(f"the export {str(folder)!r} has a plan with its devices and shapes, "
+                             f"and {field.name} is given; leave it out, or name the model itself: "
+                             f"{model}")  # fmt: skip
+
+
+def _remedy(model: Path) -> str:
+    return f"coexec export {model} NEW_FOLDER exports the model for this machine"
+
+
+def _check_model(folder: Path, manifest: Manifest, cache: Cache) -> None:
+    """Compare the model and its weights with their digests. What has not changed since the cache
+    saw it is not read again."""
+    if manifest.model not in manifest.files:
+        raise StoreError(f"the export {str(folder)!r} is damaged: its model {manifest.model!r} is "
+                         f"none of its files; {AGAIN}")  # fmt: skip
+    for path, digest in file_digests(folder / manifest.model, cache).items():
+        name = os.path.relpath(path, folder)
+        listed = manifest.files.get(name)
+        if listed is None or digest is None:
+            raise StoreError(f"the export {str(folder)!r} is damaged: its model needs {name!r}, "
+                             f"which is none of its files; {AGAIN}")  # fmt: skip
+        _check(folder, name, digest, listed.xxh3)
+
+
+def _check(folder: Path, name: str, digest: str, listed: str) -> None:
+    if digest != listed:
+        raise StoreError(f"the export {str(folder)!r} is damaged at {name!r}: its digest is "
+                         f"{digest}, and the manifest says {listed}; {AGAIN}")  # fmt: skip
+
+
+def _digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    for chunk in chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _plan(folder: Path, manifest: Manifest) -> PlanFile:
+    listed = manifest.files.get(PLAN)
+    if listed is None:
+        raise StoreError(f"the export {str(folder)!r} is damaged: it has no {PLAN}; {AGAIN}")
+    path = file_below(folder, PLAN)
+    _check(folder, PLAN, _digest(path), listed.xxh3)
+    plan = plan_of(path)
+    assert plan is not None  # a path is given
+    return plan
+
+
+def _unlike(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> list[str]:
+    """What differs of this machine.
+
+    Raises:
+        DeviceError: it lacks a device of the plan.
+    """
+    made_on = manifest.setting
+    try:
+        devices = [describe(name, manifest.engine_options) for name in plan.plan.requests]
+        return made_on.against(Setting.here(System(tuple(devices)))) if devices else []
+    except ForkedError:
+        return []  # the session answers without a plan then, and says why
+    except DeviceError as error:
+        where = made_on.against(Setting.here(made_on.system))
+        differs = f" It was made on another machine: {'; '.join(where)}." if where else ""
+        raise DeviceError(
+            f"the export {str(folder)!r} computes on {', '.join(plan.plan.requests)}: {error}."
+            f"{differs} {_remedy(model)}"
+        ) from None
+
+
+def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> None:
+    """Have what was compiled in the cache ``root`` of this export; without room for it, it is
+    compiled anew.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    missing: dict[str, Path] = {}
+    for name, facts in _parts(manifest).items():
+        if not (root / name).exists():
+            path = file_below(folder, f"{PARTS}/{name}")
+            _check(folder, f"{PARTS}/{name}", _digest(path), facts)
+            missing[name] = path
+    try:
+        place_parts(root, missing.items())
+        if missing:
+            keep_newest(root.parent, whole.limit_bytes, root)
+        os.utime(root)  # when it was last used
+    except OSError as error:
+        warn_once(root, f"it cannot be written: {error.strerror or error}")
+
+
+def _parts(manifest: Manifest) -> Mapping[str, str]:
+    """Digests of what was compiled, by its place in a cache."""
+    prefix = f"{PARTS}/"
+    return {name.removeprefix(prefix): facts.xxh3 for name, facts in manifest.files.items()
+            if name.startswith(prefix)}  # fmt: skip

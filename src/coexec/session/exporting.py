@@ -1,0 +1,150 @@
+"""A model with its plan as an export, from which sessions start without measuring."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from coexec.cache.folder import used_entries
+from coexec.cache.parts import chunks, part_files
+from coexec.choosing.comparison import Agreement, compared, is_exact, known
+from coexec.choosing.prepare import Asked, prepare
+from coexec.choosing.throughput import started
+from coexec.errors import ExecutionError, UsageError
+from coexec.exports.manifest import PARTS, PLAN, Manifest
+from coexec.exports.opening import is_export
+from coexec.exports.setting import Setting
+from coexec.exports.writing import ExportDraft, checked_target, draft_beside
+from coexec.frontend.digest import named_files, serialized
+from coexec.frontend.folders import ModelFolders
+from coexec.ort import OrtSession
+from coexec.plans.plan_file import PlanFile
+from coexec.session.signature import Signature
+from coexec.session.sources import with_values
+from coexec.system.hardware import System
+from coexec.workbench import Prepared, Settings
+from coexec.workbench.given import ZOO, GivenModel
+from coexec.workbench.plan_files import text_of
+
+__all__ = ["Exported", "export"]
+
+_MODEL = "model"
+"""The folder of the model and its weights."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was exported."""
+
+    folder: Path
+    manifest: Manifest
+    prepared: Prepared
+    """The plan."""
+    agreement: Agreement
+    """What came of comparing it with ONNX Runtime."""
+
+
+def export(source: Any, folder: Path | str, settings: Settings) -> Exported:
+    """Write a folder with the model, the plan that ``settings`` ask for, and what is compiled.
+
+    Args:
+        source: as for `InferenceSession`.
+        folder: not there, empty, or an export, which is replaced.
+
+    Raises:
+        UsageError: the folder has other files, or cannot be written.
+        ExecutionError: the plan does not compute what ONNX Runtime does.
+        CoexecError: no plan can be had.
+    """
+    target = checked_target(folder)
+    if is_export(source):
+        raise UsageError(f"{os.fspath(source)!r} is an export already; copy it, or name the model "
+                         f"in it to have it planned anew")  # fmt: skip
+    name = _file_name(source)
+    if settings.values:
+        source, settings = with_values(source, settings.values), replace(settings, values={})
+    chosen = prepare(source, settings)
+    with draft_beside(target) as draft:
+        model = _write_model(draft, chosen.work.given, name)
+        text = text_of(chosen.plan, chosen.graph, chosen.work.shapes)
+        draft.write(PLAN, [text.encode()])
+        file = PlanFile.from_json(text)
+        own = replace(_without_planner(settings), plan=file, cache=chosen.work.cache)
+        agreement = _compile(str(model), own)
+        with used_entries() as used:
+            plan = _start(str(model), own)
+        for place, path in part_files(used).items():
+            draft.write(f"{PARTS}/{place}", chunks(path))
+        work = plan.work
+        devices = [device.spec for device in work.devices]
+        inputs = {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in plan.compiled.inputs}
+        manifest = draft.finish(
+            f"{_MODEL}/{name}", inputs, settings.engine_options,
+            Setting.here(System(tuple(devices))),
+        )  # fmt: skip
+    return Exported(target, manifest, chosen, agreement)
+
+
+def _without_planner(settings: Settings) -> Settings:
+    """The settings for a plan that is there."""
+    default = Settings()
+    return replace(
+        settings, devices=None, planner=default.planner, planner_options={}, pins={}, shapes={},
+        examples={}, assume=False, fresh=False,
+    )  # fmt: skip
+
+
+def _file_name(source: Any) -> str:
+    if isinstance(source, str) and source.startswith(ZOO):
+        return f"{source.removeprefix(ZOO)}.onnx"
+    return Path(source).name if isinstance(source, str | os.PathLike) else "model.onnx"
+
+
+def _write_model(draft: ExportDraft, given: GivenModel, name: str) -> Path:
+    """The model with the files that it names, all of them in one folder. The plan was made from
+    it, so it is sound."""
+    source = given.resolved()
+    if not isinstance(source, str | os.PathLike):
+        content = source if isinstance(source, bytes) else serialized(source)
+        return draft.write(f"{_MODEL}/{name}", [content])
+    path = Path(source)
+    folders = ModelFolders(path)
+    for location in named_files(path):
+        content_of = chunks(folders.file(location, location))
+        draft.write(f"{_MODEL}/{_plain(location)}", content_of)
+    return draft.write(f"{_MODEL}/{name}", chunks(path))
+
+
+def _plain(location: str) -> str:
+    return Path(location).as_posix()
+
+
+def _compile(model: str, settings: Settings) -> Agreement:
+    """Fill the cache with what a start needs.
+
+    Raises:
+        ExecutionError: the plan does not compute what ONNX Runtime does.
+    """
+    prepared = Asked(model, settings).prepare()
+    agreement = Agreement() if is_exact(prepared) else compared(prepared)
+    if agreement.reason is not None and not agreement.by_requests:
+        raise ExecutionError(f"this plan is not exported: {agreement.reason}; make another with "
+                             f"--planner or --devices")  # fmt: skip
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = OrtSession(model, options, providers=["CPUExecutionProvider"])
+    work = prepared.work
+    Signature.of(session).keep(work.cache, work.given.digest)
+    return agreement
+
+
+def _start(model: str, settings: Settings) -> Prepared:
+    """What a session does that starts from the cache."""
+    asked = Asked(model, settings)
+    prepared = asked.prepare()
+    _ = asked.is_told_quickly, known(prepared)
+    Signature.find(prepared.work.cache, prepared.work.given.digest)
+    started(prepared).close()
+    return prepared
