@@ -15,7 +15,7 @@ def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Make a file of these contents.
 
     Raises:
-        OSError: it cannot be written, or exists; what was written of it may be left.
+        OSError: the file exists, or cannot be written; a part of it may be left.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
     try:

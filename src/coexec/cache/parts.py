@@ -1,6 +1,7 @@
-"""Entries of a cache with their weights, as files to be copied from one cache into another.
+"""Copies entries with their weights from one cache into another.
 
-They are complete in themselves: whoever reads them compares them with their checksums.
+The copies need no other check: a cache compares each entry and weight with its checksum when it is
+read.
 """
 
 import shutil
@@ -16,10 +17,10 @@ from coexec.cache.weights import file_of
 __all__ = ["EXPORTS", "chunks", "keep_newest", "part_files", "place_parts"]
 
 EXPORTS = "exports"
-"""In a cache folder, those of exports: each has one of its own, as what lies in one that somebody
-else has made is not trusted beyond it."""
+"""The folder of caches of exports, in the user's cache. Each export has a cache of its own: entries
+that somebody else has made must not serve other models."""
 _NOT_FOR_OTHERS = frozenset({"sources"})
-"""Kinds that are about files of this machine."""
+"""Kinds of entries about files of this machine."""
 _CHUNK_BYTES = 1 << 24
 
 
@@ -38,7 +39,7 @@ def part_files(entries: Iterable[Path]) -> dict[str, Path]:
 
 
 def place_parts(root: Path, parts: Iterable[tuple[str, Path]]) -> None:
-    """Copy files into the cache folder ``root``, those that it lacks.
+    """Copy those files that are missing into the cache folder ``root``.
 
     Args:
         parts: by their place in a cache.
@@ -61,8 +62,8 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def keep_newest(folder: Path, limit_bytes: int, own: Path) -> None:
-    """Remove what lies in ``folder`` and was not used for the longest time until it takes at most
-    ``limit_bytes``; ``own`` stays."""
+    """Remove the entries of ``folder`` that were used longest ago until the rest takes at most
+    ``limit_bytes``. The entry ``own`` stays."""
     with suppress(OSError):
         found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
         sizes = {path: _size_of(path) for path in found}

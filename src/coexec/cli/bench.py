@@ -45,7 +45,7 @@ from coexec.cli.recorded import write_trace
 from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError, UsageError
-from coexec.exports.opening import opened
+from coexec.exports.opening import resolve_export
 from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
@@ -91,7 +91,7 @@ def command(
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        model, asked = opened(model, asked)
+        model, asked = resolve_export(model, asked)
         ours = prepare(model, asked)
         work, predicted_s = ours.work, _predicted_s(ours)
     feeds = next(work.model.candidates())

@@ -37,7 +37,7 @@ from coexec.cli.console import out
 from coexec.cli.energy import measured_energy
 from coexec.cli.gantt import draw
 from coexec.cli.recorded import write_trace
-from coexec.exports.opening import opened
+from coexec.exports.opening import resolve_export
 from coexec.runtime.recorder import RealRecorder
 from coexec.units import format_joules, format_seconds
 
@@ -74,7 +74,7 @@ def command(
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(*opened(model, asked))
+        found = prepare(*resolve_export(model, asked))
     work, compiled = found.work, found.compiled
     feeds = next(work.model.candidates())
     with work.start(found) as executor:

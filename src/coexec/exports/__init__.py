@@ -1,2 +1,2 @@
-"""Exports: folders with a model, its plan and what was compiled for it, that other processes and
-machines start from. `coexec export` writes them, sessions and verbs open them."""
+"""Exports: folders with a model, its plan and compiled parts. `coexec export` writes them; sessions
+and verbs open them, in other processes and on other machines."""

@@ -1,7 +1,7 @@
-"""What an export says of itself: its files with their digests, and what it was made for and with.
+"""The manifest of an export: its files with their digests, its inputs, and its machine.
 
-A digest of the manifest's own content lies in it. That tells damage and edits by hand; it is no
-signature, as whoever changes an export can compute it.
+The manifest has a digest of its own content. That reveals damage and edits by hand. It is no
+signature: a program that changes an export can compute the digest anew.
 """
 
 import json
@@ -24,7 +24,7 @@ __all__ = ["AGAIN", "MANIFEST", "PARTS", "PLAN", "FileFacts", "Manifest", "diges
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
 PARTS = "parts"
-"""The folder of what was compiled; below it everything has its place in a cache."""
+"""The folder of compiled parts; the paths below it are those of a cache."""
 _KIND = "coexec export"
 _FORMAT = 1
 _MOST_BYTES = 64 << 20
@@ -42,12 +42,12 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that an export says of itself."""
+    """The facts of an export, without the content of its files."""
 
     model: str
     """The model's file, below the folder."""
     inputs: Mapping[str, Mapping[str, Any]]
-    """By name, "shape" and "dtype": what the plan takes."""
+    """By name of an input, its "shape" and "dtype" in the plan."""
     engine_options: Mapping[str, Mapping[str, str]]
     setting: Setting
     """The machine that it was made on."""

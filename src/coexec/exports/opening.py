@@ -1,4 +1,4 @@
-"""An export in the place of a model: what is started from it, and how."""
+"""Opens an export that is named in the place of a model."""
 
 import os
 import warnings
@@ -21,37 +21,37 @@ from coexec.system.hardware import System
 from coexec.workbench import Settings, opened_cache
 from coexec.workbench.plan_files import plan_of
 
-__all__ = ["is_export", "opened"]
+__all__ = ["is_export", "resolve_export"]
 
-_DECIDED = ("devices", "planner", "planner_options", "plan", "shapes", "values", "engine_options",
-            "pins", "mode")  # fmt: skip
-"""What an export says itself."""
+_FIXED = ("devices", "planner", "planner_options", "plan", "shapes", "values", "engine_options",
+          "pins", "mode")  # fmt: skip
+"""Settings that an export fixes."""
 
 
 def is_export(source: Any) -> bool:
-    """Whether a model is given as a folder with a manifest. Whether it is sound, `opened` says."""
+    """Whether a model is given as a folder with a manifest; `resolve_export` checks it."""
     if not isinstance(source, str | os.PathLike):
         return False
     return os.path.isdir(source) and os.path.lexists(os.path.join(source, MANIFEST))
 
 
-def opened(source: Any, settings: Settings) -> tuple[Any, Settings]:
-    """The model and the settings to run it with: of an export, those that it says; else as given.
+def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
+    """The model of an export and the settings that it fixes; any other model as it was given.
 
-    On a machine as the export's own it starts from what was compiled there. On another one it is
-    compiled anew, and warned of with what differs.
+    On a machine that equals the export's own, its compiled parts are copied into the cache. On
+    another one a warning lists the differences, and the plan is compiled anew.
 
     Raises:
         StoreError: the export is damaged.
         DeviceError: this machine lacks a device of its plan.
-        UsageError: settings that an export says itself.
+        UsageError: settings beside those that the export fixes.
     """
     if not is_export(source):
         return source, settings
     folder = Path(os.path.realpath(source))
     manifest = Manifest.read(folder)
     model = folder / manifest.model
-    _refuse_decided(folder, model, settings)
+    _refuse_beside(folder, model, settings)
     for name, facts in manifest.files.items():
         file_below(folder, name, facts.size_bytes)
     whole = opened_cache(settings.cache)
@@ -70,10 +70,10 @@ def opened(source: Any, settings: Settings) -> tuple[Any, Settings]:
     return str(model), own
 
 
-def _refuse_decided(folder: Path, model: Path, settings: Settings) -> None:
+def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:
     default = Settings()
     for field in fields(settings):
-        if field.name in _DECIDED and getattr(settings, field.name) != getattr(default, field.name):
+        if field.name in _FIXED and getattr(settings, field.name) != getattr(default, field.name):
             raise UsageError(f"the export {str(folder)!r} has a plan with its devices and shapes, "
                              f"and {field.name} is given; leave it out, or name the model itself: "
                              f"{model}")  # fmt: skip
@@ -123,7 +123,7 @@ def _plan(folder: Path, manifest: Manifest) -> PlanFile:
 
 
 def _unlike(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> list[str]:
-    """What differs of this machine.
+    """The differences of this machine, each with both values.
 
     Raises:
         DeviceError: it lacks a device of the plan.
@@ -144,8 +144,8 @@ def _unlike(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> li
 
 
 def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> None:
-    """Have what was compiled in the cache ``root`` of this export; without room for it, it is
-    compiled anew.
+    """Copy the compiled parts into the cache ``root`` of this export. Where the disk refuses, the
+    plan is compiled anew.
 
     Raises:
         StoreError: it is damaged.
@@ -166,7 +166,7 @@ def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> N
 
 
 def _parts(manifest: Manifest) -> Mapping[str, str]:
-    """Digests of what was compiled, by its place in a cache."""
+    """Digests of the compiled parts, by their place in a cache."""
     prefix = f"{PARTS}/"
     return {name.removeprefix(prefix): facts.xxh3 for name, facts in manifest.files.items()
             if name.startswith(prefix)}  # fmt: skip

@@ -45,8 +45,8 @@ class Setting:
         return cls(system, cores, str(data["processor"]), coexec)
 
     def against(self, other: Self) -> list[str]:
-        """What differs of the other one, each with both values; empty: programs that were compiled
-        on one run on the other, and take as long."""
+        """The differences of the two machines, each with both values. Without any, programs that
+        were compiled on one machine run on the other, and take as long."""
         found = [
             f"{what} {mine}, here {its}"
             for what, mine, its in (

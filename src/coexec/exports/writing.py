@@ -16,7 +16,7 @@ from coexec.errors import CoexecError, StoreError, UsageError
 from coexec.exports.manifest import MANIFEST, FileFacts, Manifest
 from coexec.exports.setting import Setting
 
-__all__ = ["ExportDraft", "checked_target", "draft_beside"]
+__all__ = ["ExportDraft", "check_target", "draft_beside"]
 
 _DRAFT = ".coexec-export-"
 _OLD = "-old"
@@ -25,7 +25,7 @@ _EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def checked_target(folder: Path | str) -> Path:
+def check_target(folder: Path | str) -> Path:
     """Where an export is to lie.
 
     Raises:
@@ -112,7 +112,7 @@ def draft_beside(target: Path) -> Iterator[ExportDraft]:
     """An export that takes the place of ``target`` at the end, and leaves nothing if that fails.
 
     Raises:
-        UsageError: it cannot be written; or as `checked_target`, if something has come there.
+        UsageError: it cannot be written; or as `check_target`, if something has come there.
     """
     own, lock = target.with_name(f"{_DRAFT}{os.urandom(8).hex()}"), -1
     try:
@@ -121,7 +121,7 @@ def draft_beside(target: Path) -> Iterator[ExportDraft]:
         own.mkdir()
         lock = _locked(own)
         yield ExportDraft(own)
-        checked_target(target)
+        check_target(target)
         if not _exchanged(own, target):
             _replace(own, target)
     except CoexecError:  # some are errors of the operating system, too

@@ -19,14 +19,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a person tells one model from another by. Plans go by `Graph.fingerprint`."""
+    """Facts by which a person tells two models apart. A plan goes by `Graph.fingerprint` alone."""
 
     name: str
     inputs: Mapping[str, Shape]
     shapes: Mapping[str, Shape | int] = field(default_factory=dict)
-    """What was fixed of inputs that the model leaves open, by input or name of a dimension."""
+    """Fixed sizes of inputs that the model leaves open, by input or name of a dimension."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """By package, of those that make tasks of a model: others may make other tasks."""
+    """By package: other versions may make other tasks of the same model."""
 
     @classmethod
     def of(
@@ -84,7 +84,8 @@ class PlanFile:
 
     @property
     def shapes(self) -> Mapping[str, Shape | int]:
-        """What it fixes of inputs that its model leaves open, as far as it says so."""
+        """Sizes that the plan fixes of inputs that its model leaves open; empty if the file has
+        none."""
         return {} if self.made_for is None else self.made_for.shapes
 
     def to_json(self) -> str:

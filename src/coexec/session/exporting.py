@@ -16,7 +16,7 @@ from coexec.errors import ExecutionError, UsageError
 from coexec.exports.manifest import PARTS, PLAN, Manifest
 from coexec.exports.opening import is_export
 from coexec.exports.setting import Setting
-from coexec.exports.writing import ExportDraft, checked_target, draft_beside
+from coexec.exports.writing import ExportDraft, check_target, draft_beside
 from coexec.frontend.digest import named_files, serialized
 from coexec.frontend.folders import ModelFolders
 from coexec.ort import OrtSession
@@ -28,25 +28,25 @@ from coexec.workbench import Prepared, Settings
 from coexec.workbench.given import ZOO, GivenModel
 from coexec.workbench.plan_files import text_of
 
-__all__ = ["Exported", "export"]
+__all__ = ["ExportReport", "export"]
 
 _MODEL = "model"
 """The folder of the model and its weights."""
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was exported."""
+class ExportReport:
+    """A finished export, and how its plan was found."""
 
     folder: Path
     manifest: Manifest
     prepared: Prepared
-    """The plan."""
+    """The plan, with the candidates that it was chosen from."""
     agreement: Agreement
-    """What came of comparing it with ONNX Runtime."""
+    """The result of the comparison with ONNX Runtime."""
 
 
-def export(source: Any, folder: Path | str, settings: Settings) -> Exported:
+def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
     """Write a folder with the model, the plan that ``settings`` ask for, and what is compiled.
 
     Args:
@@ -58,7 +58,7 @@ def export(source: Any, folder: Path | str, settings: Settings) -> Exported:
         ExecutionError: the plan does not compute what ONNX Runtime does.
         CoexecError: no plan can be had.
     """
-    target = checked_target(folder)
+    target = check_target(folder)
     if is_export(source):
         raise UsageError(f"{os.fspath(source)!r} is an export already; copy it, or name the model "
                          f"in it to have it planned anew")  # fmt: skip
@@ -84,7 +84,7 @@ def export(source: Any, folder: Path | str, settings: Settings) -> Exported:
             f"{_MODEL}/{name}", inputs, settings.engine_options,
             Setting.here(System(tuple(devices))),
         )  # fmt: skip
-    return Exported(target, manifest, chosen, agreement)
+    return ExportReport(target, manifest, chosen, agreement)
 
 
 def _without_planner(settings: Settings) -> Settings:
@@ -141,7 +141,7 @@ def _compile(model: str, settings: Settings) -> Agreement:
 
 
 def _start(model: str, settings: Settings) -> Prepared:
-    """What a session does that starts from the cache."""
+    """Start the plan from the cache, as a session does, and close it."""
     asked = Asked(model, settings)
     prepared = asked.prepare()
     _ = asked.is_told_quickly, known(prepared)

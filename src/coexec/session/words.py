@@ -6,7 +6,7 @@ from typing import Any
 
 from coexec import arguments
 from coexec.engines.names import split_names
-from coexec.exports.opening import is_export, opened
+from coexec.exports.opening import is_export, resolve_export
 from coexec.session.sources import with_values
 from coexec.workbench import Settings
 
@@ -32,5 +32,5 @@ def model_and_settings(
         told["devices"] = split_names(told["devices"])
     settings = Settings(**told)
     if is_export(source):
-        return opened(source, replace(settings, values=values))
+        return resolve_export(source, replace(settings, values=values))
     return with_values(source, values) if values else source, settings

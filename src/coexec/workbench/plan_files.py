@@ -1,4 +1,4 @@
-"""Plans that users give: read from files, and written into them."""
+"""Reads plan files, and makes their text."""
 
 import os
 from collections.abc import Mapping
@@ -50,14 +50,14 @@ def text_of(plan: Plan, graph: "Graph", shapes: Mapping[str, Any]) -> str:
     """A plan as the text of its file.
 
     Args:
-        graph: of the model that it was made for.
-        shapes: what was fixed of inputs that this model leaves open.
+        graph: the tasks of its model.
+        shapes: fixed sizes of inputs that this model leaves open.
     """
     return PlanFile(plan, ModelFacts.of(graph, shapes, versions_here())).to_json()
 
 
 def versions_here() -> Mapping[str, str]:
-    """Of the packages that make tasks of a model."""
+    """By name, the versions of the packages that make tasks of a model."""
     import onnxruntime
 
     return {"coexec": __version__, "onnxruntime": onnxruntime.__version__}
