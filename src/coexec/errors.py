@@ -24,6 +24,9 @@ less than it was asked for; `CacheWarning`, it carries on without the cache or w
 `ModelWarning`, something about the model is doubtful.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "AssumedWarning",
     "BusyError",
@@ -44,6 +47,7 @@ __all__ = [
     "UnfinishedError",
     "UsageError",
     "first_line",
+    "nearest",
 ]
 
 
@@ -123,3 +127,10 @@ class AssumedWarning(ModelWarning):
 def first_line(error: BaseException) -> str:
     """What another library says, without its stack of details; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Hint for a name that does not exist: " (did you mean 'devices'?)"; empty if no known name is
+    similar. The error that it is a part of lists all of them."""
+    similar = get_close_matches(name, known, n=1)
+    return f" (did you mean {similar[0]!r}?)" if similar else ""

@@ -4,8 +4,9 @@ from typing import Any
 
 from coexec.choosing.auto import Auto
 from coexec.choosing.throughput import Throughput
+from coexec.defaults import AUTO
 from coexec.plans.plan import Plan
-from coexec.workbench import AUTO, Prepared, Settings, Workbench
+from coexec.workbench import Prepared, Settings, Workbench
 
 __all__ = ["Asked", "prepare"]
 

@@ -15,13 +15,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from coexec.choosing.race import REQUESTS
 from coexec.cli.arrays import read_inputs
 from coexec.cli.console import err
+from coexec.defaults import Waiting
 from coexec.engines.names import split_names
 from coexec.engines.registry import is_pretended
 from coexec.errors import ExecutionError, PlanError, UsageError
 from coexec.frontend.difference import is_rounding, worst_difference
 from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
-from coexec.runtime.executor import Waiting
 from coexec.units import format_seconds
 from coexec.workbench import Candidate, Requests, Settings, Workbench
 from coexec.workbench.given import GivenModel

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coexec.defaults import AUTO
 from coexec.errors import UsageError
 from coexec.plans.plan import Plan
 from coexec.platforms import NAMES, load
@@ -14,7 +15,7 @@ from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_joules, format_seconds
-from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
+from coexec.workbench import Prepared, Settings, Simulated, Workbench, make_plan
 
 __all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "energy_facts", "energy_line",
            "on_platform"]  # fmt: skip

@@ -24,11 +24,12 @@ from coexec.cli.common import (
 )
 from coexec.cli.console import out
 from coexec.costs.table import Basis, CostTable
+from coexec.defaults import SAMPLES
 from coexec.errors import UsageError
 from coexec.ir.graph import Graph
 from coexec.system.hardware import Place
 from coexec.units import format_seconds
-from coexec.workbench import SAMPLES, Workbench, trained_on
+from coexec.workbench import Workbench, trained_on
 
 OptionalModelArg = Annotated[str | None, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 TrainOpt = Annotated[bool, typer.Option("--train", help="Learn to predict, without a model.")]

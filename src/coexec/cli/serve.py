@@ -27,9 +27,9 @@ from coexec.cli.common import (
     settings,
 )
 from coexec.cli.console import err, out
+from coexec.defaults import AUTO, Mode
 from coexec.errors import UsageError
 from coexec.units import parse_bytes
-from coexec.workbench import AUTO, Mode
 from coexec.workbench.given import ZOO
 
 
@@ -120,10 +120,10 @@ def served_name(model: str) -> str:
 
 def _check_planner(planner: str) -> None:
     """Refuse a planner that does not exist: a session of dynamic shapes asks for it later."""
-    from coexec.planners import PLANNERS
+    from coexec.planners import find_planner
 
-    if planner not in (AUTO, *PLANNERS):
-        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
+    if planner != AUTO:
+        find_planner(planner, AUTO)
 
 
 def check_serving() -> None:

@@ -17,7 +17,7 @@ from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
-from coexec.errors import CoexecError, DeviceError, UsageError, first_line
+from coexec.errors import CoexecError, DeviceError, UsageError, first_line, nearest
 from coexec.system.hardware import Device, EngineInfo, System
 
 if TYPE_CHECKING:
@@ -356,7 +356,8 @@ def check_options(options: EngineOptions) -> None:
     for name in options:
         if name not in engine_names():
             raise UsageError(f"options are given for the engine {name!r}, which is none of "
-                             f"{', '.join(engine_names())}")  # fmt: skip
+                             f"{', '.join(engine_names())}"
+                             f"{nearest(name, engine_names())}")  # fmt: skip
         parsed(load_engine(name), options)
 
 

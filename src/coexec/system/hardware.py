@@ -207,6 +207,7 @@ class System:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the devices, in order."""
         return tuple(d.name for d in self.devices)
 
     @property

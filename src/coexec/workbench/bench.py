@@ -15,11 +15,12 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled, without_modules
 from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
+from coexec.defaults import AUTO
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.registry import check_options, open_devices
-from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
+from coexec.errors import InfeasibleError, PlanError, StoreError
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.schedule import Schedule
 from coexec.runtime.executor import Executor
@@ -274,9 +275,7 @@ def make_plan(
 
 
 def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
-    from coexec.planners import PLANNERS
+    from coexec.planners import find_planner
     from coexec.solvers.options import check_options
 
-    if planner not in PLANNERS:
-        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
-    check_options(planner, PLANNERS[planner].options, options)
+    check_options(planner, find_planner(planner, AUTO).options, options)

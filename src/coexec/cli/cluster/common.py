@@ -13,8 +13,6 @@ import typer
 from coexec.cli.console import err
 from coexec.cluster.nodes import NodeProcess, check_name, own_name
 from coexec.errors import DeviceError, UsageError
-from coexec.pipelines import PIPELINES
-from coexec.solvers.options import check_options
 
 if TYPE_CHECKING:
     from coexec.cluster.cluster import Cluster
@@ -114,7 +112,6 @@ def checked_model(
     given = GivenModel.of(model, asked, cache)
     check_pipeline_options(given.model.graph, credits, deadline_s)
     Planning(given.model.graph, planner, asked.planner_options)
-    check_options(planner, PIPELINES[planner].options, asked.planner_options)
     return given
 
 
