@@ -5,42 +5,50 @@
     ├── ModelError      the model cannot be read, understood or checked
     ├── InputError      wrong name, shape or dtype of a tensor given to ``run``
     ├── DeviceError     a device does not exist, overlaps another or cannot run a task
+    │   ├── DeviceNameError   what is named is no device (a UsageError, too)
     │   └── ForkedError       a forked child cannot use what its parent has used
     ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
     │   └── InfeasibleError   no plan exists: some task runs on no device
-    ├── StoreError      what was asked for is not stored, or is damaged
+    ├── StoreError      what was asked for is not stored, is damaged, or cannot be written
+    ├── PackageError    a package that is needed is not installed
     └── ExecutionError  a device failed while it ran a segment
         ├── BusyError       as many requests are under way as are allowed: try again
+        ├── CheckError      outputs are not those of ONNX Runtime
         ├── ClosedError     the session was closed, or cannot go on
         ├── TerminatedError the caller has ended the run before it was ready
         └── UnfinishedError a run has no result, though no device failed: run again
 
-A message says what is wrong, where, with the numbers, and what to do about it. The command
-line prints it on one line and exits with 2. The classes also derive from the closest built-in
-exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
+A message says what is wrong, where, with the numbers, and what to do about it. The command line
+prints it on one line; the exit code says of which sort it is (docs/cli.md). The classes also derive
+from the closest built-in exception, so that code written for ONNX Runtime (``except ValueError``)
+keeps working.
 
 Three warnings say on one line what does not stop a session: `DegradedWarning`, it carries on with
 less than it was asked for; `CacheWarning`, it carries on without the cache or with a part of it;
 `ModelWarning`, something about the model is doubtful.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "AssumedWarning",
     "BusyError",
     "CacheWarning",
+    "CheckError",
     "ClosedError",
     "CoexecError",
     "DegradedWarning",
     "DeviceError",
+    "DeviceNameError",
     "ExecutionError",
     "ForkedError",
     "InfeasibleError",
     "InputError",
     "ModelError",
     "ModelWarning",
+    "PackageError",
     "PlanError",
     "StoreError",
     "TerminatedError",
@@ -71,6 +79,10 @@ class DeviceError(CoexecError, ValueError):
     """A device does not exist, overlaps another one or cannot run a task."""
 
 
+class DeviceNameError(DeviceError, UsageError):
+    """The name of a device is not written as names of devices are."""
+
+
 class ForkedError(DeviceError):
     """A device was used by the process that was forked, and cannot be used in its child."""
 
@@ -84,7 +96,11 @@ class InfeasibleError(PlanError):
 
 
 class StoreError(CoexecError, OSError):
-    """What was asked for is not stored, or is damaged."""
+    """What was asked for is not stored, is damaged, or cannot be written."""
+
+
+class PackageError(CoexecError, ImportError):
+    """A package that is needed is not installed, or cannot be loaded."""
 
 
 class ExecutionError(CoexecError, RuntimeError):
@@ -93,6 +109,13 @@ class ExecutionError(CoexecError, RuntimeError):
 
 class BusyError(ExecutionError):
     """As many requests are under way as are allowed. The same request may be answered later."""
+
+
+class CheckError(ExecutionError):
+    """Outputs differ from ONNX Runtime's by more than rounding does."""
+
+    facts: Mapping[str, Any] = {}
+    """What was found, for programs."""
 
 
 class ClosedError(ExecutionError):

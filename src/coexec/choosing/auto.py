@@ -77,7 +77,7 @@ _OPTIONS = {
 
 
 Tell = Callable[[str, int, int], None]
-"""`Settings.progress`: told what is done, how much of it, and how much there is."""
+"""As `Settings.progress`."""
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -74,7 +74,7 @@ def load_engine(name: str) -> Engine:
     entry = _entries().get(name)
     if entry is None:
         raise DeviceError(f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
-                          f"pip install 'coexec[{name}]' if it is one of ours")  # fmt: skip
+                          f"install the package that brings it")  # fmt: skip
     with _contract(name, "be imported"):
         made = entry.load()()
     if not isinstance(made, Engine) or made.name != name:

@@ -140,6 +140,8 @@ class Workbench:
             plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
         else:
             cost, system = self.measured
+            if self.settings.progress is not None:
+                self.settings.progress(f"planning with {planner}", 0, 0)
             plan = make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
         return self.whole(plan)
 

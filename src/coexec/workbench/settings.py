@@ -63,7 +63,7 @@ class Settings:
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
     progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
-    """Told what is measured, how much of it is done, and how much there is."""
+    """Told what is done, how much of it, and how much there is; 0 where that is not known."""
 
     quiet: Quiet | None = field(default=None, compare=False)
     """Measure only while another process is not asked for anything."""
