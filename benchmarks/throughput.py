@@ -216,7 +216,7 @@ def _openvino(path: str, feeds: Path) -> Ready:
     try:
         import openvino
     except ImportError:
-        raise ExecutionError("it is not installed (pip install 'coexec[openvino]')") from None
+        raise ExecutionError("it is not installed (pip install openvino)") from None
     settings = {
         "PERFORMANCE_HINT": "THROUGHPUT",
         "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in 16 bits where it can

@@ -41,7 +41,7 @@ def _compare(model: str, args: Any) -> Iterator[dict[str, Any]]:
         try:
             runs[OPENVINO] = openvino_run(model, feeds, threads)
         except ImportError:
-            print("OpenVINO is not installed (pip install 'coexec[openvino]')", file=sys.stderr)
+            print("OpenVINO is not installed (pip install openvino)", file=sys.stderr)
         names = [output.name for output in session.get_outputs()]
         found, expected = runs[AUTO](), dict(zip(names, runs[ORT](), strict=True))
         worst = max(worst_difference(found[name], expected[name]) for name in names)

@@ -64,6 +64,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # Names are imported when first used: planning alone needs no engine, and starts at once.
     if name in _HOME:

@@ -4,18 +4,20 @@ All raise UsageError (`check_feeds` InputError) with what was given and what is 
 a file or opens a device.
 """
 
+import inspect
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from coexec.cache import Cache
-from coexec.errors import InputError, UsageError, first_line
+from coexec.defaults import Mode, Waiting
+from coexec.errors import InputError, UsageError, first_line, nearest
 from coexec.ir.graph import Tensor
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "check_cache",
     "check_devices",
     "check_feeds",
+    "check_keywords",
     "check_mode",
     "check_model",
     "check_names",
@@ -36,8 +39,21 @@ __all__ = [
 ]
 
 _Array = npt.NDArray[Any]
-_WAITING = ("passive", "active")
-_MODES = ("latency", "throughput")
+_WAITING: tuple[str, ...] = get_args(Waiting)
+_MODES: tuple[str, ...] = get_args(Mode)
+
+
+def check_keywords(
+    given: Iterable[str], function: Callable[..., Any], others: Sequence[str]
+) -> None:
+    """Keywords that a constructor takes by name, or that are among ``others``."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+    known += others
+    if unknown := [name for name in given if name not in known]:
+        named = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+        owner = function.__qualname__.removesuffix(".__init__")
+        raise UsageError(f"{owner} takes no {named}; it takes {', '.join(known)}")
 
 
 def check_model(model: Any) -> Any:

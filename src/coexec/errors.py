@@ -5,45 +5,57 @@
     ├── ModelError      the model cannot be read, understood or checked
     ├── InputError      wrong name, shape or dtype of a tensor given to ``run``
     ├── DeviceError     a device does not exist, overlaps another or cannot run a task
+    │   ├── DeviceNameError   what is named is no device (a UsageError, too)
     │   └── ForkedError       a forked child cannot use what its parent has used
     ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
     │   └── InfeasibleError   no plan exists: some task runs on no device
-    ├── StoreError      what was asked for is not stored, or is damaged
+    ├── StoreError      what was asked for is not stored, is damaged, or cannot be written
+    ├── PackageError    a package that is needed is not installed
     └── ExecutionError  a device failed while it ran a segment
         ├── BusyError       as many requests are under way as are allowed: try again
+        ├── CheckError      outputs are not those of ONNX Runtime
         ├── ClosedError     the session was closed, or cannot go on
         ├── TerminatedError the caller has ended the run before it was ready
         └── UnfinishedError a run has no result, though no device failed: run again
 
-A message says what is wrong, where, with the numbers, and what to do about it. The command
-line prints it on one line and exits with 2. The classes also derive from the closest built-in
-exception, so that code written for ONNX Runtime (``except ValueError``) keeps working.
+A message says what is wrong, where, with the numbers, and what to do about it. The command line
+prints it on one line; the exit code says of which sort it is (docs/cli.md). The classes also derive
+from the closest built-in exception, so that code written for ONNX Runtime (``except ValueError``)
+keeps working.
 
 Three warnings say on one line what does not stop a session: `DegradedWarning`, it carries on with
 less than it was asked for; `CacheWarning`, it carries on without the cache or with a part of it;
 `ModelWarning`, something about the model is doubtful.
 """
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
 __all__ = [
     "AssumedWarning",
     "BusyError",
     "CacheWarning",
+    "CheckError",
     "ClosedError",
     "CoexecError",
     "DegradedWarning",
     "DeviceError",
+    "DeviceNameError",
     "ExecutionError",
     "ForkedError",
     "InfeasibleError",
     "InputError",
     "ModelError",
     "ModelWarning",
+    "PackageError",
     "PlanError",
     "StoreError",
     "TerminatedError",
     "UnfinishedError",
     "UsageError",
     "first_line",
+    "nearest",
 ]
 
 
@@ -67,6 +79,10 @@ class DeviceError(CoexecError, ValueError):
     """A device does not exist, overlaps another one or cannot run a task."""
 
 
+class DeviceNameError(DeviceError, UsageError):
+    """The name of a device is not written as names of devices are."""
+
+
 class ForkedError(DeviceError):
     """A device was used by the process that was forked, and cannot be used in its child."""
 
@@ -80,7 +96,11 @@ class InfeasibleError(PlanError):
 
 
 class StoreError(CoexecError, OSError):
-    """What was asked for is not stored, or is damaged."""
+    """What was asked for is not stored, is damaged, or cannot be written."""
+
+
+class PackageError(CoexecError, ImportError):
+    """A package that is needed is not installed, or cannot be loaded."""
 
 
 class ExecutionError(CoexecError, RuntimeError):
@@ -89,6 +109,13 @@ class ExecutionError(CoexecError, RuntimeError):
 
 class BusyError(ExecutionError):
     """As many requests are under way as are allowed. The same request may be answered later."""
+
+
+class CheckError(ExecutionError):
+    """Outputs differ from ONNX Runtime's by more than rounding does."""
+
+    facts: Mapping[str, Any] = {}
+    """What was found, for programs."""
 
 
 class ClosedError(ExecutionError):
@@ -123,3 +150,10 @@ class AssumedWarning(ModelWarning):
 def first_line(error: BaseException) -> str:
     """What another library says, without its stack of details; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Hint for a name that does not exist: " (did you mean 'devices'?)"; empty if no known name is
+    similar. The error that it is a part of lists all of them."""
+    similar = get_close_matches(name, known, n=1)
+    return f" (did you mean {similar[0]!r}?)" if similar else ""

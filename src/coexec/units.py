@@ -2,11 +2,12 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 from coexec.errors import UsageError
 
-__all__ = ["format_bytes", "format_count", "format_joules", "format_seconds", "format_since",
-           "parse_bandwidth", "parse_bytes"]  # fmt: skip
+__all__ = ["format_bytes", "format_count", "format_joules", "format_numbers", "format_seconds",
+           "format_since", "parse_bandwidth", "parse_bytes"]  # fmt: skip
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -60,6 +61,17 @@ def format_seconds(seconds: float) -> str:
 def format_joules(joules: float) -> str:
     """``0.00123`` becomes "1.23 mJ"."""
     return _scaled(joules, [(1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ")])
+
+
+def format_numbers(numbers: Sequence[int], between: str = ",") -> str:
+    """Ascending numbers with runs of them joined: (0, 1, 3) as "0-1,3"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return between.join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 def format_since(seconds: float) -> str:

@@ -2,11 +2,17 @@
 
 import pytest
 
-from coexec.cli import bench
+from coexec.cli import bench_rows, progress
+
+
+@pytest.fixture(autouse=True)
+def no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress has no lines, however busy the machine is."""
+    monkeypatch.setattr(progress, "_LOOK_S", 1e6)
 
 
 @pytest.fixture
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """`coexec bench` leaves peak memory out, which takes a new process for each row."""
     for name in ("of_plan", "of_onnx_runtime"):
-        monkeypatch.setattr(bench, name, lambda *_: None)
+        monkeypatch.setattr(bench_rows, name, lambda *_: None)

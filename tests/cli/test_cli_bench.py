@@ -14,7 +14,7 @@ import onnx
 import pytest
 from small_models import branches
 
-from coexec.cli import bench, main, peak, standings
+from coexec.cli import main, peak, planned, standings
 from coexec.cli.planned import bound_of
 from coexec.cli.standings import Row, raced
 from coexec.engines.detect import usable_cores
@@ -62,7 +62,7 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
     plans = {"one": plan_on("cpu:0"), "other engine": plan_on("cpu:0", "opencl"), "again": again,
              "ORT": None, "ORT, once more": None}  # fmt: skip
     rows = [row(name, plan) for name, plan in plans.items()]
-    rows[2].is_baseline = False
+    rows[3].is_base = True
     found = raced(rows, 3)
     assert found.same_as == {"again": "one"} and "again" not in ran
     assert {"one", "other engine", "ORT", "ORT, once more"} == set(ran)
@@ -156,7 +156,7 @@ def test_bench_prints_no_bound_above_a_row(
 ) -> None:
     words = ["--devices", TWO, "--planner", "heft"]
     asked: list[float] = []
-    monkeypatch.setattr(bench, "bound_of", lambda plan, fastest_s: asked.append(fastest_s))
+    monkeypatch.setattr(planned, "bound_of", lambda plan, fastest_s: asked.append(fastest_s))
     found = call(capfd, folder, *words)
     medians = [statistic for row in found["rows"] for statistic in (row["paced_s"], row["loop_s"])]
     assert asked[0] == pytest.approx(min(medians)) and found["bound_s"] is None

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec.cli.common import judged
+from coexec.cli.checks import judged
 from coexec.errors import ExecutionError
 from coexec.frontend.difference import tolerance_of
 from coexec.ir.graph import Tensor

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from small_models import branches
 
-from coexec.cli import main, run, standings
+from coexec.cli import energy, main, standings
 from coexec.cli.energy import measured_energy
 from coexec.engines.detect import usable_cores
 from coexec.profiling.energy import EnergyCounter
@@ -83,7 +83,7 @@ def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "name").write_text("package-0")
     numbers = count()
     monkeypatch.setattr(EnergyCounter, "read_uj", lambda self: 1_000_000 * next(numbers))
-    for module in (run, standings):
+    for module in (energy, standings):
         monkeypatch.setattr(module, "measured_energy", partial(measured_energy, root=tmp_path))
 
 
@@ -102,7 +102,7 @@ def test_where_counters_are_read(folder: Path, capfd: pytest.CaptureFixture[str]
 def test_where_there_are_none(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (run, standings):
+    for module in (energy, standings):
         monkeypatch.setattr(module, "measured_energy", partial(measured_energy, root=tmp_path))
     words = ("--devices", CORE, "--planner", "single")
     found = told(capfd, folder, "run", *words)

@@ -47,7 +47,8 @@ def test_what_makes_no_sense_is_one_line(
     words: list[str], message: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     devices = [] if "--devices" in words else ["--devices", f"cpu:{CORE}"]
-    assert main(["plan", model, *devices, *words, "--cache", str(tmp_path / "cache")]) == 2
+    absent = 3 if ("directx'" in message and "here" in message) or "not drive" in message else 2
+    assert main(["plan", model, *devices, *words, "--cache", str(tmp_path / "cache")]) == absent
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("coexec: ") and message in line
 
@@ -74,7 +75,7 @@ def test_verbs_on_a_gpu_or_its_like(
     tasks = json.loads(capfd.readouterr().out)["tasks"]
     assert {(t["device"], t["engine"]) for t in tasks} == {(without_engine(gpu), "opencl")}
     other = ["--devices", without_engine(gpu)]
-    assert call(tmp_path, "run", model, "--plan", str(plan), *other) == 2
+    assert call(tmp_path, "run", model, "--plan", str(plan), *other) == 3
     assert f"the plan computes on {gpu}, the system has" in capfd.readouterr().err
 
 

@@ -23,7 +23,7 @@ def test_training_and_what_is_said_without(
     assert main(["profile", model, *on]) == 0
     assert remedy in " ".join(capfd.readouterr().out.split())
     assert main(["profile", "--train", "--samples", "40", "--json", *on]) == 0
-    assert "Conv" in json.loads(capfd.readouterr().out)["null:0/null"]
+    assert "Conv" in json.loads(capfd.readouterr().out)["predictors"]["null:0/null"]
     assert main(["profile", model, *on]) == 0
     assert remedy not in " ".join(capfd.readouterr().out.split())
 

@@ -46,8 +46,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def refused(capfd: pytest.CaptureFixture[str], *words: str) -> str:
-    """What `coexec cluster` says to bad input: one line, and 2."""
-    assert main(["cluster", *words]) == 2
+    """What `coexec cluster` says to bad input, or to what cannot be done: one line, and 2 or 3."""
+    assert main(["cluster", *words]) in (2, 3)
     said = capfd.readouterr().err
     assert said.startswith("coexec: ") and said.count("\n") == 1, said
     return said
@@ -316,7 +316,7 @@ def test_a_clusters_verbs_need_its_packages(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     for words in (["start"], ["join", "h:1"], ["stop"], ["status"], ["run", model, "--nodes", "2"]):
-        assert "pip install 'coexec[cluster]'" in refused(capfd, *words)
+        assert "pip install starlette uvicorn psutil ray" in refused(capfd, *words)
     assert main(["cluster", "plan", model, *MADE_UP]) == 0  # planning needs none
 
 
@@ -359,6 +359,7 @@ def test_networks_and_firewall_lines() -> None:
     assert network_of("127.0.0.1") == "127.0.0.0/8"
     assert network_of("192.0.2.200") == "192.0.2.200"  # not this machine's
     ufw, nft, nft_ipv6 = firewall_lines("10.0.0.0/24")
+    assert "enable" not in ufw  # that could cut the connection by which one is logged in
     assert "10.0.0.0/24" in ufw and "10.0.0.0/24" in nft and "ipv6" in nft_ipv6
 
 

@@ -10,7 +10,7 @@ import pytest
 from coexec.cluster.roster import RayNode
 from coexec.errors import ClosedError
 
-pytest.importorskip("ray", reason="ray is not installed: pip install 'coexec[cluster]'")
+pytest.importorskip("ray", reason="ray is not installed: pip install ray")
 from coexec.cluster import ray_team
 
 

@@ -13,6 +13,7 @@ from network_cases import BLOCKS, networks
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
 from coexec.costs.table import LayoutChange
+from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.null import NullEngine
@@ -26,7 +27,6 @@ from coexec.plans.derive import stepwise
 from coexec.profiling import engines
 from coexec.profiling.engines import EngineTimes
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.runtime.executor import Waiting
 from coexec.system.hardware import MAIN, Device, EngineInfo, Place
 from coexec.zoo.builder import Builder
 

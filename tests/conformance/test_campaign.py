@@ -32,7 +32,7 @@ def cores_of(engine: str) -> list[int]:
     if engine == "opencl":
         opencl_found()
     elif engine == "openvino" and installed_version() is None:
-        pytest.skip("OpenVINO is not installed: pip install 'coexec[openvino]'")
+        pytest.skip("OpenVINO is not installed: pip install openvino")
     return usable_cores()[:2] if engine == "onnxruntime" else usable_cores()[-1:]
 
 

@@ -71,7 +71,7 @@ def test_a_broken_engine_is_named_with_the_remedy(
 ) -> None:
     words = ("run", "zoo:squeezenet", "--devices", f"cpu:{CORE}/{engine}", "--planner", "single")
     done = coexec("broken", tmp_path, *words)
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert re.search(message, done.stderr), done.stderr
     assert "reinstall its package" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1

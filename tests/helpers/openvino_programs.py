@@ -22,9 +22,7 @@ from coexec.frontend.module import Module
 from coexec.system.hardware import Device, EngineInfo
 
 if installed_version() is None:
-    pytest.skip(
-        "OpenVINO is not installed: pip install 'coexec[openvino]'", allow_module_level=True
-    )
+    pytest.skip("OpenVINO is not installed: pip install openvino", allow_module_level=True)
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,7 @@ import pytest
 
 __all__ = ["processes_of"]
 
-psutil = pytest.importorskip("psutil", reason="psutil comes with the extra coexec[cluster]")
+psutil = pytest.importorskip("psutil", reason="pip install psutil")
 
 
 def processes_of(state: str) -> list[str]:

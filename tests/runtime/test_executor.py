@@ -17,6 +17,7 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
+from coexec.defaults import Waiting
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
@@ -28,7 +29,7 @@ from coexec.frontend.model import Model
 from coexec.planners import PLANNERS
 from coexec.plans.derive import derive
 from coexec.plans.schedule import Schedule
-from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder, VirtualRecorder
 from coexec.system.hardware import MAIN, Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import VirtualClock, simulate

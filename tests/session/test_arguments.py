@@ -89,6 +89,24 @@ class Bytes:
         ({"engine_options": {5: {}}}, "engine_options={5: {}}; give a dict by name"),
         ({"pins": [("a", CPU)]}, "pins=.*give a dict by name"),
         ({"pins": {"a": 5}}, r"pins\['a'\] is 5; give a text"),
+        (
+            {"planer": "x", "device": CPU, "foo": 1},
+            r"InferenceSession takes no 'planer' \(did you mean 'planner'\?\), 'device' \(did you "
+            r"mean 'devices'\?\), 'foo'; it takes path_or_bytes, sess_options.*, devices, planner,",
+        ),
+        ({"ses_options": None}, r"no 'ses_options' \(did you mean 'sess_options'\?\)"),
+        (
+            {"planner": "heft", "planner_options": {"sead": 1}},
+            "planner heft has no option 'sead'",
+        ),
+        (
+            {"planner": "auto", "planner_options": {"shortlst": 1}},
+            r"auto has no option 'shortlst' \(did you mean 'shortlist'\?\); it has planners, short",
+        ),
+        (
+            {"engine_options": {"opencl": {"presicion": "fp16"}}},
+            r"opencl has no option 'presicion' \(did you mean 'precision'\?\); it has .*tuning",
+        ),
         ({"background": "no"}, "background='no'; give True or False"),
         ({"replan": "x"}, "replan='x'; give a share above 0"),
         ({"replan": True}, "replan=True; give a share"),
@@ -119,6 +137,7 @@ def test_arguments_without_a_meaning(words: dict[str, Any], message: str, tmp_pa
         {"shapes": {}, "engine_options": {"opencl": {}}, "pins": {}, "planner_options": {}},
         {"replan": np.float32(0.5), "pins": {"*": CPU}},
         {"background": np.bool_(True)},
+        {"enable_fallback": 0, "disabled_optimizers": None, "read_config_from_model": 1},
     ],
 )
 def test_arguments_with_one(words: dict[str, Any], tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """``import coexec as ort``, and ``onnxruntime.InferenceSession = coexec.InferenceSession``."""
 
+import inspect
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,17 @@ def test_public_names_are_handed_on() -> None:
     for name in ("nope", "__nope__", "_get_package_version"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
             getattr(coexec, name)
+
+
+def test_public_names_are_listed_and_have_docstrings() -> None:
+    assert set(coexec.__all__) < set(dir(coexec))
+    for name in coexec.__all__:
+        thing = getattr(coexec, name)
+        assert inspect.getdoc(thing), name
+        members = vars(thing).items() if inspect.isclass(thing) else ()
+        for member, value in members:
+            if member[0] != "_" and isinstance(value, property | classmethod | types.FunctionType):
+                assert inspect.getdoc(value), f"{name}.{member}"
 
 
 def test_our_own_classes_are_theirs() -> None:

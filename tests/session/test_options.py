@@ -1,9 +1,11 @@
 """`SessionOptions`: what plans follow, what leaves the model to ONNX Runtime's own session."""
 
 import copy
+import inspect
 import json
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.session import options as subject
-from coexec.session.options import why_unplanned
+from coexec.session.options import ORT_KEYWORDS, why_unplanned
 from coexec.session.sources import open_inputs
 
 FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
@@ -94,6 +96,11 @@ def test_what_only_our_class_tells() -> None:
     with pytest.raises(Exception, match=r"libnone\.so"):
         options.register_custom_ops_library("libnone.so")
     assert len(options.calls) == 1  # what is refused is not remembered
+
+
+def test_the_keywords_of_onnx_runtime_are_its_own() -> None:
+    source = inspect.getsource(onnxruntime.InferenceSession.__init__)
+    assert set(re.findall(r'kwargs(?:\.get\(|\[)"(\w+)"', source)) == set(ORT_KEYWORDS)
 
 
 def test_disabled_optimizers(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_other_is_busy_until_a_gap_is_long_enough() -> None:
 def test_there_may_be_no_choice() -> None:
     one = reasons(CHAIN, {"A": (2, 2, 2)}, A="abc")
     assert {(r.group, r.why, r.elsewhere) for r in one.values()} == {
-        ("only", "the only device", None)
+        ("only", "the plan's only device", None)
     }
     alone = reasons(CHAIN, {"A": (2, 2, 2), "B": (INF, 2, 2)}, A="abc", B="")
     assert alone["a"].group == "alone" and alone["b"].group != "alone"

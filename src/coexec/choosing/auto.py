@@ -36,6 +36,7 @@ from coexec.errors import (
     PlanError,
     StoreError,
     UsageError,
+    nearest,
 )
 from coexec.plans.plan import Plan
 from coexec.timing.simulate import simulate
@@ -328,7 +329,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name in options:
         if name not in _OPTIONS:
-            raise UsageError(f"planner auto has no option {name!r}; it has {', '.join(_OPTIONS)}")
+            raise UsageError(f"planner auto has no option {name!r}{nearest(name, _OPTIONS)}; "
+                             f"it has {', '.join(_OPTIONS)}")  # fmt: skip
     chosen: dict[str, Any] = {**_OPTIONS, **options}
     if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
         raise UsageError(f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "

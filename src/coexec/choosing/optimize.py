@@ -28,11 +28,12 @@ from coexec.choosing.auto import Auto
 from coexec.choosing.idle import BUSY, REAL
 from coexec.choosing.race import REQUESTS, Outcome, mostly, race, ratios
 from coexec.choosing.ranking import Tell
+from coexec.defaults import AUTO
 from coexec.engines import child
 from coexec.errors import CoexecError, ExecutionError, UsageError
 from coexec.plans.plan import Plan
 from coexec.units import format_seconds
-from coexec.workbench import AUTO, Candidate, Prepared, Requests, Settings
+from coexec.workbench import Candidate, Prepared, Requests, Settings
 from coexec.workbench.bench import opened_cache
 
 __all__ = ["Verdict", "optimize"]

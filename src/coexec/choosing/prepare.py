@@ -1,15 +1,22 @@
 """The plan of any planner, "auto" or another: where the two are told apart."""
 
+import logging
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from coexec.choosing.auto import Auto
 from coexec.choosing.throughput import Throughput
-from coexec.errors import DeviceError
-from coexec.workbench import AUTO, Prepared, Settings, Workbench
+from coexec.defaults import AUTO
+from coexec.errors import CoexecError, DeviceError
+from coexec.units import format_seconds
+from coexec.workbench import Prepared, Settings, Workbench
 
 __all__ = ["Asked", "devices_of_plan", "prepare"]
+
+_log = logging.getLogger("coexec")
 
 
 class Asked:
@@ -23,6 +30,7 @@ class Asked:
             UsageError: an option that does not exist.
         """
         self._settings = settings
+        self._name = str(source) if isinstance(source, str | os.PathLike) else "the model"
         self._by: Auto | Throughput | Workbench
         if settings.plan is not None:
             with devices_of_plan(settings):
@@ -67,13 +75,27 @@ class Asked:
         return self._by.doubt if isinstance(self._by, Auto) else None
 
     def prepare(self, again: bool = False) -> Prepared:
-        """The plan, made now if it is not known.
+        """The plan, made now if it is not known. Begin, end and refusal are logged.
 
         ``again``: what "auto" has decided in doubt is decided again.
 
         Raises:
             CoexecError: it cannot be had.
         """
+        name, planner = self._name, self._settings.planner
+        _log.info("%s: planning with %s begins", name, planner)
+        start_s = time.monotonic()
+        try:
+            found = self._prepare(again)
+        except CoexecError as error:
+            _log.info("%s: no plan by %s: %s", name, planner, error)
+            raise
+        _log.info("%s: planned with %s in %s: %s on %s", name, planner,
+                  format_seconds(time.monotonic() - start_s), found.plan.provenance.planner,
+                  ", ".join(found.plan.used) or "no device")  # fmt: skip
+        return found
+
+    def _prepare(self, again: bool) -> Prepared:
         if isinstance(self._by, Auto):
             return self._by.reconsider() if again else self._by.choose()
         if isinstance(self._by, Throughput):

@@ -171,6 +171,7 @@ class Serving:
         """Plan for these shapes in the background."""
         state = self._state(shapes)
         state.reason = "its plan is still being made"
+        _log.info("%s: planning in the background begins", self._name(shapes))
         self._submit(shapes, state, after_s=_HEAD_START_S)
 
     def answered(self, shapes: Shapes, seconds: float) -> None:

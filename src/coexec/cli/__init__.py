@@ -1,17 +1,21 @@
-"""The command line: `coexec VERB MODEL ...`. One file a verb; errors become one line, exit 2."""
+"""The command line: `coexec VERB MODEL ...`. One file a verb; errors become one line.
+
+docs/cli.md has the verbs with their options, exit codes and JSON documents.
+"""
 
 import contextlib
 import io
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, or 2 after an error of the user's."""
+    """Run the command line and return its exit code, one of `coexec.cli.exits.EXIT_CODES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names may have characters that it cannot show
@@ -25,23 +29,26 @@ def main(arguments: list[str] | None = None) -> int:
         _drop_output()
         return 0
     except OSError as error:
-        _drop_output()
+        if "--debug" in arguments:
+            raise
         where = f" ({error.filename})" if error.filename else ""
-        _say(f"cannot read or write{where}: {error.strerror or error}; make room, or choose "
-             f"another place")  # fmt: skip
-        return 2
+        code = _fail(error, f"cannot read or write{where}: {error.strerror or error}; make room, "
+                     f"or choose another place", arguments)  # fmt: skip
+        _drop_output()
+        return code
 
 
 def _run(arguments: list[str]) -> int:
     import typer
 
-    from coexec.cli.app import app
+    from coexec.cli.app import group
+    from coexec.cli.exits import INTERRUPTED
     from coexec.errors import CoexecError
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show
-            result = app(arguments, standalone_mode=False, prog_name="coexec")
+            result = group(arguments, standalone_mode=False, prog_name="coexec")
         return int(result or 0)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # what typer makes of it
@@ -49,18 +56,35 @@ def _run(arguments: list[str]) -> int:
         raise
     except (typer.Abort, KeyboardInterrupt):
         print("coexec: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except typer.TyperException as error:
-        _say(getattr(error, "format_message", error.__str__)())
-        return 2
+        return _fail(error, getattr(error, "format_message", error.__str__)(), arguments)
     except MemoryError as error:
-        _say(f"there is not enough memory: {error}; use smaller shapes or fewer devices")
-        return 2
+        return _fail(error, f"there is not enough memory: {error}; use smaller shapes or fewer "
+                     f"devices", arguments)  # fmt: skip
     except CoexecError as error:
         if "--debug" in arguments:
             raise
-        _say(str(error))
-        return 2
+        return _fail(error, str(error), arguments)
+
+
+def _fail(error: Exception, message: str, arguments: Sequence[str]) -> int:
+    """Say what is wrong: on a line for people and, after --json, in a document on standard output.
+
+    Returns:
+        the exit code.
+    """
+    from coexec.cli.exits import exit_code, kind_of
+    from coexec.cli.output import print_json
+
+    message = " ".join(message.split())
+    if "--json" in arguments:
+        facts = getattr(error, "facts", {})
+        with contextlib.suppress(OSError, ValueError):  # it may be standard output that fails
+            print_json({**facts, "error": {"kind": kind_of(error), "message": message}})
+            sys.stdout.flush()
+    _say(message)
+    return exit_code(error)
 
 
 def _drop_output() -> None:

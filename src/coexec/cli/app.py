@@ -5,37 +5,36 @@ from typing import Annotated
 import typer
 
 import coexec
-from coexec.cli import (
-    bench,
-    cache,
-    cluster,
-    devices,
-    explain,
-    export,
-    inspect,
-    optimize,
-    plan,
-    profile,
-    run,
-    serve,
-    simulate,
-)
+from coexec.cli.verbs import HELP, make_group, show_help
+
+__all__ = ["VERBS", "group"]
+
+VERBS = {
+    "optimize": "Find the fastest way to run a model within a time.",
+    "devices": "List processors, and the engines on each.",
+    "inspect": "Show what a model is made of.",
+    "profile": "Measure what each task costs on each device.",
+    "plan": "Plan a model, and predict what it takes.",
+    "explain": "Say why tasks are where they are.",
+    "simulate": "Simulate a plan, and draw it.",
+    "run": "Run a model once.",
+    "bench": "Compare the plan with ONNX Runtime.",
+    "export": "Keep a model with its plan and what was compiled.",
+    "serve": "Answer requests over HTTP.",
+    "cache": "Show what the cache holds; trim or clear it.",
+    "cluster": "Run a model on several machines.",
+}
+"""By name, which is that of its file, what help says of it in a line."""
 
 app = typer.Typer(
     name="coexec",
     help="Run one neural network on all the processors of a machine at once.",
-    no_args_is_help=True,
+    epilog="coexec VERB --help lists the options of a verb.",
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},  # of every verb as well
+    context_settings=HELP,
 )
-for verb in (
-    optimize, devices, inspect, profile, plan, explain, simulate, run, bench, export, serve,
-):  # fmt: skip
-    app.command(verb.__name__.rpartition(".")[2])(verb.command)
-app.add_typer(cache.verbs, name="cache")
-app.add_typer(cluster.verbs, name="cluster")
 
 
 def _say_version(asked: bool) -> None:
@@ -46,9 +45,13 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    pass
+    show_help(context)
+
+
+group = make_group(app, "coexec.cli", VERBS)

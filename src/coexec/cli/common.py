@@ -1,88 +1,27 @@
-"""What the verbs share: their options, a progress bar, files, numbers as text."""
+"""What the options of verbs mean: settings, plans that are given; and candidates in words."""
 
 import ast
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from coexec.cache import write_whole
 from coexec.choosing.race import REQUESTS
 from coexec.cli.arrays import read_inputs
-from coexec.cli.console import err, out
+from coexec.cli.console import out
+from coexec.defaults import AUTO, WAITING, Waiting
 from coexec.engines.names import split_names
-from coexec.engines.registry import is_pretended
-from coexec.errors import ExecutionError, UsageError
-from coexec.frontend.difference import is_rounding, worst_difference
-from coexec.frontend.module import Array
-from coexec.runtime.executor import Waiting
+from coexec.errors import UsageError
 from coexec.units import format_seconds
-from coexec.workbench import Candidate, Requests, Settings, Workbench
-from coexec.workbench.given import GivenModel
+from coexec.workbench import Candidate, Requests, Settings
 from coexec.workbench.plan_files import plan_of
 
-ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
-ModelOrExportArg = Annotated[
-    str, typer.Argument(metavar="MODEL", help="An ONNX file, zoo:NAME, or a folder of an export.")
-]
-DevicesOpt = Annotated[
-    str | None, typer.Option(help="For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl.")
-]
-PlannerOpt = Annotated[
-    str, typer.Option(help="What makes the plan; auto also chooses devices, by running plans.")
-]
-OptionOpt = Annotated[
-    list[str] | None, typer.Option("--option", help="NAME=VALUE for the planner; may be repeated.")
-]
-ShapeOpt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        help="INPUT=1,3,224,224 fixes a dynamic shape, NAME=1 a symbolic dimension; repeatable.",
-    ),
-]
-ValueOpt = Annotated[
-    list[str] | None,
-    typer.Option("--value", help="INPUT=16000 or INPUT=1,2,3 makes an input constant; repeatable."),
-]
-InputsOpt = Annotated[
-    Path | None,
-    typer.Option(help="An .npz file of inputs to run with; they fix shapes that are open."),
-]
-EngineOpt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--engine", help="ENGINE.OPTION=VALUE, for example opencl.precision=fp16; repeatable."
-    ),
-]
-PinOpt = Annotated[
-    list[str] | None,
-    typer.Option("--pin", help="TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable."),
-]
-WaitingOpt = Annotated[
-    Waiting,
-    typer.Option(help="While a device waits for another, its cores stay awake, or may halt."),
-]
-CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
-FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
-PlanOpt = Annotated[
-    Path | None, typer.Option(help="A plan made by coexec plan --output, in place of a planner's.")
-]
-TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
-
-DEFAULTS = Settings()
+__all__ = ["format_candidate", "print_candidates", "settings"]
 
 
 def settings(
     *,
     devices: str | None = None,
-    planner: str = DEFAULTS.planner,
+    planner: str = AUTO,
     plan: Path | None = None,
     option: Sequence[str] | None = None,
     shape: Sequence[str] | None = None,
@@ -93,7 +32,7 @@ def settings(
     progress: Any = None,
     engine: Sequence[str] | None = None,
     pin: Sequence[str] | None = None,
-    waiting: Waiting = DEFAULTS.waiting,
+    waiting: Waiting = WAITING,
     pieces: bool = False,
 ) -> Settings:
     """What the common options say."""
@@ -195,104 +134,6 @@ def _planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def check_files(*paths: Path | None) -> None:
-    """Refuse, before long work, to write what cannot be a file.
-
-    Raises:
-        UsageError: one is a folder.
-    """
-    for path in paths:
-        if path is not None and path.is_dir():
-            raise UsageError(f"cannot write {str(path)!r}: it is a folder; name a file")
-
-
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write all of a file or nothing.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    check_files(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [content.encode() if isinstance(content, str) else content])
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror or error}; choose "
-                         f"another place") from None  # fmt: skip
-
-
-def print_json(data: Mapping[str, Any]) -> None:
-    """One JSON document on standard output. Infinity becomes null: JSON has none."""
-    print(json.dumps(_plain(data), indent=1, default=str))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
-
-
-def differences(
-    work: Workbench, feeds: Mapping[str, Array], found: Mapping[str, Array]
-) -> dict[str, float]:
-    """Of each output from ONNX Runtime's on the model as given, relative to its largest value."""
-    idle = [d.spec.name for d in work.devices if is_pretended(d.spec)]
-    if idle:
-        raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
-    expected = work.given.reference(feeds)
-    return {name: worst_difference(found[name], expected[name]) for name in found}
-
-
-def judged(worst: float, work: Workbench, feeds: Mapping[str, Array]) -> str:
-    """What is to be said of outputs that differ by so much; see `judged_by`."""
-    return judged_by(worst, work.tolerance, work.given, feeds)
-
-
-def judged_by(worst: float, allowed: float, given: GivenModel, feeds: Mapping[str, Array]) -> str:
-    """What is to be said of outputs that differ by so much.
-
-    Some models amplify rounding: see `coexec.frontend.check.is_rounding`.
-
-    Raises:
-        ExecutionError: they are not what they should be.
-    """
-    if worst <= allowed:
-        return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
-    optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
-    own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
-    if is_rounding(worst, own):
-        return (f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
-                f"with and without its optimisations differ by {own:.1e}, as this model amplifies "
-                f"rounding for these inputs")  # fmt: skip
-    raise ExecutionError(
-        f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
-        f"{allowed:.0e} is allowed, and its own with and without its optimisations by {own:.2g}; "
-        f"that is expected of random operators; otherwise please report it with the model"
-    )
-
-
-@contextmanager
-def progress_bar(quiet: bool) -> Iterator[Any]:
-    """A callback for `coexec.profiling.profiler` that draws a bar on standard error."""
-    if quiet or not err.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        rows: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in rows:
-                rows[what] = bar.add_task(what, total=total)
-            bar.update(rows[what], completed=done)
-
-        yield tell
-
-
 def print_candidates(candidates: Sequence[Candidate]) -> None:
     """The configurations that "auto" considered, a line each; the first one was taken."""
     for number, candidate in enumerate(candidates):
@@ -318,6 +159,4 @@ def format_candidate(candidate: Candidate) -> str:
     if measured:
         varies = "" if candidate.spread is None else f", varying by {candidate.spread:.0%}"
         facts.append(f"measured {', '.join(measured)}{varies}")
-    if candidate.note is not None:
-        facts.append(candidate.note)
     return f"{text}: {', '.join(facts)}" if facts else text

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.common import (
-    DEFAULTS,
+from coexec.cli.options import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -21,21 +20,25 @@ from coexec.cli.common import (
     PlanOpt,
     ShapeOpt,
     ValueOpt,
-    print_json,
-    progress_bar,
-    settings,
 )
-from coexec.cli.console import out
-from coexec.exports.manifest import PARTS
-from coexec.units import format_bytes
+from coexec.cli.verbs import prints
+from coexec.defaults import AUTO
 
 
+@prints(
+    folder="Where the export lies.",
+    model="Name of the graph.",
+    places="Devices and engines of the plan.",
+    inputs="Shapes of the inputs.",
+    files="By file, its bytes.",
+    digest="Of all of it.",
+)
 def command(
     model: ModelArg,
     folder: Annotated[Path, typer.Argument(help="New, empty, or an export to be replaced.")],
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = DEFAULTS.planner,
+    planner: PlannerOpt = AUTO,
     option: OptionOpt = None,
     pin: PinOpt = None,
     shape: ShapeOpt = None,
@@ -52,9 +55,15 @@ def command(
     coexec run, bench and serve take the folder in place of the model, and so does InferenceSession:
     on an equal machine nothing is measured, and on another one it is said what differs.
     """
+    from coexec.cli.common import settings
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json
+    from coexec.cli.progress import progress
+    from coexec.exports.manifest import PARTS
     from coexec.session.exporting import export
+    from coexec.units import format_bytes
 
-    with progress_bar(json) as tell:
+    with progress(f"loading {model}") as tell:
         asked = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh, progress=tell, engine=engine, pin=pin,

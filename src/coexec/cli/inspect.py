@@ -1,41 +1,38 @@
 """`coexec inspect`: what a model is made of."""
 
-from collections import Counter
-from typing import Any
+from typing import Annotated
 
-from rich.table import Table
+import typer
 
-from coexec.cli import support
-from coexec.cli.common import (
-    CacheOpt,
-    DebugOpt,
-    InputsOpt,
-    JsonOpt,
-    ModelArg,
-    ShapeOpt,
-    ValueOpt,
-    print_json,
-    settings,
+from coexec.cli.options import CacheOpt, DebugOpt, InputsOpt, JsonOpt, ModelArg, ShapeOpt, ValueOpt
+from coexec.cli.verbs import prints
+
+
+@prints(
+    tasks="Number of tasks.",
+    distinct="Tasks that differ in anything but their weights.",
+    macs="Multiply-accumulate operations of an inference.",
+    weight_bytes="Bytes of the weights.",
+    activation_bytes="Bytes of all tensors between tasks.",
+    width="The most tasks that can run at the same time.",
+    critical_path_tasks="Tasks of the longest path.",
+    critical_path_macs="Operations on the longest path.",
+    operators="By kind of task, their number and operations.",
+    task_list="Names of the tasks, in order.",
+    opaque="By task that only ONNX Runtime runs, the reason.",
+    memory="With --memory: bytes of intermediate tensors, by strategy.",
+    device="With --device: what it runs, what not and why.",
 )
-from coexec.cli.console import out
-from coexec.errors import UsageError
-from coexec.ir.graph import Graph
-from coexec.ir.text import format_graph
-from coexec.ir.width import critical_path, width
-from coexec.memory.strategies import BOUNDS, FAMILIES, assign_all
-from coexec.memory.usage import records_of
-from coexec.units import format_bytes, format_count
-from coexec.workbench import Workbench
-
-
 def command(
     model: ModelArg,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     inputs: InputsOpt = None,
-    tasks: bool = False,
-    memory: bool = False,
-    device: str | None = None,
+    tasks: Annotated[bool, typer.Option(help="List every task.")] = False,
+    memory: Annotated[
+        bool, typer.Option(help="What intermediate tensors take, by strategy.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="What this device runs.")] = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -43,21 +40,34 @@ def command(
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
     intermediate tensors take on one device, by strategy, --device what a device runs and what not.
     """
-    work = Workbench(
-        model, settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
-    )
-    graph = work.model.graph
-    facts = _facts(graph)
+    from rich.table import Table
+
+    from coexec.cli import support
+    from coexec.cli.common import settings
+    from coexec.cli.console import out
+    from coexec.cli.model_facts import memory_facts, model_facts, operator_counts, print_memory
+    from coexec.cli.output import print_json
+    from coexec.cli.progress import progress
+    from coexec.errors import UsageError
+    from coexec.ir.text import format_graph
+    from coexec.units import format_bytes, format_count
+    from coexec.workbench import Workbench
+
+    asked = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
+    with progress(f"loading {model}"):
+        work = Workbench(model, asked)
+        graph = work.model.graph
+    facts = model_facts(graph)
     if device is not None and len(work.devices) != 1:
         raise UsageError(f"--device {device!r} names {len(work.devices)} devices; name one")
     supported = support.facts(graph, work.devices[0].first) if device is not None else None
     if json:
         lists = {
-            "operators": _kinds(graph),
+            "operators": operator_counts(graph),
             "task_list": [t.name for t in graph.tasks],
             "opaque": {t.name: t.opaque for t in graph.tasks if t.opaque},
         }
-        extra = {"memory": _memory(graph)} if memory else {}
+        extra = {"memory": memory_facts(graph)} if memory else {}
         print_json(facts | lists | extra | ({"device": supported} if supported else {}))
         return
     if supported is not None:
@@ -67,7 +77,7 @@ def command(
         print(format_graph(graph))
         return
     if memory:
-        _print_memory(_memory(graph))
+        print_memory(memory_facts(graph))
         return
     path = facts["critical_path_macs"]
     table = Table(box=None, show_header=False)
@@ -87,7 +97,7 @@ def command(
         table.add_row(kind, f"{name} {sizes}{tensor.dtype}")
     out.print(table)
     kinds = Table("tasks", "count", "MACs", box=None)
-    for kind, (count, macs) in _kinds(graph).items():
+    for kind, (count, macs) in operator_counts(graph).items():
         kinds.add_row(kind, str(count), format_count(macs))
     out.print(kinds)
     opaque = Table("opaque task", "because", box=None)
@@ -96,51 +106,3 @@ def command(
             opaque.add_row(task.name, task.opaque)
     if opaque.row_count:
         out.print(opaque)
-
-
-def _facts(graph: Graph) -> dict[str, int]:
-    path = critical_path(graph, lambda task: float(max(task.macs, 1)))
-    made = {name for task in graph.tasks for name in task.outputs}
-    return {
-        "tasks": len(graph.tasks),
-        "distinct": len({t.signature for t in graph.tasks}),
-        "macs": graph.macs,
-        "weight_bytes": graph.weight_bytes,
-        "activation_bytes": sum(graph.tensors[name].size_bytes for name in made),
-        "width": width(graph),
-        "critical_path_tasks": len(path),
-        "critical_path_macs": sum(task.macs for task in path),
-    }
-
-
-def _kinds(graph: Graph) -> dict[str, tuple[int, int]]:
-    counts = Counter(task.kind for task in graph.tasks)
-    macs: Counter[str] = Counter()
-    for task in graph.tasks:
-        macs[task.kind] += task.macs
-    return {kind: (count, macs[kind]) for kind, count in counts.most_common()}
-
-
-def _memory(graph: Graph) -> dict[str, Any]:
-    records = list(records_of(graph).values())
-    bounds = {family: bound(records) for family, bound in BOUNDS.items()}
-    rows = []
-    for family in FAMILIES:
-        totals = {name: a.total_bytes for name, a in assign_all(records, [family]).items()}
-        least = min(totals.values())
-        for name, total in totals.items():
-            ratio = total / bounds[family] if bounds[family] else 1.0
-            rows.append({"strategy": name, "family": family, "total_bytes": total,
-                         "of_bound": ratio, "smallest": total == least})  # fmt: skip
-    return {"tensors": len(records), "bound_bytes": bounds, "strategies": rows}
-
-
-def _print_memory(memory: dict[str, Any]) -> None:
-    table = Table("strategy", "shares", "total", "of the bound", "", box=None)
-    for row in sorted(memory["strategies"], key=lambda row: (row["family"], row["total_bytes"])):
-        mark = "smallest" if row["smallest"] else ""
-        total, ratio = format_bytes(row["total_bytes"]), f"{row['of_bound']:.3f}"
-        table.add_row(row["strategy"], row["family"], total, ratio, mark)
-    for family, size_bytes in memory["bound_bytes"].items():
-        table.add_row("bound", family, format_bytes(size_bytes))
-    out.print(table)

@@ -1,12 +1,11 @@
 """`coexec optimize`: the fastest way found within a time, and whether it is worth it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coexec.choosing.optimize import Verdict, optimize
-from coexec.cli.common import (
+from coexec.cli.options import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -19,15 +18,11 @@ from coexec.cli.common import (
     PinOpt,
     ShapeOpt,
     ValueOpt,
-    check_files,
-    print_candidates,
-    print_json,
-    progress_bar,
-    settings,
-    write_file,
 )
-from coexec.cli.console import out
-from coexec.workbench.given import ZOO
+from coexec.cli.verbs import prints
+
+if TYPE_CHECKING:
+    from coexec.choosing.optimize import Verdict
 
 TimeOpt = Annotated[float, typer.Option("--time", help="Seconds for all of it.")]
 PlanFileOpt = Annotated[
@@ -36,6 +31,20 @@ PlanFileOpt = Annotated[
 ]
 
 
+@prints(
+    verdict="A sentence.",
+    is_faster="Whether the plan is clearly faster than ONNX Runtime's own session.",
+    ratio="ONNX Runtime's time over the plan's; null: nothing was measured.",
+    onnx_runtime_s="Median seconds of a request.",
+    plan_s="The same with the plan.",
+    requests="The figure that these are: paced or loop.",
+    devices="Devices of the plan.",
+    untried="Configurations for which there was no time.",
+    others="Share of the processors' time that other programs used.",
+    doubt="Why the next call measures again; null: it does not.",
+    unfinished="The step in which the time was over; null: none.",
+    plan="The file of the plan; null: none was kept.",
+)
 def command(
     model: ModelArg,
     time: TimeOpt = 30.0,
@@ -57,9 +66,15 @@ def command(
     The plan is kept where it is clearly faster than ONNX Runtime's own session; the last lines say
     how to use it.
     """
+    from coexec.choosing.optimize import optimize
+    from coexec.cli.common import print_candidates, settings
+    from coexec.cli.console import out
+    from coexec.cli.output import check_files, print_json, write_file
+    from coexec.cli.progress import progress
+
     file = output or Path(f"{_stem(model)}.plan.json")
     check_files(file)
-    with progress_bar(json) as tell:
+    with progress(f"loading {model}") as tell:
         asked = settings(
             devices=devices, option=option, pin=pin, shape=shape, value=value, inputs=inputs,
             fresh=fresh, engine=engine, cache=cache,
@@ -84,16 +99,18 @@ def command(
 
 
 def _stem(model: str) -> str:
+    from coexec.workbench.given import ZOO
+
     return Path(model.removeprefix(ZOO)).stem or "model"
 
 
-def _line(model: str, file: Path, verdict: Verdict) -> str:
+def _line(model: str, file: Path, verdict: "Verdict") -> str:
     """How a program uses the plan."""
     shapes = f", shapes={dict(verdict.shapes)}" if verdict.shapes else ""
     return f"session = coexec.InferenceSession({model!r}, plan={str(file)!r}{shapes})"
 
 
-def _facts(verdict: Verdict) -> dict[str, Any]:
+def _facts(verdict: "Verdict") -> dict[str, Any]:
     return {
         "verdict": str(verdict), "is_faster": verdict.is_faster, "ratio": verdict.ratio,
         "onnx_runtime_s": verdict.ort_s, "plan_s": verdict.plan_s, "requests": verdict.requests,

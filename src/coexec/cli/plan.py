@@ -1,11 +1,8 @@
 """`coexec plan`: which device computes what, and what to expect of it."""
 
 import json as json_module
-from pathlib import Path
 
-from coexec.choosing.prepare import prepare
-from coexec.cli.common import (
-    DEFAULTS,
+from coexec.cli.options import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -15,39 +12,36 @@ from coexec.cli.common import (
     JsonOpt,
     ModelArg,
     OptionOpt,
+    OutputOpt,
     PinOpt,
     PlannerOpt,
+    PlatformOpt,
     ShapeOpt,
     ValueOpt,
-    print_candidates,
-    print_json,
-    progress_bar,
-    settings,
-    write_file,
 )
-from coexec.cli.console import out
-from coexec.cli.planned import (
-    PlatformOpt,
-    alone_s,
-    bound_of,
-    energy_facts,
-    energy_line,
-    on_platform,
-)
-from coexec.errors import UsageError
-from coexec.timing.simulate import simulate
-from coexec.units import format_seconds
-from coexec.workbench.plan_files import text_of
+from coexec.cli.verbs import ENERGY, prints
+from coexec.defaults import AUTO
 
 
+@prints(
+    format="Version of the plan file.",
+    model="Fingerprint of the model.",
+    as_given="Where one engine runs the model as it was given: true.",
+    provenance="Planner, its options, status and bound.",
+    order="By place, the pieces in order.",
+    predicted_s="Seconds of one inference, simulated.",
+    segments="Number of segments.",
+    bound_devices="Devices that the bound holds for; null: there is none.",
+    **ENERGY,
+)
 def command(
     model: ModelArg,
     devices: DevicesOpt = None,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = DEFAULTS.planner,
+    planner: PlannerOpt = AUTO,
     option: OptionOpt = None,
     pin: PinOpt = None,
-    output: Path | None = None,
+    output: OutputOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     inputs: InputsOpt = None,
@@ -58,6 +52,17 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
+    from coexec.choosing.prepare import prepare
+    from coexec.cli.common import print_candidates, settings
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json, write_file
+    from coexec.cli.planned import alone_s, bound_of, energy_facts, energy_line, on_platform
+    from coexec.cli.progress import progress
+    from coexec.errors import UsageError
+    from coexec.timing.simulate import simulate
+    from coexec.units import format_seconds
+    from coexec.workbench.plan_files import text_of
+
     if platform is not None:
         if fresh or engine or pin:
             raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
@@ -73,7 +78,7 @@ def command(
         found = on_platform(model, platform, asked)
         trace = simulate(found.schedule, found.cost, found.system)
     else:
-        with progress_bar(json) as tell:
+        with progress(f"loading {model}") as tell:
             asked = settings(
                 devices=devices, planner=planner, option=option, shape=shape, value=value,
                 inputs=inputs, cache=cache,

@@ -2,26 +2,21 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from coexec.defaults import AUTO
 from coexec.errors import UsageError
-from coexec.platforms import NAMES, load
+from coexec.platforms import load
 from coexec.system.hardware import System
 from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_joules, format_seconds
-from coexec.workbench import AUTO, Prepared, Settings, Simulated, Workbench, make_plan
+from coexec.workbench import Prepared, Settings, Simulated, Workbench, make_plan
 from coexec.workbench.plan_files import versions_here
 
-__all__ = ["LowerBound", "PlatformOpt", "alone_s", "bound_of", "energy_facts", "energy_line",
+__all__ = ["LowerBound", "alone_s", "bound_of", "energy_facts", "energy_line",
            "on_platform"]  # fmt: skip
-
-PlatformOpt = Annotated[
-    str | None, typer.Option(help=f"Simulate this instead of the machine: {', '.join(NAMES)}.")
-]
 
 _QUICK = ("hope_greedy", "heft", "single")
 """What "auto" tries where nothing can be run."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from coexec.cli.common import write_file
+from coexec.cli.output import write_file
 from coexec.frontend.module import Array
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder

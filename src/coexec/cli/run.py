@@ -2,15 +2,10 @@
 
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
-import numpy as np
-
-from coexec.choosing.prepare import prepare
-from coexec.cli.arrays import packed
-from coexec.cli.common import (
-    DEFAULTS,
+from coexec.cli.options import (
     CacheOpt,
+    CheckOpt,
     DebugOpt,
     DevicesOpt,
     EngineOpt,
@@ -19,6 +14,7 @@ from coexec.cli.common import (
     JsonOpt,
     ModelOrExportArg,
     OptionOpt,
+    OutputOpt,
     PinOpt,
     PlannerOpt,
     PlanOpt,
@@ -26,38 +22,35 @@ from coexec.cli.common import (
     TraceOpt,
     ValueOpt,
     WaitingOpt,
-    differences,
-    judged,
-    print_json,
-    progress_bar,
-    settings,
-    write_file,
 )
-from coexec.cli.console import out
-from coexec.cli.energy import measured_energy
-from coexec.cli.gantt import draw
-from coexec.cli.recorded import write_trace
-from coexec.exports.opening import resolve_export
-from coexec.runtime.recorder import RealRecorder
-from coexec.units import format_joules, format_seconds
+from coexec.cli.verbs import prints
+from coexec.defaults import AUTO, WAITING
 
 
+@prints(
+    latency_s="Seconds of the run.",
+    differences="With --check: by output, the largest difference from ONNX Runtime, relative to "
+    "the largest value. Else empty.",
+    busy_s="By device, seconds that it computed or copied.",
+    energy_j="Joules of one inference; null: counters cannot be read.",
+    energy_unknown="Why not.",
+)
 def command(
     model: ModelOrExportArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = DEFAULTS.planner,
+    planner: PlannerOpt = AUTO,
     option: OptionOpt = None,
     pin: PinOpt = None,
     inputs: InputsOpt = None,
-    output: Path | None = None,
-    check: bool = False,
+    output: OutputOpt = None,
+    check: CheckOpt = False,
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     fresh: FreshOpt = False,
     engine: EngineOpt = None,
-    waiting: WaitingOpt = DEFAULTS.waiting,
+    waiting: WaitingOpt = WAITING,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -68,7 +61,23 @@ def command(
     compares the outputs with ONNX Runtime's on the model as it was given. --trace writes what ran
     when in a run of its own, in which engines also tell of the tasks inside of segments.
     """
-    with progress_bar(json) as tell:
+    import numpy as np
+
+    from coexec.choosing.prepare import prepare
+    from coexec.cli.arrays import packed
+    from coexec.cli.checks import differences, judged
+    from coexec.cli.common import settings
+    from coexec.cli.console import out
+    from coexec.cli.energy import measured_energy
+    from coexec.cli.gantt import draw
+    from coexec.cli.output import print_json, write_file
+    from coexec.cli.progress import progress
+    from coexec.cli.recorded import write_trace
+    from coexec.exports.opening import resolve_export
+    from coexec.runtime.recorder import RealRecorder
+    from coexec.units import format_joules, format_seconds
+
+    with progress(f"loading {model}") as tell:
         asked = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
@@ -89,21 +98,22 @@ def command(
     if output is not None:
         write_file(output, packed(outputs))
     unlike = differences(work, feeds, outputs) if check else {}
+    worst = max(unlike.values(), default=0.0)
     if json:
-        print_json({"latency_s": ran.makespan_s, "differences": unlike,
-                    "busy_s": {d: ran.busy_s(d) for d in work.names}}
-                   | asdict(energy))  # fmt: skip
-    else:
-        print(draw(ran))
-        out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
-        if energy.energy_j is not None:
-            out.print(f"energy: {format_joules(energy.energy_j)}, all that the processors and "
-                      f"their memory draw meanwhile")  # fmt: skip
-        for name, array in outputs.items():
-            note = f", differs by {unlike[name]:.1e}" if check else ""
-            kind = f"{list(array.shape)} {array.dtype}" if isinstance(array, np.ndarray) else (
-                type(array).__name__)  # fmt: skip
-            out.print(f"{name} {kind}{note}")
-    said = judged(max(unlike.values(), default=0.0), work, feeds)
-    if check and not json:
-        out.print(f"check: {said}")
+        facts = {"latency_s": ran.makespan_s, "differences": unlike,
+                 "busy_s": {d: ran.busy_s(d) for d in work.names}} | asdict(energy)  # fmt: skip
+        judged(worst, work, feeds, facts)
+        print_json(facts)
+        return
+    print(draw(ran))
+    out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
+    if energy.energy_j is not None:
+        out.print(f"energy: {format_joules(energy.energy_j)}, all that the processors and their "
+                  f"memory draw meanwhile")  # fmt: skip
+    for name, array in outputs.items():
+        note = f", differs by {unlike[name]:.1e}" if check else ""
+        kind = f"{list(array.shape)} {array.dtype}" if isinstance(array, np.ndarray) else (
+            type(array).__name__)  # fmt: skip
+        out.print(f"{name} {kind}{note}")
+    if check:
+        out.print(f"check: {judged(worst, work, feeds)}")

@@ -1,16 +1,11 @@
 """`coexec serve`: a model for clients of the Open Inference Protocol v2."""
 
 import contextlib
-import importlib.util
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from coexec.cli.common import (
-    DEFAULTS,
+from coexec.cli.options import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -24,16 +19,16 @@ from coexec.cli.common import (
     ShapeOpt,
     ValueOpt,
     WaitingOpt,
-    print_json,
-    settings,
 )
-from coexec.cli.console import err, out
-from coexec.errors import UsageError
-from coexec.units import parse_bytes
-from coexec.workbench import AUTO, Mode
-from coexec.workbench.given import ZOO
+from coexec.cli.verbs import prints
+from coexec.defaults import AUTO, MODE, WAITING, Mode
 
 
+@prints(
+    name="Of the model in URLs.",
+    url="Where it is served.",
+    credits="Requests that may be under way.",
+)
 def command(
     model: ModelOrExportArg,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
@@ -50,16 +45,16 @@ def command(
     ] = "256MiB",
     mode: Annotated[
         Mode, typer.Option(help="One request as soon as possible, or as many as possible a second.")
-    ] = DEFAULTS.mode,
+    ] = MODE,
     devices: DevicesOpt = None,
-    planner: PlannerOpt = DEFAULTS.planner,
+    planner: PlannerOpt = AUTO,
     plan: PlanOpt = None,
     option: OptionOpt = None,
     pin: PinOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     engine: EngineOpt = None,
-    waiting: WaitingOpt = DEFAULTS.waiting,
+    waiting: WaitingOpt = WAITING,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -70,13 +65,19 @@ def command(
     More requests at a time than there are credits get the status 429. With planner auto requests
     are answered at once, and faster when a plan has been found in the background.
     """
+    from coexec.cli.common import settings
+    from coexec.cli.console import err
+    from coexec.cli.serving import check_planner, check_serving, served_name, tell_address
+    from coexec.errors import UsageError
+    from coexec.units import parse_bytes
+
     check_serving()
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
     from coexec.serve.session import SessionServed
     from coexec.session import InferenceSession
 
-    _check_planner(planner)
+    check_planner(planner)
     asked = settings(
         devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
         cache=cache, engine=engine, pin=pin, waiting=waiting,
@@ -103,42 +104,4 @@ def command(
             facts = {
                 "name": served.name, "url": url_of(listener, served), "credits": served.credits,
             }  # fmt: skip
-            serve(served, listener, limits, lambda: _tell(facts, json))
-
-
-def _tell(facts: Mapping[str, Any], json: bool) -> None:
-    """Say what is served where, at once: a program may wait for it."""
-    if json:
-        print_json(facts)
-    else:
-        out.print(f"{facts['name']} is served at {facts['url']}, {facts['credits']} requests at a "
-                  f"time; Ctrl-C ends it")  # fmt: skip
-    sys.stdout.flush()
-
-
-def served_name(model: str) -> str:
-    """What a model is called in URLs unless the user says."""
-    if model.startswith(ZOO):
-        return model.removeprefix(ZOO)
-    path = Path(model)
-    return path.resolve().name if path.is_dir() else path.stem
-
-
-def _check_planner(planner: str) -> None:
-    """Refuse a planner that does not exist: a session of dynamic shapes asks for it later."""
-    from coexec.planners import PLANNERS
-
-    if planner not in (AUTO, *PLANNERS):
-        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
-
-
-def check_serving() -> None:
-    """Refuse to go on without the packages of the extra.
-
-    Raises:
-        UsageError: one of them is not installed.
-    """
-    for package in ("starlette", "uvicorn"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"coexec serve needs {package}, which is not installed; "
-                             f"pip install 'coexec[serve]'")  # fmt: skip
+            serve(served, listener, limits, lambda: tell_address(facts, json))

@@ -1,8 +1,10 @@
 """`coexec simulate`: run a plan on a virtual clock."""
 
-from coexec.choosing.prepare import prepare
-from coexec.cli.common import (
-    DEFAULTS,
+from typing import Annotated
+
+import typer
+
+from coexec.cli.options import (
     CacheOpt,
     DebugOpt,
     DevicesOpt,
@@ -12,30 +14,29 @@ from coexec.cli.common import (
     OptionOpt,
     PlannerOpt,
     PlanOpt,
+    PlatformOpt,
     ShapeOpt,
     TraceOpt,
     ValueOpt,
-    print_json,
-    progress_bar,
-    settings,
-    write_file,
 )
-from coexec.cli.console import out
-from coexec.cli.gantt import draw
-from coexec.cli.planned import PlatformOpt, energy_facts, energy_line, on_platform
-from coexec.errors import UsageError
-from coexec.timing.simulate import simulate
-from coexec.units import format_seconds
+from coexec.cli.verbs import ENERGY, prints
+from coexec.defaults import AUTO
 
 
+@prints(
+    simulated_s="Seconds of all requests.",
+    requests="Number of requests.",
+    busy_s="By device, seconds that it computed or copied.",
+    **ENERGY,
+)
 def command(
     model: ModelArg,
     plan: PlanOpt = None,
     devices: DevicesOpt = None,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = DEFAULTS.planner,
+    planner: PlannerOpt = AUTO,
     option: OptionOpt = None,
-    requests: int = 1,
+    requests: Annotated[int, typer.Option(help="One behind the other.")] = 1,
     trace: TraceOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
@@ -49,9 +50,20 @@ def command(
     On this machine's devices, the planner auto runs what it chooses from. With --platform nothing
     can run: it takes the plan of the quick planners that simulates best.
     """
+    from coexec.choosing.prepare import prepare
+    from coexec.cli.common import settings
+    from coexec.cli.console import out
+    from coexec.cli.gantt import draw
+    from coexec.cli.output import print_json, write_file
+    from coexec.cli.planned import energy_facts, energy_line, on_platform
+    from coexec.cli.progress import progress
+    from coexec.errors import UsageError
+    from coexec.timing.simulate import simulate
+    from coexec.units import format_seconds
+
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
-    with progress_bar(json) as tell:
+    with progress(f"loading {model}") as tell:
         asked = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, progress=tell,

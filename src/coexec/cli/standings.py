@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from coexec.choosing.idle import REAL, Rest
 from coexec.choosing.race import REQUESTS, Outcome, race
 from coexec.cli.energy import MeasuredEnergy, measured_energy
 from coexec.plans.schedule import Segment
-from coexec.workbench import Requests
 
 __all__ = ["Row", "Standings", "raced"]
 
@@ -28,7 +26,8 @@ class Row:
     """Measures its peak memory in bytes."""
     segments: tuple[Segment, ...] | None = None
     """What runs in which order; None where another program runs the model."""
-    is_baseline: bool = True
+    is_base: bool = False
+    """Whether ratios are over this row's times."""
     init_s: float = 0.0
     warm_up_s: float = 0.0
     peak_bytes: int | None = None
@@ -48,14 +47,10 @@ class Standings:
     """By name of a row, the row that ran for it, as it is the same plan."""
     outcome: Outcome[str]
 
-    @cached_property
-    def best(self) -> Mapping[Requests, str]:
-        """The baseline with the least median, by figure."""
-        names = [row.name for row in self.rows if row.is_baseline and row.name not in self.same_as]
-        return {
-            figure: min(names, key=lambda n: statistics.median(self.outcome.rounds_s(n, figure)))
-            for figure in REQUESTS
-        }
+    @property
+    def base(self) -> str:
+        """The row whose times all ratios are over."""
+        return next(row.name for row in self.rows if row.is_base)
 
     @property
     def fastest_s(self) -> float:
@@ -65,7 +60,8 @@ class Standings:
         return min(map(statistics.median, samples_s))
 
     def facts(self, row: Row) -> dict[str, Any]:
-        """A row for programs. Ratios are over the best baseline by the same figure."""
+        """A row for programs. A ratio is that of two medians that are there, the row's and the
+        base's by the same figure."""
         ran = self.same_as.get(row.name, row.name)
         facts: dict[str, Any] = {
             "name": row.name, "same_as": self.same_as.get(row.name), "init_s": row.init_s,
@@ -74,9 +70,10 @@ class Standings:
         for figure in REQUESTS:
             samples_s = self.outcome.samples_s(ran, figure)
             median_s, p90_s, p99_s = map(float, np.percentile(samples_s, [50, 90, 99]))
-            ratio = self.outcome.ratio(ran, self.best[figure], figure)
+            base_s = float(np.median(self.outcome.samples_s(self.base, figure)))
             facts |= {f"{figure}_s": median_s, f"{figure}_p90_s": p90_s, f"{figure}_p99_s": p99_s,
-                      f"{figure}_ratio": ratio}  # fmt: skip
+                      f"{figure}_ratio": median_s / base_s}  # fmt: skip
+        facts["requests_per_s"] = 1 / statistics.fmean(self.outcome.samples_s(ran, "loop"))
         return facts | {"peak_bytes": row.peak_bytes} | asdict(row.energy)
 
 

@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["Socket", "firewall_lines", "network_of", "sockets_below"]
+__all__ = ["PORT", "Socket", "firewall_lines", "network_of", "sockets_below"]
+
+PORT = 6380
+"""Of a head, unless another is said."""
 
 
 class Socket(NamedTuple):
@@ -49,14 +52,16 @@ def network_of(address: str) -> str:
 
 
 def firewall_lines(network: str) -> tuple[str, str, str]:
-    """Let a network reach this machine's ports, and nobody else: with ufw; with nftables, for IPv4
-    and for IPv6, by which Ray can be reached, too.
+    """Let a network reach this machine's ports, and nobody else: with ufw, where it is active; with
+    nftables, for IPv4 and for IPv6, by which Ray can be reached, too.
+
+    No line turns ufw on: whoever is logged in by SSH would be shut out.
 
     Ray takes ports as it likes, so that all of them have to be open to the other machines.
     """
     others = "nft add rule inet filter input iifname != lo"
     return (
-        f"ufw allow from {network} && ufw enable",
+        f"ufw allow from {network}",
         f"{others} ip saddr != {network} tcp dport 1024-65535 drop",
         f"{others} meta nfproto ipv6 tcp dport 1024-65535 drop",
     )

@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.cluster.build import build
+from coexec.cluster.listening import PORT
 from coexec.cluster.tokens import cluster_folder, make_token, read_token, token_file
-from coexec.errors import DeviceError, UsageError, first_line
+from coexec.errors import DeviceError, PackageError, UsageError, first_line
+from coexec.extras import install
 
 if TYPE_CHECKING:
     import psutil
@@ -39,7 +41,6 @@ __all__ = [
     "CORES",
     "MACHINE",
     "MEMORY",
-    "PORT",
     "NodeProcess",
     "StartedNode",
     "check_answers",
@@ -56,8 +57,6 @@ __all__ = [
     "stop_all",
 ]  # fmt: skip
 
-PORT = 6380
-"""Of a head, unless another is said."""
 MACHINE, BUILD, CORES, MEMORY = "coexec-machine", "coexec-build", "coexec-cores", "coexec-memory"
 """Labels of nodes: the machine's name, its coexec, its usable cores, its memory in bytes."""
 _DRIVER = "coexec-driver"
@@ -119,12 +118,12 @@ class NodeProcess:
 def check_installed() -> None:
     """
     Raises:
-        UsageError: a package is missing that only clusters need.
+        PackageError: a package is missing that only clusters need.
     """
     missing = [name for name in ("ray", "psutil") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"clusters need {' and '.join(missing)}, not installed here: "
-                         f"pip install 'coexec[cluster]'")  # fmt: skip
+        raise PackageError(f"clusters need {' and '.join(missing)}, not installed here: "
+                           f"{install('cluster')}")  # fmt: skip
 
 
 def check_name(name: str) -> str:

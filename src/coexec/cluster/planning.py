@@ -10,6 +10,7 @@ from coexec.errors import InfeasibleError, UsageError
 from coexec.ir.graph import Graph
 from coexec.pipelines import PIPELINES
 from coexec.plans.pipeline.plan import PipelinePlan
+from coexec.solvers.options import check_options
 from coexec.solvers.stages.problem import PipelineProblem
 from coexec.system.hardware import System
 from coexec.system.network import Network, connected, machine
@@ -71,15 +72,12 @@ class Planning:
     ) -> None:
         """
         Raises:
-            UsageError: there is no such planner, or it has no such option.
+            UsageError: there is no such planner, or it has no such option or value.
         """
         if planner not in PIPELINES:
             raise UsageError(f"there is no planner {planner!r} of pipelines; there are "
                              f"{', '.join(PIPELINES)}")  # fmt: skip
-        for option in options:
-            if option not in PIPELINES[planner].options:
-                known = ", ".join(PIPELINES[planner].options) or "none"
-                raise UsageError(f"planner {planner} has no option {option!r}; it has {known}")
+        check_options(planner, PIPELINES[planner].options, options)
         self.graph, self.network = graph, network
         self.door: str | None = None
         """The machine from which frames come, if it is one of them, or another name; None: from the

@@ -29,11 +29,11 @@ from typing import Any, get_args
 from coexec.cluster.limits import Limits
 from coexec.cluster.machine import MachineOptions
 from coexec.cluster.nodes import check_name, split_address
+from coexec.defaults import AUTO
 from coexec.engines.names import parse
 from coexec.errors import CoexecError, UsageError
 from coexec.planners import PLANNERS
 from coexec.system.network import Network
-from coexec.workbench.settings import AUTO
 
 __all__ = ["ClusterSettings", "read_settings"]
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coexec.engines import detect
-from coexec.errors import DeviceError
+from coexec.errors import DeviceError, DeviceNameError
+from coexec.units import format_numbers
 
 __all__ = ["Request", "cores_of", "cpu_name", "default_names", "number_of", "parse", "split_names",
            "whole_cpu", "without_engine"]  # fmt: skip
@@ -39,20 +40,20 @@ def parse(text: str) -> Request:
     """The parts of a device's name.
 
     Raises:
-        DeviceError: malformed.
+        DeviceNameError: malformed.
     """
     old = _OLD.fullmatch(text.strip())
     if old is not None:
-        raise DeviceError(f"device {text!r} is written in the way of an earlier version; it is "
+        raise DeviceNameError(f"device {text!r} is written in the way of an earlier version; it is "
                           f"called cpu:{old['cores']}/opencl now")  # fmt: skip
     device, stroke, engines = text.strip().partition("/")
     kind, colon, rest = device.partition(":")
     if not colon or not kind:
-        raise DeviceError(f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
+        raise DeviceNameError(f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
                           f"cpu:0/opencl; coexec devices lists this machine's")  # fmt: skip
     named = tuple(name.strip() for name in engines.split("+")) if stroke else ()
     if "" in named or len(set(named)) != len(named):
-        raise DeviceError(f"device {text!r} does not name its engines, each once; write for "
+        raise DeviceNameError(f"device {text!r} does not name its engines, each once; write for "
                           f"example {device}/opencl")  # fmt: skip
     return Request(device, kind, rest, named)
 
@@ -80,23 +81,17 @@ def whole_cpu() -> str:
 
 def cpu_name(cores: Sequence[int]) -> str:
     """The name of a cluster: (0, 1, 3) as "cpu:0-1,3"."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1].append(core)
-        else:
-            runs.append([core])
-    return "cpu:" + ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+    return f"cpu:{format_numbers(cores)}"
 
 
 def number_of(request: Request) -> int:
     """The number of a processor that is not made of cores: 1 of "gpu:1".
 
     Raises:
-        DeviceError: it has none.
+        DeviceNameError: it has none.
     """
     if not request.rest.isdecimal():
-        raise DeviceError(f"device {request.device!r} has no number; write for example "
+        raise DeviceNameError(f"device {request.device!r} has no number; write for example "
                           f"{request.kind}:0")  # fmt: skip
     return int(request.rest)
 
@@ -105,21 +100,22 @@ def cores_of(request: Request) -> tuple[int, ...]:
     """The cores of "cpu:0-3", ascending.
 
     Raises:
-        DeviceError: malformed, or cores that this process may not use.
+        DeviceNameError: malformed.
+        DeviceError: cores that this process may not use.
     """
     name, text = request.device, request.rest
     if not _CORES.fullmatch(text):
-        raise DeviceError(f"device {name!r} names no cores; write for example cpu:0 or cpu:0-3")
+        raise DeviceNameError(f"device {name!r} names no cores; write for example cpu:0 or cpu:0-3")
     cores: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         stop = int(last or first)
         if stop < int(first) or stop - int(first) > 4096:
-            raise DeviceError(f"device {name!r}: {part!r} is not a range of cores; write the "
+            raise DeviceNameError(f"device {name!r}: {part!r} is not a range of cores; write the "
                               f"lower one first, for example cpu:0-3")  # fmt: skip
         cores += range(int(first), stop + 1)
     if len(set(cores)) != len(cores):
-        raise DeviceError(f"device {name!r} names a core twice; name each one once")
+        raise DeviceNameError(f"device {name!r} names a core twice; name each one once")
     have = _allowed_cores()
     for core in cores:
         if core not in have:

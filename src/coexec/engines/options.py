@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from coexec.engines.base import Engine
-from coexec.errors import UsageError
+from coexec.errors import UsageError, nearest
 
 __all__ = ["EngineOptions", "parsed"]
 
@@ -27,7 +27,8 @@ def parsed(engine: Engine, options: EngineOptions | None) -> Any:
     values = {}
     for name, text in texts.items():
         if name not in known:
-            raise UsageError(f"engine {engine.name} has no option {name!r}; it has "
+            raise UsageError(f"engine {engine.name} has no option {name!r}"
+                             f"{nearest(name, known)}; it has "
                              f"{', '.join(known) or 'none'}")  # fmt: skip
         values[name] = _value(f"{engine.name}.{name}", str(text), types[name])
     return engine.options(**values)

@@ -17,7 +17,7 @@ from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
-from coexec.errors import CoexecError, DeviceError, UsageError, first_line
+from coexec.errors import CoexecError, DeviceError, UsageError, first_line, nearest
 from coexec.system.hardware import Device, EngineInfo, System
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def load_engine(name: str) -> Engine:
     entry = _entries().get(name)
     if entry is None:
         raise DeviceError(f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
-                          f"pip install 'coexec[{name}]' if it is one of ours")  # fmt: skip
+                          f"install the package that brings it")  # fmt: skip
     with _contract(name, "be imported"):
         made = entry.load()()
     if not isinstance(made, Engine) or made.name != name:
@@ -356,7 +356,8 @@ def check_options(options: EngineOptions) -> None:
     for name in options:
         if name not in engine_names():
             raise UsageError(f"options are given for the engine {name!r}, which is none of "
-                             f"{', '.join(engine_names())}")  # fmt: skip
+                             f"{', '.join(engine_names())}"
+                             f"{nearest(name, engine_names())}")  # fmt: skip
         parsed(load_engine(name), options)
 
 

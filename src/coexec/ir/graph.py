@@ -43,14 +43,17 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of all elements."""
         return math.prod(self.shape) * self.item_bytes
 
     @property
     def item_bytes(self) -> int:
+        """Bytes of an element; 0 for values that only ONNX Runtime has."""
         return 0 if self.opaque else _ITEM_BYTES.get(self.dtype, 4)
 
     @property
     def whole(self) -> Region:
+        """The region of all elements."""
         return Region.whole(self.shape)
 
 
@@ -204,6 +207,7 @@ class Graph:
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of all constants."""
         return sum(t.size_bytes for t in self.tensors.values() if t.constant)
 
     def whole_piece(self, task: Task) -> Piece:

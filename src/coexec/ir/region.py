@@ -26,6 +26,7 @@ class Region(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Size of each axis."""
         return tuple([b - a if b > a else 0 for a, b in zip(self.start, self.stop, strict=True)])
 
     @property

@@ -3,19 +3,22 @@
     from coexec.planners import PLANNERS
     plan = PLANNERS["hope_greedy"](graph, cost, system, top_k=4)
 
-To add a planner: one file whose name is the planner's, with a function ``solve``, and one row here.
-Options are keyword-only, have defaults and carry their unit in the name.
+To add a planner: one file whose name is the planner's, with a function ``solve``, and one row here;
+from another package an entry point of the group ``coexec.planners`` whose name is the planner's and
+whose object is the function. Options are keyword-only, have defaults and carry their unit in the
+name.
 """
 
+import functools
 import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coexec.costs.base import CostModel
+from coexec.errors import CoexecError, PlanError, UsageError, first_line, nearest
 from coexec.ir.graph import Graph
 from coexec.planners import (
     anneal,
@@ -38,7 +41,13 @@ from coexec.problem.solution import Solution
 from coexec.solvers.options import made_with, options_of
 from coexec.system.hardware import System
 
-__all__ = ["PLANNERS", "Planner"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["PLANNERS", "Planner", "Planners", "find_planner"]
+
+_GROUP = "coexec.planners"
+_REFERENCE = "reinstall its package, or choose another planner"
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,9 @@ class Planner:
         with _older_objects_kept():
             problem = Problem(graph, cost, system)
             solution = self.solve(problem, **options)
+            if not isinstance(solution, Solution | Division):
+                raise PlanError(f"planner {self.name!r} returns a {type(solution).__name__}, which "
+                                f"is no Solution; {_REFERENCE}")  # fmt: skip
             used = made_with(self.solve, options, solution)
             if isinstance(solution, Division):
                 plan = planned(problem, solution, self.name, used)
@@ -105,7 +117,85 @@ _SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
     "single": single.solve,
 }
 
-PLANNERS: Mapping[str, Planner] = MappingProxyType(
-    {name: Planner(name, solve) for name, solve in _SOLVE.items()}
-)
-"""Name -> planner, sorted by name."""
+
+class Planners(Mapping[str, Planner]):
+    """Planners by name, sorted: those of coexec, and those of other packages.
+
+    Other packages are searched when a name is asked for that coexec does not have, or all of them;
+    they are imported when they are asked for. A name of coexec's means its own planner.
+
+    ``PLANNERS[name]`` raises KeyError if there is none, and UsageError if its package is broken.
+    """
+
+    def __getitem__(self, name: str) -> Planner:
+        if name in _SOLVE:
+            return Planner(name, _SOLVE[name])
+        return Planner(name, _loaded(_entries()[name]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in _SOLVE or name in _entries()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*_SOLVE, *_entries()}))
+
+    def __len__(self) -> int:
+        return len({*_SOLVE, *_entries()})
+
+
+PLANNERS = Planners()
+"""All planners that are installed."""
+
+
+def find_planner(name: str, *others: str) -> Planner:
+    """The planner of a name that a user has given.
+
+    Args:
+        others: what is no planner and may be named in its place, such as "auto".
+
+    Raises:
+        UsageError: there is none, or it cannot be imported.
+    """
+    if name not in PLANNERS:
+        known = sorted((*others, *PLANNERS))
+        raise UsageError(f"there is no planner {name!r}{nearest(name, known)}; there are "
+                         f"{', '.join(known)}")  # fmt: skip
+    return PLANNERS[name]
+
+
+@functools.cache
+def _entries() -> "Mapping[str, EntryPoint]":
+    """Planners of other packages by name."""
+    from importlib.metadata import entry_points  # imports the parsers of e-mails
+
+    return {entry.name: entry for entry in entry_points(group=_GROUP)}
+
+
+@functools.cache
+def _loaded(entry: "EntryPoint") -> Callable[..., Any]:
+    """The function of an entry point; what it raises, other than errors of ours, names it.
+
+    Raises:
+        UsageError: it cannot be imported, or is no function.
+    """
+    try:
+        solve = entry.load()
+    except Exception as error:
+        raise UsageError(f"planner {entry.name!r} ({entry.value}) cannot be imported: "
+                         f"{type(error).__name__}: {first_line(error)}; "
+                         f"{_REFERENCE}") from error  # fmt: skip
+    if not callable(solve):
+        raise UsageError(f"planner {entry.name!r} ({entry.value}) is a {type(solve).__name__}, and "
+                         f"no function solve(problem, *, option=default); "
+                         f"{_REFERENCE}")  # fmt: skip
+
+    @functools.wraps(solve)
+    def guarded(problem: Problem, **options: Any) -> Any:
+        try:
+            return solve(problem, **options)
+        except CoexecError:
+            raise
+        except Exception as error:
+            raise PlanError(f"planner {entry.name!r} failed ({type(error).__name__}: "
+                            f"{first_line(error)}); {_REFERENCE}") from error  # fmt: skip
+
+    return guarded

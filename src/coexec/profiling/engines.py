@@ -7,6 +7,7 @@ from itertools import permutations
 
 from coexec.compiling.compiler import Compiler
 from coexec.costs.table import LayoutChange
+from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.profiling.links import (
@@ -19,7 +20,6 @@ from coexec.profiling.links import (
     wake_up,
 )
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.runtime.executor import Waiting
 from coexec.system.hardware import Busy, Link, Place
 
 __all__ = ["EngineTimes"]

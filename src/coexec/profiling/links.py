@@ -12,6 +12,7 @@ import numpy as np
 from coexec.cache import Cache, private_folder
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
+from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.dialect import as_it_lies
@@ -23,7 +24,7 @@ from coexec.plans.derive import derive, stepwise
 from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Segment
 from coexec.profiling.store import Measurement
-from coexec.runtime.executor import Executor, Waiting
+from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.system.hardware import Place
 from coexec.timing.trace import Span

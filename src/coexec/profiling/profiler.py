@@ -16,6 +16,7 @@ from coexec.costs.estimated import estimated_s
 from coexec.costs.predictor import LatencyPredictor, surest
 from coexec.costs.scaled import scaled
 from coexec.costs.table import Basis, CostTable
+from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
@@ -28,7 +29,6 @@ from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, part_of, sweep
 from coexec.profiling.traffic import Quiet
 from coexec.profiling.trained import trained_predictor
-from coexec.runtime.executor import Waiting
 from coexec.system.hardware import Place, System
 
 __all__ = ["Effort", "Profiler", "Progress", "launch_in"]

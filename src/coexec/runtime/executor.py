@@ -22,9 +22,10 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from queue import Empty
-from typing import Any, Literal
+from typing import Any
 
 from coexec.compiling.compiled import CompiledPlan
+from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine, Timed
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ClosedError, CoexecError, DeviceError, UnfinishedError
@@ -39,9 +40,7 @@ from coexec.runtime.runner import Cancelled
 from coexec.runtime.turn import Turn
 from coexec.runtime.workers import LOOK_S, Workers, bind_thread
 
-__all__ = ["Executor", "Waiting"]
-
-Waiting = Literal["passive", "active"]
+__all__ = ["Executor"]
 
 _NOTHING = Recorder()
 _REST_S = 60.0

@@ -12,6 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from coexec.choosing.background import TRAFFIC
 from coexec.choosing.replan import Replanner
 from coexec.choosing.serving import Running, Serving, Shapes
+from coexec.defaults import AUTO
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -31,7 +32,7 @@ from coexec.session.feeds import shape_of
 from coexec.session.runs import RecordedRuns
 from coexec.session.signature import Signature
 from coexec.timing.trace import Trace
-from coexec.workbench import AUTO, Settings
+from coexec.workbench import Settings
 
 __all__ = ["AnsweringSession", "Unanswered", "of_direct_run"]
 

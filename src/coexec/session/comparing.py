@@ -1,6 +1,8 @@
 """Does a plan compute what ONNX Runtime's own session does? Asked where weights may be others."""
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ from coexec.choosing.serving import Running
 from coexec.frontend.difference import unlike
 from coexec.frontend.inputs import filled
 from coexec.ir.graph import Tensor
+from coexec.ort import OrtSession
 
-__all__ = ["why_different"]
+__all__ = ["why_different", "why_other_weights"]
 
 _SHARE = 1e-2
 """Of the largest value: other weights differ by more, other kernels by less."""
@@ -50,3 +53,9 @@ def _alike(found: Any, expected: Any) -> bool:
     """Of outputs with fractions: others are equal for most weights."""
     fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
     return not fractions or unlike(found, expected, _SHARE) is None
+
+
+def why_other_weights(session: "weakref.ref[OrtSession]", running: Running) -> str | None:
+    """`why_different` for a session that may be gone; None if it is."""
+    alive = session()
+    return None if alive is None else why_different(running, partial(OrtSession.run, alive, None))

@@ -18,21 +18,22 @@ from coexec.arguments import check_values
 from coexec.cache import Cache
 from coexec.choosing.background import TRAFFIC
 from coexec.choosing.prepare import devices_of_plan
-from coexec.choosing.serving import Running, Serving
+from coexec.choosing.serving import Serving
+from coexec.defaults import AUTO, MODE, WAITING, Mode, Waiting
 from coexec.engines.names import whole_cpu
 from coexec.errors import ClosedError, InputError, ModelError
 from coexec.ort import OrtSession, both
 from coexec.plans.plan import Plan
 from coexec.plans.plan_file import PlanFile
-from coexec.runtime.executor import Waiting
 from coexec.session.answering import AnsweringSession, Unanswered, of_direct_run
 from coexec.session.asking import asked_of, is_dynamic
 from coexec.session.binding import IOBinding
 from coexec.session.callbacks import CallbackThreads
-from coexec.session.comparing import why_different
+from coexec.session.comparing import why_other_weights
 from coexec.session.described import fixed, providers_of_ort
 from coexec.session.feeds import as_ortvalue, for_ort
 from coexec.session.options import (
+    ORT_KEYWORDS,
     may_give_weights,
     options_for,
     restore,
@@ -49,7 +50,7 @@ from coexec.session.sources import (
 )
 from coexec.session.words import model_and_settings
 from coexec.timing.trace import Span, Trace
-from coexec.workbench import AUTO, Mode, Settings
+from coexec.workbench import Settings
 from coexec.workbench.given import ZOO
 from coexec.workbench.plan_files import plan_of
 
@@ -86,8 +87,8 @@ class InferenceSession(AnsweringSession):
         background: bool | None = None,
         pins: Mapping[str, str] | None = None,
         replan: float | None = None,
-        mode: Mode = "latency",
-        waiting: Waiting = "active",
+        mode: Mode = MODE,
+        waiting: Waiting = WAITING,
         **ort_keywords: Any,
     ) -> None:
         """Open ``path_or_bytes``, and start what was planned for it or plan in the background.
@@ -128,9 +129,11 @@ class InferenceSession(AnsweringSession):
             ort_keywords: what ONNX Runtime's class takes besides.
 
         Raises:
+            UsageError: a keyword that does not exist, or a value that has no meaning.
             CoexecError: the subclass says whose fault it is, the message what to do. What ONNX
                 Runtime refuses is also of ONNX Runtime's own class.
         """
+        arguments.check_keywords(ort_keywords, InferenceSession.__init__, ORT_KEYWORDS)
         before = set(vars(self))
         self._given = path_or_bytes, sess_options, providers, provider_options
         ours: dict[str, Any] = {
@@ -208,7 +211,7 @@ class InferenceSession(AnsweringSession):
         session = weakref.ref(self)
         serving.changed = partial(_give_back, session)
         if may_give_weights(self._given[1]):
-            serving.doubt = partial(_other_weights, session)
+            serving.doubt = partial(why_other_weights, session)
 
     @property
     def _by_default(self) -> Settings:
@@ -460,13 +463,6 @@ class InferenceSession(AnsweringSession):
         self.__dict__.update(state["added"])
         source, options, *providers = state["given"]
         InferenceSession.__init__(self, source, restore(options), *providers, **state["words"])
-
-
-def _other_weights(session: "weakref.ref[InferenceSession]", running: Running) -> str | None:
-    alive = session()
-    if alive is None:
-        return None
-    return why_different(running, partial(OrtSession.run, alive, None))
 
 
 def _give_back(session: "weakref.ref[InferenceSession]") -> None:

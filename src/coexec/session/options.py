@@ -21,6 +21,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import cores_of, parse
 
 __all__ = [
+    "ORT_KEYWORDS",
     "SessionOptions",
     "may_give_weights",
     "options_for",
@@ -32,6 +33,8 @@ __all__ = [
 
 _log = logging.getLogger("coexec")
 
+ORT_KEYWORDS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+"""What ``onnxruntime.InferenceSession`` looks for among its ``**kwargs``."""
 _RESULTS = (
     "mlas.qnbit.force_fp32", "mlas.use_lut_gemm", "optimization.disable_specified_optimizers",
     "optimization.enable_cast_chain_elimination", "optimization.enable_gelu_approximation",

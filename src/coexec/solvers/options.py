@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, get_args, get_origin
 
-from coexec.errors import UsageError
+from coexec.errors import UsageError, nearest
 
 __all__ = ["OptionsUsed", "check_options", "made_with", "options_of"]
 
@@ -42,7 +42,8 @@ def check_options(
     """
     for name, value in options.items():
         if name not in known:
-            raise UsageError(f"planner {planner} has no option {name!r}; it has "
+            raise UsageError(f"planner {planner} has no option {name!r}"
+                             f"{nearest(name, known)}; it has "
                              f"{', '.join(known) or 'none'}")  # fmt: skip
         annotation = known[name].annotation
         if not _fits(value, annotation):

@@ -2,12 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 from coexec.errors import DeviceError
+from coexec.units import format_numbers
 
 __all__ = ["MAIN", "Busy", "Device", "EngineInfo", "Link", "Memory", "Place", "Power", "System"]
 
@@ -207,6 +208,7 @@ class System:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the devices, in order."""
         return tuple(d.name for d in self.devices)
 
     @property
@@ -258,7 +260,7 @@ def _refuse_twice(devices: Iterable[Device]) -> None:
                               f"once{both if len(engines) > 1 else ''}")  # fmt: skip
 
 
-def _refuse_shared_cores(devices: Iterable[Device]) -> None:
+def _refuse_shared_cores(devices: Sequence[Device]) -> None:
     owner: dict[tuple[str, int], str] = {}
     for device in devices:
         for core in device.cores:
@@ -266,5 +268,19 @@ def _refuse_shared_cores(devices: Iterable[Device]) -> None:
             if other != device.name:
                 raise DeviceError(
                     f"devices {other!r} and {device.name!r} share core {core}; two devices "
-                    f"of one plan never share a core: give each its own, for example cpu:0,cpu:1"
+                    f"of one plan never share a core: {_cores_apart(devices)}"
                 )
+
+
+def _cores_apart(devices: Sequence[Device]) -> str:
+    """What to name instead: each core belongs to the smallest device that has it."""
+    taken: set[tuple[str, int]] = set()
+    apart: dict[str, str] = {}
+    for device in sorted(devices, key=lambda d: len(d.cores)):
+        own = [core for core in device.cores if (device.host, core) not in taken]
+        taken |= {(device.host, core) for core in own}
+        if device.cores and not own:
+            return f"leave {device.name!r} out, the others have all of its cores"
+        name = f"{device.kind}:{format_numbers(own)}" if own else device.name
+        apart[device.name] = device.request.replace(device.name, name, 1)
+    return f"name {','.join(apart[device.name] for device in devices)}"

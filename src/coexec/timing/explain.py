@@ -28,14 +28,14 @@ Group = Literal["pinned", "only", "alone", "computing", "inputs", "waiting", "re
 
 GROUPS: Mapping[Group, str] = {
     "pinned": "pinned by the user",
-    "only": "there is no other device",
+    "only": "the plan has one device",
     "alone": "no other device runs it",
     "computing": "computes faster here",
     "inputs": "its inputs are here",
     "waiting": "the others are busy",
     "result": "what reads it is here",
     "even": "makes no difference",
-    "later": "sooner elsewhere by itself, as part of the plan here",
+    "later": "all tasks together end sooner so",
 }
 """Reasons in words. The four figures: the one that elsewhere is worse by most."""
 
@@ -117,7 +117,7 @@ def explain(
 
 def _reason(here: Delivery, there: Delivery | None, places: int) -> tuple[Group, str]:
     if there is None:
-        return ("only", "the only device") if places == 1 else ("alone", GROUPS["alone"])
+        return ("only", "the plan's only device") if places == 1 else ("alone", GROUPS["alone"])
     later_s = there.end_s - here.end_s
     parts: dict[Group, float] = {
         "computing": there.computing_s - here.computing_s,

@@ -15,6 +15,7 @@ from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled, without_modules
 from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
+from coexec.defaults import AUTO
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
@@ -147,6 +148,8 @@ class Workbench:
             plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
         else:
             cost, system = self.measured
+            if self.settings.progress is not None:
+                self.settings.progress(f"planning with {planner}", 0, 0)
             plan = make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
         return self.whole(plan)
 
@@ -308,9 +311,7 @@ def make_plan(
 
 
 def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
-    from coexec.planners import PLANNERS
+    from coexec.planners import find_planner
     from coexec.solvers.options import check_options
 
-    if planner not in PLANNERS:
-        raise UsageError(f"there is no planner {planner!r}; there are {', '.join(PLANNERS)}")
-    check_options(planner, PLANNERS[planner].options, options)
+    check_options(planner, find_planner(planner, AUTO).options, options)

@@ -7,10 +7,7 @@ from coexec.system.hardware import Place
 from coexec.workbench.bench import opened_cache
 from coexec.workbench.settings import Settings
 
-__all__ = ["SAMPLES", "trained_on"]
-
-SAMPLES = 3000
-"""Of a device, by default: three of four are convolutions."""
+__all__ = ["trained_on"]
 
 
 def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:

@@ -3,23 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from coexec import arguments
 from coexec.cache import Cache
+from coexec.defaults import AUTO, MODE, WAITING, Mode, Waiting
 from coexec.errors import UsageError
 from coexec.plans.plan_file import PlanFile
 from coexec.profiling.traffic import Quiet
-from coexec.runtime.executor import Waiting
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.profiling.profiler import Effort
 
-__all__ = ["AUTO", "Mode", "Settings"]
-
-Mode = Literal["latency", "throughput"]
-AUTO = "auto"
-"""The planner that tries several configurations of the devices with several planners."""
+__all__ = ["Settings"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +51,9 @@ class Settings:
     """By engine, its own options: ``{"opencl": {"precision": "fp16"}}``."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Devices by names of tasks, patterns such as "conv*" allowed."""
-    mode: Mode = "latency"
+    mode: Mode = MODE
     """One request as soon as possible, or as many as possible a second."""
-    waiting: Waiting = "active"
+    waiting: Waiting = WAITING
     """Whether cores are kept awake while devices wait for each other, see `Executor`."""
     fresh: bool = False
     """Measure and decide anew what is cached already."""
@@ -72,7 +68,7 @@ class Settings:
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
     progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
-    """Told what is measured, how much of it is done, and how much there is."""
+    """Told what is done, how much of it, and how much there is; 0 where that is not known."""
 
     quiet: Quiet | None = field(default=None, compare=False)
     """Measure only while another process is not asked for anything."""

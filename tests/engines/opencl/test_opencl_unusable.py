@@ -56,7 +56,7 @@ for ask in (lambda: describe({name!r}), lambda: describe("gpu:0"), opencl_name):
 NO_RUNTIME = (
     ["was not loaded: OCL_ICD_VENDORS", "is set and does not name it"]
     if vendors.installed()
-    else ["there is no OpenCL runtime for ", "pip install 'coexec[pocl]' or"]
+    else ["there is no OpenCL runtime for ", "pip install pyopencl pocl-binary-distribution, or"]
 )
 """What is said where the loader finds no runtime, whether a wheel of one is installed or not."""
 
@@ -106,7 +106,7 @@ def test_the_command_line_ends_with_one_line(
     words = ["--devices", f"cpu:{CORE}/opencl", "--cache", str(tmp_path / "cache")]
     code = main(["run", model, *words])
     (line,) = capfd.readouterr().err.strip().splitlines()
-    assert code == 2 and line.startswith(f"coexec: device 'cpu:{CORE}' cannot be used through")
+    assert code == 3 and line.startswith(f"coexec: device 'cpu:{CORE}' cannot be used through")
     assert "unknown target CPU 'generic'" in line
 
 
@@ -180,7 +180,7 @@ def test_auto_carries_on_without_a_runtime(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cause", "reasons"),
     [
-        ("pyopencl", ["OpenCL needs pyopencl (", "pip install 'coexec[gpu]' for GPUs"]),
+        ("pyopencl", ["OpenCL needs pyopencl (", "pip install pyopencl for GPUs"]),
         ("runtime", NO_RUNTIME),
     ],
 )

@@ -73,7 +73,7 @@ def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
 
 def test_the_cpu_is_found() -> None:
     if installed_version() is None:
-        pytest.skip("OpenVINO is not installed: pip install 'coexec[openvino]'")
+        pytest.skip("OpenVINO is not installed: pip install openvino")
     cpu = next(found for found in processors() if found.plugin == "CPU")
     assert "fp32" in cpu.precisions and cpu.name
     assert installed_version()

@@ -2,12 +2,28 @@
 
 import typer
 
-from coexec.cli.cluster import bench, join, plan, run, serve, start, status, stop
+from coexec.cli.verbs import make_group, show_help
 
-verbs = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
+__all__ = ["VERBS", "group"]
+
+VERBS = {
+    "start": "Start a cluster whose head is this machine.",
+    "join": "Make this machine one of a cluster.",
+    "status": "Show the machines of the cluster.",
+    "plan": "Plan a pipeline, and predict what it takes.",
+    "run": "Send frames through a pipeline.",
+    "bench": "Compare a pipeline with one machine and other schemes.",
+    "serve": "Answer requests over HTTP by a pipeline.",
+    "stop": "End what this user has started here.",
+}
+"""By name, which is that of its file, what help says of it in a line."""
+
+_app = typer.Typer(
+    name="cluster",
     help="Run one model on several machines, as a pipeline.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
-for verb in (start, join, status, plan, run, bench, serve, stop):
-    verbs.command(verb.__name__.rpartition(".")[2])(verb.command)
+_app.callback()(show_help)
+group = make_group(_app, "coexec.cli.cluster", VERBS)

@@ -1,18 +1,21 @@
 """What a pipeline has answered, beside what ONNX Runtime answers."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from coexec.cli.arrays import packed
+from coexec.cli.checks import judged_by
 from coexec.cli.cluster.frames import Frames
-from coexec.cli.common import judged_by
 from coexec.frontend.difference import tolerance_of, worst_difference
 from coexec.frontend.module import Array
 from coexec.workbench.given import GivenModel
 
 __all__ = ["Answers"]
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Answers:
@@ -42,12 +45,15 @@ class Answers:
         """As an .npz file, frames along the first axis."""
         return packed({name: np.stack(arrays) for name, arrays in self._kept.items()})
 
-    def judged(self) -> str:
+    def judged(self, facts: Mapping[str, Any] = _NONE) -> str:
         """In words.
 
+        Args:
+            facts: what is printed for programs beside the error.
+
         Raises:
-            ExecutionError: they are not what they should be.
+            CheckError: they are not what they should be.
         """
         worst = max(self.differences.values(), default=0.0)
         allowed = tolerance_of(self._given.model.graph)
-        return judged_by(worst, allowed, self._given, self._kinds[self._worst_kind])
+        return judged_by(worst, allowed, self._given, self._kinds[self._worst_kind], facts)

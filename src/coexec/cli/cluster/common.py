@@ -1,4 +1,4 @@
-"""What the verbs of `coexec cluster` share: options, and how they end."""
+"""What the verbs of `coexec cluster` share: the model, the cluster, and how they end."""
 
 import math
 import signal
@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from coexec.cli.console import err
+from coexec.cli.progress import progress
 from coexec.cluster.nodes import NodeProcess, check_name, own_name
 from coexec.errors import DeviceError, UsageError
-from coexec.pipelines import PIPELINES
-from coexec.solvers.options import check_options
 
 if TYPE_CHECKING:
     from coexec.cluster.cluster import Cluster
@@ -23,51 +20,12 @@ if TYPE_CHECKING:
     from coexec.workbench.settings import Settings
 
 __all__ = [
-    "AddressOpt",
-    "BlockOpt",
-    "ClusterOpt",
-    "CreditsOpt",
-    "DeadlineOpt",
-    "HostOpt",
-    "NameOpt",
-    "NodesOpt",
-    "PipelineOpt",
-    "TokenOpt",
     "checked_model",
     "ended_by_signals",
     "entered",
     "hold",
     "named",
     "numbers",
-]
-
-NameOpt = Annotated[
-    str | None, typer.Option(help="Of this machine in the cluster; by default its host name.")
-]
-HostOpt = Annotated[
-    str | None, typer.Option(help="Address of this machine that others reach it at.")
-]
-TokenOpt = Annotated[
-    Path | None, typer.Option("--token-file", help="File with the cluster's token.")
-]
-BlockOpt = Annotated[
-    bool, typer.Option("--block", help="Stay until Ctrl-C or SIGTERM, and end the node then.")
-]
-ClusterOpt = Annotated[
-    Path | None, typer.Option("--cluster", help="A cluster.toml: what is known of the machines.")
-]
-AddressOpt = Annotated[
-    str | None, typer.Option(help="HOST:PORT of a head; by default of the node that runs here.")
-]
-NodesOpt = Annotated[
-    int | None, typer.Option(help="Start so many on this machine for the time being.")
-]
-PipelineOpt = Annotated[str, typer.Option("--planner", help="Of pipelines: what makes the plan.")]
-CreditsOpt = Annotated[
-    int | None, typer.Option(help="The most frames inside; by default what keeps machines busy.")
-]
-DeadlineOpt = Annotated[
-    float, typer.Option(help="Seconds from a frame's admission; then it has failed.")
 ]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -114,7 +72,6 @@ def checked_model(
     given = GivenModel.of(model, asked, cache)
     check_pipeline_options(given.model.graph, credits, deadline_s)
     Planning(given.model.graph, planner, asked.planner_options)
-    check_options(planner, PIPELINES[planner].options, asked.planner_options)
     return given
 
 
@@ -154,11 +111,12 @@ def entered(
     """
     from coexec.cluster.cluster import Cluster
 
-    with (
-        ended_by_signals(),
-        Cluster(known, address=address, nodes=nodes, token=token, cache=cache) as cluster,
-    ):
-        yield cluster
+    with ended_by_signals():
+        what = "joining the cluster" if nodes is None else f"starting {nodes} nodes here"
+        with progress(what):
+            cluster = Cluster(known, address=address, nodes=nodes, token=token, cache=cache)
+        with cluster:
+            yield cluster
 
 
 def hold(node: NodeProcess) -> None:

@@ -4,20 +4,15 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.cluster.common import (
-    BlockOpt,
-    HostOpt,
-    NameOpt,
-    TokenOpt,
-    ended_by_signals,
-    hold,
-    named,
+from coexec.cli.cluster.options import BlockOpt, HostOpt, NameOpt, TokenOpt
+from coexec.cli.options import DebugOpt, JsonOpt
+from coexec.cli.verbs import prints
+
+
+@prints(
+    name="Of this machine in the cluster.",
+    address="HOST:PORT of the head.",
 )
-from coexec.cli.common import DebugOpt, JsonOpt, print_json
-from coexec.cli.console import out
-from coexec.cluster.roster import join_checked
-
-
 def command(
     address: Annotated[str, typer.Argument(help="HOST:PORT, as coexec cluster start prints it.")],
     name: NameOpt = None,
@@ -31,6 +26,11 @@ def command(
 
     It stays when this command has ended, until `coexec cluster stop`.
     """
+    from coexec.cli.cluster.common import ended_by_signals, hold, named
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json
+    from coexec.cluster.roster import join_checked
+
     with ended_by_signals():
         node = join_checked(address, named(name), host, token_file)
     if json:

@@ -2,38 +2,40 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coexec.cli.cluster.common import (
+from coexec.cli.cluster.options import (
+    PLANNER,
     AddressOpt,
     ClusterOpt,
     NodesOpt,
     PipelineOpt,
     TokenOpt,
-    entered,
-    numbers,
 )
-from coexec.cli.common import (
+from coexec.cli.options import (
     CacheOpt,
     DebugOpt,
     JsonOpt,
     ModelArg,
     OptionOpt,
+    OutputOpt,
     ShapeOpt,
     ValueOpt,
-    check_files,
-    print_json,
-    settings,
-    write_file,
 )
-from coexec.cli.console import out
-from coexec.errors import UsageError
+from coexec.cli.verbs import prints
 from coexec.system.network import Network
 
 
+@prints(
+    period_s="Seconds from one answer to the next, predicted.",
+    latency_s="Of a frame that is alone, predicted.",
+    credits="The most frames inside.",
+    redundancy="Share of the work that is done twice.",
+    machines="By machine, its capacity, stages, utilisation and bytes.",
+    plan="The plan, as in its file.",
+)
 def command(
     model: ModelArg,
     cluster: ClusterOpt = None,
@@ -52,9 +54,9 @@ def command(
     nodes: NodesOpt = None,
     address: AddressOpt = None,
     token_file: TokenOpt = None,
-    planner: PipelineOpt = "pico",
+    planner: PipelineOpt = PLANNER,
     option: OptionOpt = None,
-    output: Path | None = None,
+    output: OutputOpt = None,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     cache: CacheOpt = None,
@@ -67,11 +69,16 @@ def command(
     those of the cluster are measured, or of --nodes on this machine.
     """
     from coexec.cache import Cache
+    from coexec.cli.cluster.common import entered, numbers
     from coexec.cli.cluster.planned import plan_facts, show_plan
+    from coexec.cli.common import settings
+    from coexec.cli.console import out
+    from coexec.cli.output import check_files, print_json, write_file
     from coexec.cluster.nodes import known_nodes
     from coexec.cluster.planning import KnownMachine, Planned, Planning
     from coexec.cluster.settings import ClusterSettings, read_settings
     from coexec.cluster.stated import lacking, made_up, stated_machines
+    from coexec.errors import UsageError
     from coexec.workbench.given import GivenModel
 
     check_files(output)

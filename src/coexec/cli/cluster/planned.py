@@ -14,7 +14,7 @@ from coexec.ir.region import Region
 from coexec.plans.pipeline.memory import machine_memory
 from coexec.plans.pipeline.plan import PipelinePlan, Share, Stage
 from coexec.plans.pipeline.work import redundancy, stage_work
-from coexec.units import format_bytes, format_count, format_seconds
+from coexec.units import format_bytes, format_count, format_numbers, format_seconds
 
 __all__ = ["plan_facts", "show_plan"]
 
@@ -59,7 +59,7 @@ def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) 
         cells = [f"{speed:.3g}", f"{known.bandwidth_bytes_per_s * 8e-6:.3g}"]
         if memory is not None:
             cells += [
-                format_stages(stages_of(plan, known.name)),
+                format_numbers(stages_of(plan, known.name), ", "),
                 f"{planned.utilisation.get(known.name, 0.0):.0%} of the time",
                 format_bytes(memory.weight_bytes), format_bytes(memory.feature_bytes),
             ]  # fmt: skip
@@ -75,17 +75,6 @@ def stages_of(plan: PipelinePlan, machine: str) -> tuple[int, ...]:
         index for index, stage in enumerate(plan.stages)
         if machine in (stage.leader, *stage.machines)
     )  # fmt: skip
-
-
-def format_stages(stages: Sequence[int]) -> str:
-    """(0, 1, 2, 5) as "0-2, 5"."""
-    runs: list[list[int]] = []
-    for index in stages:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 def _stages(plan: PipelinePlan, graph: Graph) -> Table:

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.cluster.common import (
+from coexec.cli.cluster.options import (
+    DEADLINE_S,
+    PLANNER,
     AddressOpt,
     ClusterOpt,
     CreditsOpt,
@@ -13,25 +15,16 @@ from coexec.cli.cluster.common import (
     NodesOpt,
     PipelineOpt,
     TokenOpt,
-    checked_model,
-    entered,
 )
-from coexec.cli.common import (
-    CacheOpt,
-    DebugOpt,
-    JsonOpt,
-    ModelArg,
-    OptionOpt,
-    ShapeOpt,
-    ValueOpt,
-    print_json,
-    settings,
-)
-from coexec.cli.console import err, out
-from coexec.cli.serve import check_serving, served_name
-from coexec.units import parse_bytes
+from coexec.cli.options import CacheOpt, DebugOpt, JsonOpt, ModelArg, OptionOpt, ShapeOpt, ValueOpt
+from coexec.cli.verbs import prints
 
 
+@prints(
+    name="Of the model in URLs.",
+    url="Where it is served.",
+    machines="The machines of the plan.",
+)
 def command(
     model: ModelArg,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
@@ -46,10 +39,10 @@ def command(
     address: AddressOpt = None,
     nodes: NodesOpt = None,
     token_file: TokenOpt = None,
-    planner: PipelineOpt = "pico",
+    planner: PipelineOpt = PLANNER,
     option: OptionOpt = None,
     credits: CreditsOpt = None,
-    deadline: DeadlineOpt = 60.0,
+    deadline: DeadlineOpt = DEADLINE_S,
     shape: ShapeOpt = None,
     value: ValueOpt = None,
     cache: CacheOpt = None,
@@ -62,10 +55,17 @@ def command(
     There is no authentication and no encryption: any client that reaches the port is answered.
     More requests at a time than there are credits get the status 429.
     """
-    check_serving()
+    from coexec.cli.cluster.common import checked_model, entered
     from coexec.cli.cluster.view import logged
-    from coexec.cluster.served import ClusterServed
+    from coexec.cli.common import settings
+    from coexec.cli.console import err, out
+    from coexec.cli.output import print_json
+    from coexec.cli.serving import check_serving, served_name
     from coexec.cluster.settings import ClusterSettings, read_settings
+    from coexec.units import parse_bytes
+
+    check_serving()
+    from coexec.cluster.served import ClusterServed
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
 

@@ -4,17 +4,21 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.cluster.common import BlockOpt, HostOpt, NameOpt, ended_by_signals, hold, named
-from coexec.cli.common import DebugOpt, JsonOpt, print_json
-from coexec.cli.console import err, out
-from coexec.cluster.listening import firewall_lines, network_of
-from coexec.cluster.nodes import PORT, start_head
-from coexec.cluster.tokens import token_file
+from coexec.cli.cluster.options import BlockOpt, HostOpt, NameOpt
+from coexec.cli.options import DebugOpt, JsonOpt
+from coexec.cli.verbs import prints
+from coexec.cluster.listening import PORT
 
 TRUST = ("warning: whoever has the token and reaches these machines may run any program on them; "
          "the token is sent unencrypted, and Ray listens on all addresses")  # fmt: skip
 
 
+@prints(
+    name="Of this machine in the cluster.",
+    address="HOST:PORT of the head.",
+    token_file="File with the token.",
+    network="The network of the address.",
+)
 def command(
     name: NameOpt = None,
     host: HostOpt = None,
@@ -28,6 +32,13 @@ def command(
     It stays when this command has ended, until `coexec cluster stop`. If the head ends, the cluster
     does.
     """
+    from coexec.cli.cluster.common import ended_by_signals, hold, named
+    from coexec.cli.console import err, out
+    from coexec.cli.output import print_json
+    from coexec.cluster.listening import firewall_lines, network_of
+    from coexec.cluster.nodes import start_head
+    from coexec.cluster.tokens import token_file
+
     with ended_by_signals():
         node = start_head(named(name), port, host)
     address, token = node.node.address, token_file()

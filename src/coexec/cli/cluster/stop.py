@@ -5,18 +5,24 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.common import DebugOpt, JsonOpt, print_json
-from coexec.cli.console import out
-from coexec.cluster.nodes import check_installed, known_nodes, stop
-from coexec.errors import UsageError
+from coexec.cli.options import DebugOpt, JsonOpt
+from coexec.cli.verbs import prints
 
 
+@prints(
+    ended="The nodes that were ended.",
+)
 def command(
     name: Annotated[str | None, typer.Option(help="Of a machine; by default all of them.")] = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """End the nodes that this user has started on this machine. A head's end ends its cluster."""
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json
+    from coexec.cluster.nodes import check_installed, known_nodes, stop
+    from coexec.errors import UsageError
+
     check_installed()
     there = [node.name for node in known_nodes()]
     if name is not None and name not in there:

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coexec.cli.cluster.planned import format_stages
 from coexec.cli.console import err, visible
+from coexec.cli.progress import repeated
 from coexec.cluster.session import ClusterSession, MachineStatus, Status
-from coexec.units import format_bytes, format_seconds
+from coexec.units import format_bytes, format_numbers, format_seconds
 
 __all__ = ["logged", "watched"]
 
@@ -92,7 +92,7 @@ class _View:
 
 def _row(now: MachineStatus, before: MachineStatus, seconds: float) -> list[str]:
     return [
-        now.name, format_stages(now.stages) or "none", str(now.waiting), str(now.inside),
+        now.name, format_numbers(now.stages, ", ") or "none", str(now.waiting), str(now.inside),
         f"{min(1.0, (now.busy_s - before.busy_s) / seconds):.0%}",
         f"{(now.computed - before.computed) / seconds:.1f}",
         format_bytes((now.received_bytes - before.received_bytes) / seconds),
@@ -102,20 +102,9 @@ def _row(now: MachineStatus, before: MachineStatus, seconds: float) -> list[str]
 
 @contextmanager
 def _lines(view: _View) -> Iterator[None]:
-    ended = threading.Event()
-
-    def tell() -> None:
-        while not ended.wait(_LINE_S):
-            err.print(view.line(), soft_wrap=True)
-
     view.look()
-    thread = threading.Thread(target=tell, name="coexec-lines", daemon=True)
-    thread.start()
-    try:
+    with repeated(lambda: err.print(view.line(), soft_wrap=True), _LINE_S):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 class _Console(logging.Handler):

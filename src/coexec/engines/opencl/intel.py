@@ -23,6 +23,7 @@ from coexec.engines.opencl.cpu_runtime import (
     thread_ids,
 )
 from coexec.errors import DeviceError
+from coexec.extras import install
 
 __all__ = ["Intel"]
 
@@ -46,7 +47,7 @@ class Intel(CpuRuntime):
     """
 
     binds = True
-    remedy = "pip install --upgrade 'coexec[intel-opencl]'"
+    remedy = install("intel-opencl", upgrade=True)
 
     def __init__(self) -> None:
         super().__init__("Intel's OpenCL runtime")

@@ -19,6 +19,7 @@ from coexec.engines.opencl.forked import note_loaded, refuse_forked
 from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
+from coexec.extras import install
 from coexec.system.hardware import Device
 from coexec.units import format_bytes
 
@@ -30,8 +31,8 @@ _RUNTIMES: dict[str, CpuRuntime] = {
 }
 """By the platform's name, in the order of their devices. Others join when they are found."""
 INSTALL = (
-    "pip install 'coexec[pocl]' or 'coexec[intel-opencl]' brings a runtime for CPU cores, a GPU "
-    "needs its driver"
+    f"{install('pocl')}, or {install('intel-opencl')}, brings a runtime for CPU cores, a GPU needs "
+    f"its driver"
 )
 _UUID = 0x106A
 """CL_DEVICE_UUID_KHR."""
@@ -190,9 +191,9 @@ def _load(threads: int) -> None:
     try:
         import pyopencl
     except ImportError as error:
-        raise DeviceError(f"OpenCL needs pyopencl ({first_line(error)}): pip install "
-                          f"'coexec[gpu]' for GPUs, 'coexec[pocl]' or 'coexec[intel-opencl]' for "
-                          f"CPU cores") from None  # fmt: skip
+        raise DeviceError(f"OpenCL needs pyopencl ({first_line(error)}): "
+                          f"{install('gpu')} for GPUs, {install('pocl')} or "
+                          f"{install('intel-opencl')} for CPU cores") from None  # fmt: skip
     values = dict(vendors.variables(Path(pyopencl.__file__).parent))
     for runtime in _RUNTIMES.values():
         values |= runtime.variables(threads)

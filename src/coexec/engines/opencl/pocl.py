@@ -16,6 +16,7 @@ from typing import Any
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
 from coexec.engines.opencl.pocl_cpu import tell_cpu
 from coexec.errors import DeviceError
+from coexec.extras import install
 
 __all__ = ["Pocl"]
 
@@ -31,8 +32,8 @@ class Pocl(CpuRuntime):
     binds = True
     most_binaries = 64
     remedy = (
-        "install a newer PoCL in place of this one, or pip install 'coexec[intel-opencl]', a "
-        "runtime that knows newer CPUs"
+        f"install a newer PoCL in place of this one, or a runtime that knows newer CPUs: "
+        f"{install('intel-opencl')}"
     )
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Pocl(CpuRuntime):
             raise DeviceError(
                 f"PoCL computes on core {', '.join(map(str, others))} in this process and has no "
                 f"other threads; close that device first, use another process, or Intel's runtime "
-                f"(pip install 'coexec[intel-opencl]'), which has a device for each core"
+                f"({install('intel-opencl')}), which has a device for each core"
             )
         bind(self._workers, [{core} for core, _ in zip(cycle(cores), self._workers, strict=False)])
         return CoreBinding(handle, cores, cores, by_itself=bool(self._workers))

@@ -19,6 +19,7 @@ from pathlib import Path
 from coexec.cache import default_cache_folder
 from coexec.cache.drafts import Drafts
 from coexec.errors import first_line
+from coexec.extras import install
 
 __all__ = ["absent", "installed", "installed_runtimes", "variables"]
 
@@ -123,7 +124,7 @@ def _reason(library: Path) -> str:
             return (f"it needs a newer {_TBB} than {other}, which this process has loaded before "
                     f"(OpenVINO brings one); open the OpenCL device before OpenVINO is imported, "
                     f"or use a process of its own")  # fmt: skip
-        return f"{first_line(error)}; pip install 'coexec[intel-opencl]' brings all it needs"
+        return f"{first_line(error)}; {install('intel-opencl')} brings all it needs"
     if "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
         return ("OCL_ICD_VENDORS or OCL_ICD_FILENAMES is set and does not name it; unset it, or "
                 f"add {library}")  # fmt: skip

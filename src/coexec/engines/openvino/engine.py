@@ -9,6 +9,7 @@ from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.openvino.library import core, installed_version, load_tbb
 from coexec.errors import DeviceError
+from coexec.extras import install
 from coexec.frontend.memory import main_memory_bytes
 from coexec.system.hardware import Device, EngineInfo
 from coexec.units import format_bytes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenVino", "OpenVinoOptions"]
 
-_MISSING = "OpenVINO is not installed; pip install 'coexec[openvino]' installs it"
+_MISSING = f"OpenVINO is not installed; {install('openvino')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from coexec.errors import DeviceError, first_line
+from coexec.extras import install
 
 __all__ = ["core", "installed_version", "load_tbb"]
 
 _TBB = "libtbb.so.12"
-_REMEDY = "pip install 'coexec[openvino]' installs it"
+_REMEDY = f"{install('openvino')} installs it"
 
 
 def installed_version() -> str | None:

@@ -3,7 +3,8 @@
 import importlib
 from types import ModuleType
 
-from coexec.errors import UsageError, first_line
+from coexec.errors import PackageError, first_line
+from coexec.extras import install
 
 __all__ = ["library"]
 
@@ -17,7 +18,7 @@ def library(planner: str, solver: str, module: str) -> ModuleType:
         module: its name in imports.
 
     Raises:
-        UsageError: it is not installed, or cannot be loaded: two packages may bring different
+        PackageError: it is not installed, or cannot be loaded: two packages may bring different
             versions of one native library.
     """
     try:
@@ -26,10 +27,10 @@ def library(planner: str, solver: str, module: str) -> ModuleType:
         package = module.partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError)
         if missing and (error.name or "").partition(".")[0] == package:
-            trouble, remedy = "is not installed", "pip install"
+            trouble, remedy = "is not installed", install("exact")
         else:
             trouble = f"is installed, but cannot be loaded ({first_line(error)})"
-            remedy = "pip install --upgrade"
-        raise UsageError(
-            f"planner {planner} needs {solver}, which {trouble}; {remedy} 'coexec[exact]'"
+            remedy = install("exact", upgrade=True)
+        raise PackageError(
+            f"planner {planner} needs {solver}, which {trouble}; {remedy}"
         ) from error

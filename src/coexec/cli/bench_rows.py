@@ -1,0 +1,187 @@
+"""The rows of `coexec bench`, before they run and in a table."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from coexec.choosing.idle import Rest
+from coexec.choosing.race import REQUESTS
+from coexec.cli.console import out
+from coexec.cli.gantt import draw
+from coexec.cli.peak import of_onnx_runtime, of_plan
+from coexec.cli.planned import LowerBound
+from coexec.cli.standings import Row, Standings
+from coexec.engines.names import default_names
+from coexec.errors import DeviceError
+from coexec.frontend.module import Array
+from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.runner import Runner
+from coexec.timing.simulate import simulate
+from coexec.units import format_bytes, format_joules, format_seconds
+from coexec.workbench import Prepared, Requests, Workbench
+
+__all__ = [
+    "alone_rows",
+    "bench_facts",
+    "predicted_time_s",
+    "print_bench",
+    "recorded_run",
+    "row_of_onnx_runtime",
+    "row_of_plan",
+]
+
+
+def recorded_run(
+    executor: Runner, feeds: Mapping[str, Array], recorder: RealRecorder
+) -> Mapping[str, Array]:
+    """The outputs of a run that the recorder sees, after one that warms up."""
+    Rest().until_idle()
+    executor.run(feeds)
+    return executor.run(feeds, recorder)
+
+
+def predicted_time_s(plan: Prepared) -> float | None:
+    """Seconds of the plan by the profile; for a plan from a file the figure of its planner, as
+    nothing is profiled for it."""
+    if plan.work.settings.plan is not None:
+        return plan.plan.provenance.predicted_s
+    return simulate(plan.schedule, plan.cost, plan.system).makespan_s
+
+
+def _alone(plan: Prepared) -> dict[str, float | None]:
+    """Single devices to compare with, and their predicted times: those that "auto" considered,
+    else those of the plan, if there are several."""
+    if plan.work.settings.plan is not None:
+        return dict.fromkeys(plan.work.asked) if len(plan.work.asked) > 1 else {}
+    considered = {
+        c.devices[0]: c.predicted_s
+        for c in plan.candidates
+        if len(c.devices) == 1 and c.refused is None
+    }
+    if considered:
+        return considered
+    cost, system = plan.work.measured
+    places = system.places if len(system.places) > 1 else ()
+    asked = plan.work.settings.devices or default_names()
+    return {name: cost.total_s(place) for name, place in zip(asked, places, strict=False)}
+
+
+def alone_rows(
+    plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack
+) -> tuple[list[Row], dict[str, str]]:
+    """Each device alone; and why those are left out that cannot be open beside the others."""
+    work, rows, left_out = plan.work, [], {}
+    for name, predicted_s in _alone(plan).items():
+        try:
+            alone = Workbench(work.given.source, replace(work.settings, devices=[name], pins={}))
+            single = alone.prepared_by("single", {})
+            rows.append(row_of_plan(single, f"{name} alone", predicted_s, feeds, stack)[0])
+        except DeviceError as error:  # some engines compute on one set of cores at a time
+            left_out[name] = str(error)
+    return rows, left_out
+
+
+def row_of_plan(
+    plan: Prepared, name: str, predicted_s: float | None, feeds: Mapping[str, Array],
+    stack: ExitStack,
+) -> tuple[Row, Runner]:  # fmt: skip
+    """The row of a plan, and what runs it."""
+    Rest().until_idle()
+    start_s = time.perf_counter()
+    executor = stack.enter_context(plan.work.start(plan))
+    init_s = time.perf_counter() - start_s
+    run, peak = partial(executor.run, feeds), partial(of_plan, plan.work, plan.plan, feeds)
+    row = Row(name, predicted_s, run, peak, plan.compiled.segments, init_s=init_s)
+    return row, executor
+
+
+def row_of_onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
+    """The row of ONNX Runtime with as many threads as the devices have cores."""
+    threads = max(1, sum(len(device.spec.cores) for device in work.devices))
+    Rest().until_idle()
+    start_s = time.perf_counter()
+    session = work.given.onnx_runtime(threads)
+    init_s = time.perf_counter() - start_s
+    run = partial(session.run, None, dict(feeds))
+    peak = partial(of_onnx_runtime, work, threads, feeds)
+    return Row(f"ORT, {threads} threads", None, run, peak, init_s=init_s, is_base=True)
+
+
+def bench_facts(
+    work: Workbench, standings: Standings, bound: LowerBound | None, worst: float | None
+) -> dict[str, Any]:
+    """The rows, and what belongs to all of them, for programs."""
+    return {
+        "model": work.model.graph.name,
+        "base": standings.base,
+        "rows": [standings.facts(row) for row in standings.rows],
+        "bound_s": None if bound is None else bound.seconds,
+        "bound_devices": None if bound is None else bound.devices,
+        "disturbed_turns": standings.outcome.disturbed,
+        "difference": worst,
+    }
+
+
+def print_bench(
+    work: Workbench, standings: Standings, bound: LowerBound | None, recorder: RealRecorder | None,
+    trace: Path | None,
+) -> None:  # fmt: skip
+    """The same for people."""
+    out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
+    for figure, words in REQUESTS.items():
+        out.print(f"\nrequests {words} ({figure})")
+        out.print(_times(standings, figure))
+    out.print(f"\nratio: p50 over that of {standings.base}; requests/s: the mean")
+    out.print(_costs(standings))
+    if bound is not None:
+        out.print(f"bound: {bound}")
+    if standings.same_as:
+        out.print("A = B: both are the same plan, which was measured once")
+    if disturbed := standings.outcome.disturbed:
+        out.print(f"{disturbed} turns began while other threads of this process were busy")
+    if recorder is not None:
+        print(draw(recorder.trace()))
+    if trace is not None:
+        out.print(f"trace: {trace}, open it at ui.perfetto.dev")
+
+
+def _times(standings: Standings, figure: Requests) -> Table:
+    """Percentiles of one request, by row."""
+    in_loop = figure == "loop"
+    table = Table("", "p50", "p90", "p99", "ratio", *(["requests/s"] if in_loop else []), box=None)
+    table.columns[0].overflow = "fold"
+    for row in standings.rows:
+        facts = standings.facts(row)
+        cells = [_seconds(facts[f"{figure}{which}_s"]) for which in ("", "_p90", "_p99")]
+        cells.append(f"{facts[f'{figure}_ratio']:.2f}")
+        same = f" = {facts['same_as']}" if facts["same_as"] else ""
+        per_s = [f"{facts['requests_per_s']:.1f}"] if in_loop else []
+        table.add_row(row.name + same, *cells, *per_s)
+    return table
+
+
+def _costs(standings: Standings) -> Table:
+    """What a row takes besides, and what was predicted of it."""
+    known = any(row.energy.energy_j is not None for row in standings.rows)
+    energy = ["energy"] if known else []
+    table = Table("", "predicted", "init", "warm-up", "peak memory", *energy, box=None)
+    table.columns[0].overflow = "fold"
+    for row in standings.rows:
+        facts = standings.facts(row)
+        cells = [_seconds(facts[key]) for key in ("predicted_s", "init_s", "warm_up_s")]
+        cells.append("not known" if row.peak_bytes is None else format_bytes(row.peak_bytes))
+        if known:
+            joules = row.energy.energy_j
+            cells.append("" if joules is None else format_joules(joules))
+        table.add_row(row.name, *cells)
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else format_seconds(value)

@@ -1,0 +1,65 @@
+"""`--check`: outputs beside those of ONNX Runtime."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from coexec.engines.registry import is_pretended
+from coexec.errors import CheckError, UsageError
+from coexec.frontend.difference import is_rounding, worst_difference
+from coexec.frontend.module import Array
+from coexec.workbench import Workbench
+from coexec.workbench.given import GivenModel
+
+__all__ = ["differences", "judged", "judged_by"]
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def differences(
+    work: Workbench, feeds: Mapping[str, Array], found: Mapping[str, Array]
+) -> dict[str, float]:
+    """Of each output from ONNX Runtime's on the model as given, relative to its largest value."""
+    idle = [d.spec.name for d in work.devices if is_pretended(d.spec)]
+    if idle:
+        raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
+    expected = work.given.reference(feeds)
+    return {name: worst_difference(found[name], expected[name]) for name in found}
+
+
+def judged(
+    worst: float, work: Workbench, feeds: Mapping[str, Array], facts: Mapping[str, Any] = _NONE
+) -> str:
+    """What is to be said of outputs that differ by so much; see `judged_by`."""
+    return judged_by(worst, work.tolerance, work.given, feeds, facts)
+
+
+def judged_by(
+    worst: float, allowed: float, given: GivenModel, feeds: Mapping[str, Array],
+    facts: Mapping[str, Any] = _NONE,
+) -> str:  # fmt: skip
+    """What is to be said of outputs that differ by so much.
+
+    Some models amplify rounding: see `coexec.frontend.check.is_rounding`.
+
+    Args:
+        facts: what is printed for programs beside the error.
+
+    Raises:
+        CheckError: they are not what they should be.
+    """
+    if worst <= allowed:
+        return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
+    optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
+    own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
+    if is_rounding(worst, own):
+        return (f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
+                f"with and without its optimisations differ by {own:.1e}, as this model amplifies "
+                f"rounding for these inputs")  # fmt: skip
+    error = CheckError(
+        f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
+        f"{allowed:.0e} is allowed, and its own with and without its optimisations by {own:.2g}; "
+        f"that is expected of random operators; otherwise please report it with the model"
+    )
+    error.facts = facts
+    raise error

@@ -1,0 +1,115 @@
+"""The rows of `coexec cluster bench`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from coexec.cli.cluster.frames import Answered, Frames
+from coexec.cli.console import out
+from coexec.cluster.cluster import Cluster
+from coexec.cluster.session import ClusterSession
+from coexec.cluster.settings import ClusterSettings
+from coexec.errors import UsageError
+from coexec.plans.pipeline.work import redundancy
+from coexec.units import format_seconds
+
+__all__ = ["BenchRow", "lasting", "print_bench", "rivals"]
+
+
+_SCHEMES = ("layer_wise", "coedge", "optimal_fused", "early_fused")
+"""Which PICO is compared with."""
+
+
+def rivals(
+    cluster: "Cluster", session: "ClusterSession", planner: str
+) -> "list[tuple[str, str, ClusterSettings]]":
+    """By rival its name, its planner and its machines, with capacities and ports as measured for
+    the session.
+
+    Raises:
+        UsageError: there is one machine only.
+    """
+    from coexec.cluster.machine import MachineOptions
+
+    machines = session.status().machines
+    if len(machines) < 2:
+        raise UsageError("the cluster has one machine, and nothing to compare it with; let others "
+                         "join with `coexec cluster join`, or try --nodes 4")  # fmt: skip
+    stated = {
+        each.name: {"flops_per_s": each.flops_per_s,
+                    "bandwidth_bytes_per_s": each.bandwidth_bytes_per_s}
+        for each in machines
+    }  # fmt: skip
+    latency_s = max(each.latency_s for each in machines)
+    known = replace(lasting(cluster.settings), stated=stated, latency_s=latency_s)
+    best = max(machines, key=lambda each: each.flops_per_s).name
+    alone = {best: known.machines.get(best, MachineOptions())}
+    rivals = [(f"{best} alone", planner, replace(known, machines=alone))]
+    return rivals + [(scheme, scheme, known) for scheme in _SCHEMES if scheme != planner]
+
+
+def lasting(settings: "ClusterSettings") -> "ClusterSettings":
+    """Settings by which a plan is changed only if a machine is lost."""
+    return replace(settings, limits=replace(settings.limits, rest_s=math.inf))
+
+
+@dataclass
+class BenchRow:
+    """A scheme's turns."""
+
+    name: str
+    periods_s: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    """Of its period and the pipeline's beside it."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What is predicted."""
+
+    def note(self, answered: "Answered", beside: "BenchRow | None" = None) -> None:
+        """A turn is over."""
+        self.periods_s.append(answered.period_s)
+        self.latencies_s.append(answered.latency_s)
+        if beside is not None:
+            self.ratios.append(answered.period_s / beside.periods_s[-1])
+
+    def told(self, session: "ClusterSession") -> None:
+        """What a session says of its plan."""
+        status = session.status()
+        self.plan = {
+            "predicted_period_s": status.predicted_period_s,
+            "predicted_latency_s": status.predicted_latency_s,
+            "redundancy": redundancy(session.graph, session.plan),
+            "stages": len(session.plan.stages), "machines": session.plan.machines,
+            "changes": status.changes[1:],
+        }  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "name": self.name, "period_s": median(self.periods_s),
+            "latency_s": median(self.latencies_s),
+            "ratio": median(self.ratios) if self.ratios else 1.0, **self.plan,
+        }  # fmt: skip
+
+
+def print_bench(name: str, rows: list[BenchRow], frames: "Frames") -> None:
+    table = Table("", "stages", "machines", "period", "predicted", "ratio", "latency", "redundant",
+                  box=None)  # fmt: skip
+    for row in rows:
+        facts = row.facts()
+        table.add_row(
+            row.name, str(facts["stages"]), str(len(facts["machines"])),
+            format_seconds(facts["period_s"]), format_seconds(facts["predicted_period_s"]),
+            f"{facts['ratio']:.2f}", format_seconds(facts["latency_s"]),
+            f"{facts['redundancy']:.1%}",
+        )  # fmt: skip
+    out.print(f"{name}, {frames.count} frames a turn; as many inside as credits allow")
+    out.print(table)
+    out.print("ratio: its period over that of the pipeline in the turn before, the median")
+    for row in rows:
+        for line in row.plan["changes"]:
+            out.print(f"changed {row.name}: {line}")

@@ -1,0 +1,37 @@
+"""How the command line ends: exit codes, and the document that tells programs of an error."""
+
+import typer
+
+from coexec.errors import CheckError, CoexecError, UsageError
+
+__all__ = ["CANNOT", "CHECK_FAILED", "DONE", "EXIT_CODES", "INTERRUPTED", "WRONG_USAGE",
+           "exit_code", "kind_of"]  # fmt: skip
+
+DONE, CHECK_FAILED, WRONG_USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_CODES = {
+    DONE: "Done.",
+    CHECK_FAILED: "A check failed: the outputs are not those of ONNX Runtime (`--check`).",
+    WRONG_USAGE: "Wrong usage: a verb, an option or a value that does not exist or has no meaning.",
+    CANNOT: "It cannot be done here: the model does not load, a device, engine or package is "
+            "absent or fails, no plan exists, a file cannot be read or written.",
+    INTERRUPTED: "Interrupted by Ctrl-C.",
+}  # fmt: skip
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code after an error of the user's."""
+    if isinstance(error, CheckError):
+        return CHECK_FAILED
+    if isinstance(error, UsageError | typer.TyperException):
+        return WRONG_USAGE
+    return CANNOT
+
+
+def kind_of(error: Exception) -> str:
+    """The class of an error, as `coexec.errors` or Python names it: "ModelError"."""
+    if isinstance(error, typer.TyperException):
+        return UsageError.__name__
+    if isinstance(error, CoexecError):  # some are made of one of ours and one of ONNX Runtime's
+        ours = (c for c in type(error).__mro__ if c.__module__ == CoexecError.__module__)
+        return next(ours).__name__
+    return "OSError" if isinstance(error, OSError) else type(error).__name__

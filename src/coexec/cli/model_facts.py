@@ -1,0 +1,63 @@
+"""What a model is made of, in numbers and tables."""
+
+from collections import Counter
+from typing import Any
+
+from rich.table import Table
+
+from coexec.cli.console import out
+from coexec.ir.graph import Graph
+from coexec.ir.width import critical_path, width
+from coexec.memory.strategies import BOUNDS, FAMILIES, assign_all
+from coexec.memory.usage import records_of
+from coexec.units import format_bytes
+
+__all__ = ["memory_facts", "model_facts", "operator_counts", "print_memory"]
+
+
+def model_facts(graph: Graph) -> dict[str, int]:
+    path = critical_path(graph, lambda task: float(max(task.macs, 1)))
+    made = {name for task in graph.tasks for name in task.outputs}
+    return {
+        "tasks": len(graph.tasks),
+        "distinct": len({t.signature for t in graph.tasks}),
+        "macs": graph.macs,
+        "weight_bytes": graph.weight_bytes,
+        "activation_bytes": sum(graph.tensors[name].size_bytes for name in made),
+        "width": width(graph),
+        "critical_path_tasks": len(path),
+        "critical_path_macs": sum(task.macs for task in path),
+    }
+
+
+def operator_counts(graph: Graph) -> dict[str, tuple[int, int]]:
+    counts = Counter(task.kind for task in graph.tasks)
+    macs: Counter[str] = Counter()
+    for task in graph.tasks:
+        macs[task.kind] += task.macs
+    return {kind: (count, macs[kind]) for kind, count in counts.most_common()}
+
+
+def memory_facts(graph: Graph) -> dict[str, Any]:
+    records = list(records_of(graph).values())
+    bounds = {family: bound(records) for family, bound in BOUNDS.items()}
+    rows = []
+    for family in FAMILIES:
+        totals = {name: a.total_bytes for name, a in assign_all(records, [family]).items()}
+        least = min(totals.values())
+        for name, total in totals.items():
+            ratio = total / bounds[family] if bounds[family] else 1.0
+            rows.append({"strategy": name, "family": family, "total_bytes": total,
+                         "of_bound": ratio, "smallest": total == least})  # fmt: skip
+    return {"tensors": len(records), "bound_bytes": bounds, "strategies": rows}
+
+
+def print_memory(memory: dict[str, Any]) -> None:
+    table = Table("strategy", "shares", "total", "of the bound", "", box=None)
+    for row in sorted(memory["strategies"], key=lambda row: (row["family"], row["total_bytes"])):
+        mark = "smallest" if row["smallest"] else ""
+        total, ratio = format_bytes(row["total_bytes"]), f"{row['of_bound']:.3f}"
+        table.add_row(row["strategy"], row["family"], total, ratio, mark)
+    for family, size_bytes in memory["bound_bytes"].items():
+        table.add_row("bound", family, format_bytes(size_bytes))
+    out.print(table)

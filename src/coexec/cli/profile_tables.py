@@ -1,0 +1,85 @@
+"""The tables of `coexec profile`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.table import Table
+
+from coexec.cli.common import settings
+from coexec.cli.console import out
+from coexec.cli.output import print_json
+from coexec.cli.progress import progress
+from coexec.costs.table import Basis, CostTable
+from coexec.defaults import SAMPLES
+from coexec.errors import UsageError
+from coexec.ir.graph import Graph
+from coexec.system.hardware import Place
+from coexec.units import format_seconds
+from coexec.workbench import trained_on
+
+__all__ = ["basis_counts", "cost_facts", "print_tasks", "train_predictors"]
+
+
+def cost_facts(cost: CostTable) -> dict[str, Any]:
+    return {
+        "tasks_s": {str(place): seconds for place, seconds in cost.tasks_s.items()},
+        "launches_s": {str(place): seconds for place, seconds in cost.launches_s.items()},
+        "feedings_s": {str(place): seconds for place, seconds in cost.feedings_s.items()},
+        "bases": {str(place): found for place, found in cost.bases.items()},
+        "pieces_s": {
+            str(place): {str(piece): seconds for piece, seconds in found.items()}
+            for place, found in cost.pieces_s.items()
+        },
+        "layout_changes": [
+            {"source": str(source), "target": str(target), "tensors": sorted(change.tensors),
+             "tensor_s": change.tensor_s, "byte_s": change.byte_s}
+            for (source, target), change in cost.layout_changes.items()
+        ],
+    }  # fmt: skip
+
+
+def print_tasks(cost: CostTable, places: Sequence[Place], graph: Graph, top: int) -> None:
+    table = Table("task", "kind", *map(str, places), box=None)
+    first = cost.tasks_s[places[0]]
+    for task in sorted(graph.tasks, key=lambda t: -first[t.name])[:top]:
+        table.add_row(task.name, task.kind, *(_time(cost, p, task.name) for p in places))
+    if len(graph.tasks) > top:
+        table.add_row(f"… {len(graph.tasks) - top} more", "", *("" for _ in places))
+    table.add_row("sum", "", *(format_seconds(cost.total_s(p)) for p in places))
+    table.add_row("a launch", "", *(format_seconds(cost.launch_s(p)) for p in places))
+    out.print(table)
+
+
+def train_predictors(
+    devices: str | None, engine: list[str] | None, cache: Path | None, samples: int, json: bool
+) -> None:
+    if samples < 1:
+        raise UsageError(f"--samples {samples}: learn from 1 or more, {SAMPLES} are a good number")
+    with progress("measuring made-up networks") as tell:
+        asked = settings(devices=devices, cache=cache, engine=engine, progress=tell)
+        found = trained_on(asked, samples)
+    if json:
+        learnt = {str(place): {kind: {"units_s": k.units_s, "error": k.error}
+                               for kind, k in kinds.items()}
+                  for place, kinds in found.items()}  # fmt: skip
+        print_json({"predictors": learnt})
+        return
+    for place, kinds in found.items():
+        table = Table(f"{place}: kernels", "nine of ten within", box=None)
+        for kind, known in kinds.items():
+            table.add_row(kind, f"{known.error:.0%}")
+        out.print(table)
+
+
+def _time(cost: CostTable, place: Place, task: str) -> str:
+    told = cost.bases.get(place, {}).get(task)
+    return ("~" if told == "predicted" else "") + format_seconds(cost.tasks_s[place][task])
+
+
+def basis_counts(cost: CostTable, place: Place) -> str:
+    """How many tasks were measured, and where the times of the others come from."""
+    counts = Counter(cost.bases.get(place, {}).values())
+    told = [f"{counts[basis]} {basis}" for basis in get_args(Basis) if counts[basis]]
+    return f"{place}: {', '.join(told) or 'runs none'} of {len(cost.tasks_s[place])} tasks"

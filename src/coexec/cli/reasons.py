@@ -1,0 +1,59 @@
+"""The tables of `coexec explain`."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+
+from coexec.plans.derive import stepwise
+from coexec.profiling.sweep import measure_in_place
+from coexec.timing.explain import GROUPS, Group, Reason
+from coexec.units import format_bytes, format_seconds
+from coexec.workbench import Prepared
+
+__all__ = ["group_table", "measured_in_place", "task_table"]
+
+
+def measured_in_place(found: Prepared) -> Mapping[str, float]:
+    """By task, the seconds that it takes where the plan has it, one task after the other; nothing
+    for plans of parts, which cannot run as steps of their own."""
+    graph, work = found.schedule.graph, found.work
+    if any(piece != graph.whole_piece(graph.task[piece.task]) for piece in found.plan.device_of):
+        return {}
+    place_of = {piece.task: place for piece, place in found.plan.place_of.items()}
+    return measure_in_place(work.compiler, stepwise(graph, place_of), work.devices)
+
+
+def group_table(reasons: Sequence[Reason]) -> Table:
+    """Equal reasons of a device in a row, those that take most of its time first."""
+    table = Table("why", "where", "tasks", "computing", "elsewhere (median)", box=None)
+    found: dict[tuple[Group, str, str], list[Reason]] = {}
+    for reason in reasons:
+        found.setdefault((reason.group, reason.device, reason.engine), []).append(reason)
+    for (group, device, engine), own in sorted(
+        found.items(), key=lambda item: -sum(r.predicted_s for r in item[1])
+    ):
+        later_s = [r.elsewhere.end_s - r.here.end_s for r in own if r.elsewhere is not None]
+        median_s = statistics.median(later_s) if later_s and group != "even" else None
+        table.add_row(
+            GROUPS[group], f"{device}/{engine}", str(len(own)),
+            format_seconds(sum(r.predicted_s for r in own)),
+            "" if median_s is None else _apart(median_s),
+        )  # fmt: skip
+    return table
+
+
+def _apart(later_s: float) -> str:
+    return f"{format_seconds(abs(later_s))} {'later' if later_s > 0 else 'sooner'}"
+
+
+def task_table(reasons: Iterable[Reason], measured: Mapping[str, float]) -> Table:
+    table = Table("task", "where", "predicted", "measured", "moved", "elsewhere", box=None)
+    for reason in reasons:
+        seconds = measured.get(reason.task)
+        table.add_row(
+            reason.task, f"{reason.device}/{reason.engine}", format_seconds(reason.predicted_s),
+            "" if seconds is None else format_seconds(seconds),
+            format_bytes(reason.moved_bytes) if reason.moved_bytes else "", reason.why,
+        )  # fmt: skip
+    return table

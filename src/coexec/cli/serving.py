@@ -1,0 +1,54 @@
+"""What is served, and what is needed for it."""
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coexec.cli.console import out
+from coexec.cli.output import print_json
+from coexec.defaults import AUTO
+from coexec.errors import PackageError
+from coexec.extras import install
+from coexec.workbench.given import ZOO
+
+__all__ = ["check_planner", "check_serving", "served_name", "tell_address"]
+
+
+def tell_address(facts: Mapping[str, Any], json: bool) -> None:
+    """Say what is served where, at once: a program may wait for it."""
+    if json:
+        print_json(facts)
+    else:
+        out.print(f"{facts['name']} is served at {facts['url']}, {facts['credits']} requests at a "
+                  f"time; Ctrl-C ends it")  # fmt: skip
+    sys.stdout.flush()
+
+
+def served_name(model: str) -> str:
+    """What a model is called in URLs unless the user says."""
+    if model.startswith(ZOO):
+        return model.removeprefix(ZOO)
+    path = Path(model)
+    return path.resolve().name if path.is_dir() else path.stem
+
+
+def check_planner(planner: str) -> None:
+    """Refuse a planner that does not exist: a session of dynamic shapes asks for it later."""
+    from coexec.planners import find_planner
+
+    if planner != AUTO:
+        find_planner(planner, AUTO)
+
+
+def check_serving() -> None:
+    """Refuse to go on without the packages of the extra.
+
+    Raises:
+        PackageError: one of them is not installed.
+    """
+    for package in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise PackageError(f"coexec serve needs {package}, which is not installed; "
+                               f"{install('serve')}")  # fmt: skip
