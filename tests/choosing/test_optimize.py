@@ -17,10 +17,8 @@ from coexec.choosing.idle import BUSY, Load, Stopwatch
 from coexec.choosing.optimize import Verdict, optimize
 from coexec.choosing.race import Lap, Outcome
 from coexec.cli import main
-from coexec.cli import optimize as verb
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError, UsageError
-from coexec.plans.plan import Plan, Provenance
 from coexec.profiling.processors import ProcessorTime
 from coexec.profiling.profiler import Effort
 from coexec.workbench import Candidate, Settings
@@ -64,13 +62,11 @@ def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
     laps = {"plan": [Lap((paced,), (loop,))] * 5, "ONNX Runtime": [Lap((1.0,), (1.0,))] * 5}
 
     class Chosen:
-        candidates, plan, doubt, shapes = (BEST,), None, None, None
-
-        @property
-        def given(self) -> Any:
-            return self
+        candidates, plan, graph, origin, shapes, doubt = (BEST,), None, None, None, None, None
 
     chosen: Any = Chosen()
+    chosen.origin = chosen
+    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
     verdict = module._judged(chosen, Outcome(laps), 0.0, chosen)
     assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
 
@@ -79,14 +75,14 @@ def test_it_ends_with_a_verdict_on_a_real_model(model: str, tmp_path: Path) -> N
     steps: list[str] = []
     settings = Settings(CPUS[:1], cache=tmp_path / "cache", planner_options={"planners": "heft"})
     verdict = optimize(model, settings, 600.0, lambda what, done, total: steps.append(what))
-    assert verdict.ort_s and verdict.plan_s and verdict.plan is not None
+    assert verdict.ort_s and verdict.plan_s and verdict.plan_file is not None
     assert verdict.candidates and not verdict.untried and verdict.unfinished is None
     assert "race with ONNX Runtime" in steps
 
 
 def test_a_time_that_is_too_short_is_said(model: str, tmp_path: Path) -> None:
     verdict = optimize(model, Settings(CPUS[:1], cache=tmp_path), 0.1)
-    assert verdict.plan is None and "the time was over while" in str(verdict)
+    assert verdict.plan_file is None and "the time was over while" in str(verdict)
 
 
 def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
@@ -104,8 +100,7 @@ def test_the_plan_is_kept_where_it_is_faster(
     verdict: Verdict, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    plan = Plan.of_places("m", {}, Provenance("single"))
-    monkeypatch.setattr(verb, "optimize", lambda *_: replace(verdict, plan=plan))
+    monkeypatch.setattr(module, "optimize", lambda *_: replace(verdict, plan_file="{}"))
     monkeypatch.chdir(tmp_path)
     assert main(["optimize", model]) == 0
     said = capfd.readouterr().out

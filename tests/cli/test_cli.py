@@ -293,7 +293,10 @@ def test_the_module_is_the_command() -> None:
         [sys.executable, "-m", "coexec", "inspect", "none.onnx"], capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 3 and "none.onnx" in done.stderr and done.stderr.count("\n") == 1
+    lines = [
+        x for x in done.stderr.splitlines() if x != "coexec: loading none.onnx"
+    ]  # slow machine
+    assert done.returncode == 3 and len(lines) == 1 and "none.onnx" in lines[0]
 
 
 def test_debug_shows_the_traceback(folder: Path) -> None:

@@ -31,10 +31,10 @@ from coexec.choosing.ranking import Tell
 from coexec.defaults import AUTO
 from coexec.engines import child
 from coexec.errors import CoexecError, ExecutionError, UsageError
-from coexec.plans.plan import Plan
 from coexec.units import format_seconds
 from coexec.workbench import Candidate, Prepared, Requests, Settings
 from coexec.workbench.bench import opened_cache
+from coexec.workbench.plan_files import text_of
 
 __all__ = ["Verdict", "optimize"]
 
@@ -69,10 +69,8 @@ class Verdict:
     """The figure that all this is about."""
     is_faster: bool = False
     """Whether the plan is clearly faster by one figure and not slower by the other."""
-    plan: Plan | None = None
-    """What was found; None if nothing was, in the time."""
-    shapes: Any = None
-    """What was fixed of the model's inputs."""
+    plan_file: str | None = None
+    """The text of a plan file; None if no plan was found in the time."""
     candidates: tuple[Candidate, ...] = ()
     others: float = 0.0
     """The share of the processors' time that other programs used in the race."""
@@ -256,8 +254,9 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
     is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / _CLEARLY for figure in REQUESTS)
     return Verdict(
         ort_s=outcome.median_s(_ORT, requests), plan_s=outcome.median_s(_OURS, requests),
-        ratio=ratio, requests=requests, is_faster=clearly and not is_slower, plan=chosen.plan,
-        shapes=auto.given.shapes, candidates=chosen.candidates, others=others, doubt=auto.doubt,
+        ratio=ratio, requests=requests, is_faster=clearly and not is_slower,
+        plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
+        candidates=chosen.candidates, others=others, doubt=auto.doubt,
     )  # fmt: skip
 
 

@@ -80,9 +80,9 @@ def command(
             fresh=fresh, engine=engine, cache=cache,
         )  # fmt: skip
         verdict = optimize(model, asked, time, tell)
-    kept = verdict.plan if verdict.is_faster else None
+    kept = verdict.plan_file if verdict.is_faster else None
     if kept is not None:
-        write_file(file, kept.to_json())
+        write_file(file, kept)
     if json:
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
@@ -95,19 +95,13 @@ def command(
         out.print(f"doubt      {verdict.doubt}; the next call measures again")
     if kept is not None:
         out.print(f"plan       {file}")
-        out.print(f"use it     {_line(model, file, verdict)}")
+        out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
 
 
 def _stem(model: str) -> str:
     from coexec.workbench.given import ZOO
 
     return Path(model.removeprefix(ZOO)).stem or "model"
-
-
-def _line(model: str, file: Path, verdict: "Verdict") -> str:
-    """How a program uses the plan."""
-    shapes = f", shapes={dict(verdict.shapes)}" if verdict.shapes else ""
-    return f"session = coexec.InferenceSession({model!r}, plan={str(file)!r}{shapes})"
 
 
 def _facts(verdict: "Verdict") -> dict[str, Any]:
