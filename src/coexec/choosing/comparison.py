@@ -43,7 +43,9 @@ _DECIDING = frozenset(
      "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
 )  # fmt: skip
 """Operators that make a step of a difference in the last digits."""
-_SPREADING = frozenset({"Conv", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
+_SPREADING = frozenset(
+    {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
+)
 """Operators that may make NaN of numbers: see `Agreement.spreads`."""
 _LAST_DIGITS = 1e-6
 _LEAST = 4
@@ -68,8 +70,8 @@ class Agreement:
     """Difference of numbers that is rounding, relative to the largest value."""
     spreads: bool = False
     """NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's convolutions,
-    and in maxima and minima, where ONNX Runtime forgets some (docs/gpu.md). This holds for requests
-    with NaN or infinity in what is fed or in an answer."""
+    and in maxima, minima and recurrent operators, where ONNX Runtime forgets some (docs/gpu.md).
+    This holds for requests with NaN or infinity in what is fed or in an answer."""
 
     @property
     def reason(self) -> str | None:

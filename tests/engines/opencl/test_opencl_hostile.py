@@ -278,6 +278,13 @@ def test_rows_with_nan(devices: Devices, kind: str) -> None:
     assert wrong(devices[kind], cases) == []
 
 
+def test_small_angles_beside_infinity(devices: Devices) -> None:
+    """PoCL's functions of vectors take angles below 0.0078 for that then."""
+    x = np.full((4, 64), np.inf, np.float32)
+    x[:, 1::4], x[:, 3::4] = np.geomspace(-1e-6, -2, 64).reshape(4, 16), -0.0
+    assert wrong(devices["cpu"], [Hostile(name, (x,)) for name in ("Sin", "Cos", "Tan")]) == []
+
+
 def test_zeros_keep_their_sign(devices: Devices) -> None:
     """The reciprocals, which are infinite, have the same one."""
     zeros = np.array([0.0, -0.0, 0.3, -0.3, 1e-40, -1e-40, 5, -5], np.float32)

@@ -10,6 +10,8 @@
 * Where ONNX Runtime's own answer changes when its inputs change by a rounding error, as that of
   sin(1e30) does, an engine may differ by as much. This holds for operators that round, and not for
   those that choose (`Round`, `Max`, `ArgMax` and so on).
+* `_GATED`, the operand times a number from 0 to 1: far below zero nothing but the rounding of that
+  number may be left, so an engine may differ by as much.
 
 Where ONNX Runtime's answer is none that a definition gives, the definition's is right too:
 
@@ -49,6 +51,7 @@ _CHOOSING = frozenset({
     "Hardmax", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "MaxPool", "Min", "Neg",
     "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "TopK", "Where", "GlobalMaxPool",
 })  # fmt: skip
+_GATED = frozenset({"Gelu", "Mish", "Swish"})
 _EXTREMES = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 _SAMPLING = frozenset({"GridSample", "Resize", "RoiAlign", "Upsample"})
 _BY_REFERENCE = frozenset({
@@ -89,6 +92,10 @@ def difference(
             noise = np.zeros(right.shape)
             if right.dtype.kind == "f" and not kinds <= _CHOOSING:
                 noise = _noise(case, number, position, right, own)
+            if kinds <= _GATED:
+                (x,) = case.feeds(number).values()
+                size = np.abs(np.where(np.isfinite(x), x, 0).astype(np.float64))
+                noise = noise + 4 * np.finfo(x.dtype).eps * size
             reason = _of_one(kinds, right, other, noise)
         if reason is not None:
             return f"output {position}, feeds {number}: {reason}"

@@ -59,9 +59,10 @@ def _between(pattern: str) -> str:
     return limited(f"({pattern})", "{zero}", "{one}")
 
 
-def _unless_tiny(function: str) -> str:
-    """PoCL's functions of vectors give 0.0078 for denormal angles; tiny ones are the result."""
-    return f"(fabs({{a}}) < 1e-4f ? {{a}} : {function}({{a}}))"
+def _unless_tiny(function: str, series: str) -> str:
+    """PoCL's functions of vectors give those of 0.0078 for smaller angles, if these are denormal or
+    stand beside an infinity or a very large number. A series has all digits there."""
+    return f"(fabs({{a}}) < 0.015625f ? {series} : {function}({{a}}))"
 
 
 _UNIT = {"zero": 0.0, "one": 1.0}
@@ -91,7 +92,9 @@ FLOAT_ONLY: Mapping[str, Text] = {
     "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
     "Reciprocal": unary("(1.0f / {a})"),
     "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
-    "Sin": unary(_unless_tiny("sin")), "Cos": unary("cos({a})"), "Tan": unary(_unless_tiny("tan")),
+    "Sin": unary(_unless_tiny("sin", "{a} * (1.0f - {a} * {a} / 6.0f)")),
+    "Cos": unary(_unless_tiny("cos", "1.0f - {a} * {a} / 2.0f")),
+    "Tan": unary(_unless_tiny("tan", "{a} * (1.0f + {a} * {a} / 3.0f)")),
     "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
     "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
     "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
