@@ -16,7 +16,6 @@ from small_models import branches, from_nodes, tensor_info
 from coexec.cli import main
 from coexec.cli.cluster.common import ended_by_signals
 from coexec.cli.cluster.frames import Answered, given_frames
-from coexec.cli.cluster.planned import format_stages
 from coexec.cluster.build import build
 from coexec.cluster.listening import firewall_lines, network_of
 from coexec.cluster.local import LocalNodes
@@ -27,6 +26,7 @@ from coexec.cluster.stated import lacking, made_up, stated_machines
 from coexec.cluster.tokens import make_token, read_token, token_file
 from coexec.errors import DeviceError, InputError, UsageError
 from coexec.frontend.load import load
+from coexec.units import format_numbers
 
 MADE_UP = ["--gflops", "2,1", "--mbit", "50"]
 
@@ -426,8 +426,8 @@ def test_a_period_is_the_slope_of_the_middle_and_latencies_have_quantiles() -> N
 
 
 def test_stages_as_ranges() -> None:
-    assert format_stages((0, 1, 2, 5)) == "0-2, 5"
-    assert format_stages(()) == ""
+    assert format_numbers((0, 1, 2, 5), ", ") == "0-2, 5"
+    assert format_numbers((), ", ") == ""
 
 
 def test_help_and_other_verbs_do_not_import_ray() -> None:

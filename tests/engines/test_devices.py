@@ -1,7 +1,7 @@
 """One contract for every kind of device in the registry."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ from small_models import branches
 from coexec.cache import Cache
 from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import clusters, usable_cores
-from coexec.engines.names import cpu_name, default_names, split_names
+from coexec.engines.names import cpu_name, default_names, parse, split_names
 from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import describe, open_devices, processors
 from coexec.errors import DeviceError
@@ -185,6 +185,34 @@ def test_devices_of_one_plan_share_no_core() -> None:
     core = usable_cores()[0]
     with pytest.raises(DeviceError, match=f"share core {core}|named twice"):
         open_devices([f"cpu:{core}", f"cpu:{core}"])
+
+
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        ("cpu:0-1/a,cpu:0/b", "name cpu:1/a,cpu:0/b"),
+        ("cpu:0/a,cpu:0-3/a+b,cpu:2/b", "name cpu:0/a,cpu:1,3/a+b,cpu:2/b"),
+        ("cpu:0-1/a,cpu:0,1/b", "leave 'cpu:0,1' out, the others have all of its cores"),
+    ],
+)
+def test_devices_that_share_cores_are_told_apart(names: str, advice: str) -> None:
+    def devices(text: str) -> tuple[Device, ...]:
+        asked = [parse(name) for name in split_names(text)]
+        return tuple(
+            Device(r.device, "cpu", tuple(EngineInfo(e) for e in r.engines), tuple(cores(r.rest)))
+            for r in asked
+        )
+
+    def cores(text: str) -> Iterator[int]:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+
+    with pytest.raises(DeviceError, match="share core 0") as caught:
+        System(devices(names))
+    assert str(caught.value).endswith(f": {advice}")
+    if advice.startswith("name "):
+        assert System(devices(advice.removeprefix("name ")))  # it leads to no other error
 
 
 def test_names_are_split_at_devices_not_at_cores() -> None:

@@ -135,7 +135,7 @@ def print_bench(
     """The same for people."""
     out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
     for figure, words in REQUESTS.items():
-        out.print(f"\nrequests {words} ({figure})")
+        out.print(f"\n{words} ({figure})")
         out.print(_times(standings, figure))
     out.print(f"\nratio: p50 over that of {standings.base}; requests/s: the mean")
     out.print(_costs(standings))

@@ -77,12 +77,12 @@ def _bars() -> Iterator[Tell]:
 
 @contextmanager
 def _lines() -> Iterator[Tell]:
-    lines = _Lines()
+    lines = _ProgressLines()
     with repeated(lines.look, _LOOK_S):
         yield lines.tell
 
 
-class _Lines:
+class _ProgressLines:
     """Lines about what is done now, but not about each step."""
 
     def __init__(self) -> None:

@@ -48,7 +48,10 @@ def _apart(later_s: float) -> str:
 
 
 def task_table(reasons: Iterable[Reason], measured: Mapping[str, float]) -> Table:
+    """A row a task, with what was measured of it."""
     table = Table("task", "where", "predicted", "measured", "moved", "elsewhere", box=None)
+    for column in table.columns[:2]:  # no name is cut off
+        column.overflow = "fold"
     for reason in reasons:
         seconds = measured.get(reason.task)
         table.add_row(
