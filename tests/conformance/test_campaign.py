@@ -126,8 +126,8 @@ def test_a_graph_may_keep_nan_that_onnx_runtime_loses_and_no_more() -> None:
     for fed, right, found, good in (
         (kept, numbers, kept, True), (kept, kept, numbers, False), (numbers, numbers, kept, False),
     ):  # fmt: skip
-        of_feeds, answers = replace(case, sets=({"x": fed},)), [right]
-        reason = difference(of_feeds, 0, answers, [found], lambda feeds: [numbers])
+        of_feeds = replace(case, sets=({"x": fed},))
+        reason = difference(of_feeds, 0, [right], [found], lambda feeds, right=right: [right])
         assert (reason is None) == good
 
 
