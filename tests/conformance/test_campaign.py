@@ -4,16 +4,18 @@
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from campaign.comparing import difference
 from campaign.graphs import network
-from campaign.judging import SETTINGS, Verdict, verdicts
+from campaign.judging import SETTINGS, Reference, Verdict, verdicts
 from campaign.operators import probe
 from campaign.planning import of_graphs
 from campaign.probe import Given, Probe
+from campaign.recurrent import recurrent
 from needs_opencl import opencl_found
 
 from coexec.cache import Cache
@@ -116,3 +118,31 @@ def test_a_tile_may_spread_nan_and_must_not_lose_it() -> None:
     for found, good in ((near, True), (far, False), (lost, False)):
         reason = difference(case, 0, [right], [found], lambda feeds: [right])
         assert (reason is None) == good
+
+
+def test_a_graph_may_keep_nan_that_onnx_runtime_loses_and_no_more() -> None:
+    case = replace(network(SEED, 0), operators=("ReduceMax", "Add"), sets=({"x": np.ones(3)},))
+    numbers, kept = np.ones(3, np.float32), np.array([1, np.nan, 1], np.float32)
+    for fed, right, found, good in (
+        (kept, numbers, kept, True), (kept, kept, numbers, False), (numbers, numbers, kept, False),
+    ):  # fmt: skip
+        of_feeds = replace(case, sets=({"x": fed},))
+        reason = difference(of_feeds, 0, [right], [found], lambda feeds, right=right: [right])
+        assert (reason is None) == good
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+@pytest.mark.parametrize("way", ["reverse", "bidirectional"])
+def test_definition_of_recurrent_operators(kind: str, gates: int, way: str) -> None:
+    """As ONNX Runtime computes them of ordinary numbers, with lengths and a first state."""
+    rng, ways = np.random.default_rng(0), 1 + (way == "bidirectional")
+    sizes = (4, 2, 3), (ways, gates * 5, 3), (ways, gates * 5, 5), (ways, 2 * gates * 5)
+    x, w, r, b = (rng.standard_normal(size).astype(np.float32) for size in sizes)
+    state = rng.standard_normal((ways, 2, 5)).astype(np.float32)
+    inputs = [x, w, r, b, np.array([4, 2], np.int32), state, state][: 7 if kind == "LSTM" else 6]
+    attributes: dict[str, Any] = {"hidden_size": 5, "direction": way}
+    given = tuple(Given((values,)) for values in inputs)
+    case = Probe(kind, given, attributes, outputs=3 if kind == "LSTM" else 2, index=0)
+    found = recurrent(kind, inputs, attributes)
+    for ours, expected in zip(found, Reference(case).answers[0], strict=False):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)

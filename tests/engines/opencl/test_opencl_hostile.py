@@ -129,9 +129,11 @@ def _products(values: Sequence[float]) -> list[Hostile]:
         Hostile("InstanceNormalization", (x, scale, scale), {}, (1, 2)),
         Hostile("LayerNormalization", (m, numbers(40), numbers(40)), {}, (1, 2)),
         Hostile("LpNormalization", (m,), {"axis": 1}),
+        Hostile("MeanVarianceNormalization", (np.zeros_like(m),), {"axes": [1]}),
         Hostile("MatMul", (m, zeros), {}, (1,)),
         Hostile("MatMul", (numbers(5, 6), m)),
         Hostile("Gemm", (m, numbers(5, 40)), {"transB": 1}, (1,)),
+        Hostile("Gemm", (numbers(5, 40), numbers(40, 6), m[:1, :6].copy()), {"beta": 0.0}, (1,)),
         Hostile("AveragePool", (x,), {"kernel_shape": [3, 3], "pads": [1] * 4}),
         Hostile("GlobalAveragePool", (x,)),
     ]
@@ -278,11 +280,16 @@ def test_rows_with_nan(devices: Devices, kind: str) -> None:
     assert wrong(devices[kind], cases) == []
 
 
-def test_small_angles_beside_infinity(devices: Devices) -> None:
+def test_numbers_beside_infinity(devices: Devices) -> None:
     """PoCL's functions of vectors take angles below 0.0078 for that then."""
     x = np.full((4, 64), np.inf, np.float32)
     x[:, 1::4], x[:, 3::4] = np.geomspace(-1e-6, -2, 64).reshape(4, 16), -0.0
-    assert wrong(devices["cpu"], [Hostile(name, (x,)) for name in ("Sin", "Cos", "Tan")]) == []
+    cases = [Hostile(name, (x,)) for name in ("Sin", "Cos", "Tan")]
+    # A third input times 0 is nothing, though it is infinite.
+    cases.append(
+        Hostile("Gemm", (x[:, 1::4].copy(), np.ones((16, 64), np.float32), x[:1]), {"beta": 0.0})
+    )
+    assert wrong(devices["cpu"], cases) == []
 
 
 def test_zeros_keep_their_sign(devices: Devices) -> None:

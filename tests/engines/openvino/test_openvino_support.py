@@ -52,6 +52,17 @@ IMAGE = (1, 3, 8, 8)
         (reason("Resize", [IMAGE], antialias=1), "antialias"),
         (reason("Resize", [IMAGE], keep_aspect_ratio_policy="not_larger"), "aspect ratio"),
         (reason("Resize", [IMAGE], IMAGE, mode="linear"), "changes no size"),
+        (
+            reason(
+                "Upsample", [(1, 1, 2, 2)], (1, 1, 3, 3), version=7, scales=(1.0, 1.0, 1.5, 1.6)
+            ),
+            "whole sizes",
+        ),
+        (reason("GatherElements", [(2, 3), (2, 2)], constants={1: (0, 0, 0, 0)}), "other axes"),
+        (reason("Cast", [(2, 3)], dtypes=("float32", "bool"), to=9), "NaN for false"),
+        (reason("Clip", [(2, 3), ()]), "limits that are computed"),
+        (reason("Gemm", [(2, 2), (2, 3), (3,)], beta=0.0), "beta=0"),
+        (reason("HardSigmoid", [(2, 3)], beta=0.0), "beta=0"),
         (reason("LSTM", [(1, 2, 3), (1, 8, 3), (1, 8, 2)], layout=1), "layout=1"),
         (reason("TopK", [(2, 3)], outputs=2), "not known to compute TopK"),
         (reason("MaxPool", [IMAGE], outputs=2, kernel_shape=(2, 2)), "places of the maxima"),

@@ -8,6 +8,7 @@ process (a node with too few inputs does). So this is a list of what came out ri
 
 from collections.abc import Callable, Collection, Mapping
 from math import ceil, prod
+from typing import Any
 
 from coexec.ir.graph import Operator, Tensor
 
@@ -40,7 +41,7 @@ _COMPUTING = frozenset({
     "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "HardSigmoid",
     "HardSwish", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
     "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpPool", "MatMul",
-    "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "PRelu", "Pow",
+    "MaxPool", "Mean", "Mish", "PRelu", "Pow",
     "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
     "ReduceSumSquare", "Relu", "Resize", "ReverseSequence", "RoiAlign", "Round", "Selu", "Shape",
@@ -174,7 +175,8 @@ def _resize(op: Operator, tensors: _Tensors) -> str | None:
     mode = op.text("coordinate_transformation_mode", "half_pixel")
     if mode in ("tf_crop_and_resize", "half_pixel_symmetric"):
         return f"with {mode}"
-    scales = op.constants.get(1 if op.version < 11 else 2, ())
+    of_opset_7: Any = op.attributes.get("scales", ())
+    scales = op.constants.get(1 if op.version < 11 else 2, of_opset_7)
     before, after = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
     if before == after and op.text("mode", "nearest") != "nearest":
         return "that changes no size: it would make NaN of the neighbours of an infinity"
@@ -182,6 +184,33 @@ def _resize(op: Operator, tensors: _Tensors) -> str | None:
     if any(made != size * scale for size, made, scale in sizes):
         return "with scales that give no whole sizes: it would take other ones"
     return None
+
+
+def _gathered_elements(op: Operator, tensors: _Tensors) -> str | None:
+    shape, places = (list(tensors[name].shape) for name in op.inputs[:2])
+    axis = op.int("axis", 0) % max(1, len(shape))
+    del shape[axis : axis + 1], places[axis : axis + 1]
+    return None if shape == places else "with fewer indices along other axes: it does not convert"
+
+
+def _cast(op: Operator, tensors: _Tensors) -> str | None:
+    floats = tensors[op.inputs[0]].dtype in _FLOATS
+    return "of floats to bool: it takes NaN for false" if floats and op.int("to", 1) == 9 else None
+
+
+def _clip(op: Operator, tensors: _Tensors) -> str | None:
+    computed = any(name and not tensors[name].constant for name in op.inputs[1:])
+    return "with limits that are computed: it would take a NaN for one" if computed else None
+
+
+def _gemm(op: Operator, tensors: _Tensors) -> str | None:
+    if len(op.inputs) > 2 and not op.number("beta", 1.0):
+        return "with beta=0: it would make NaN of an infinity times 0"
+    return None
+
+
+def _hard_sigmoid(op: Operator, tensors: _Tensors) -> str | None:
+    return None if op.number("beta", 0.5) else "with beta=0: it would take 0.5"
 
 
 def _pad(op: Operator, tensors: _Tensors) -> str | None:
@@ -238,6 +267,11 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
         "of rank 2: ONNX Runtime refuses it" if len(tensors[op.inputs[0]].shape) < 3 else None
     ),
     **dict.fromkeys(("ScatterElements", "ScatterND"), _scattered),
+    "Cast": _cast,
+    "Clip": _clip,
+    "GatherElements": _gathered_elements,
+    "Gemm": _gemm,
+    "HardSigmoid": _hard_sigmoid,
     "PRelu": _slope,
     "GridSample": lambda op, tensors: (
         "of volumes" if len(tensors[op.inputs[0]].shape) > 4 else None

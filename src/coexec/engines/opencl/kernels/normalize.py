@@ -166,7 +166,8 @@ def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
     lines += fold(rows, "squares", total("(v - mean) * (v - mean)"))
     deviation = f"sqrt(squares / {count} + {epsilon})"
     if op.op_type == "MeanVarianceNormalization":
-        deviation = f"(sqrt(squares / {count}) + 1e-9f)"
+        # ONNX adds 1e-9. ONNX Runtime does not: NaN is what it makes of equal numbers.
+        deviation = f"sqrt(squares / {count})"
     lines.append(f"const {kind} factor = 1.0f / {deviation};")
     return lines, "(v - mean) * factor"
 

@@ -53,7 +53,8 @@ class Operands:
         self._product = product
         op = node.operator
         self._ranks = tuple(len(context.tensors[n].shape) for n in op.inputs[:2])
-        self._bias = op.inputs[2] if op.op_type == "Gemm" and len(op.inputs) > 2 else ""
+        biased = op.op_type == "Gemm" and len(op.inputs) > 2 and product.beta != 0
+        self._bias = op.inputs[2] if biased else ""
         self._declare("a", op.inputs[0])
 
     def declare_right(self) -> None:
