@@ -12,7 +12,7 @@ from small_models import branches
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
-from coexec.exports.setting import Setting
+from coexec.exports.machine import ExportMachine
 from coexec.profiling import profiler
 
 CORE = f"cpu:{usable_cores()[0]}"
@@ -56,8 +56,8 @@ def test_json(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_an_unlike_machine_is_one_line(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = Setting.here
-    monkeypatch.setattr(Setting, "here", lambda system: replace(here(system), cores=(4, 60)))
+    here = ExportMachine.here
+    monkeypatch.setattr(ExportMachine, "here", lambda system: replace(here(system), cores=(4, 60)))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert call(folder, "run", str(folder / "e")) == 0

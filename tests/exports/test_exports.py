@@ -24,8 +24,8 @@ from coexec.errors import (
     UsageError,
 )
 from coexec.exports import opening, writing
+from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import Manifest, digest_of_bytes
-from coexec.exports.setting import Setting
 from coexec.frontend.load import load
 from coexec.plans.plan import Plan, Provenance
 from coexec.plans.plan_file import PlanFile
@@ -209,21 +209,33 @@ def sound(model: Path, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -
 def test_an_unlike_machine_is_said_once(
     sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = Setting.here
+    here = ExportMachine.here
 
-    def elsewhere(system: System) -> Setting:
+    def elsewhere(system: System) -> ExportMachine:
         device = system.devices[0]
         engine = replace(device.engines[0], version="99")
         other = System((replace(device, processor="Z80", engines=(engine,)),))
         return replace(here(other), cores=(4, 60), processor="Z80")
 
-    monkeypatch.setattr(Setting, "here", elsewhere)
+    monkeypatch.setattr(ExportMachine, "here", elsewhere)
     with pytest.warns(DegradedWarning) as said:
         session = coexec.InferenceSession(sound, cache=tmp_path / "cache")
     (text,) = [str(warning.message) for warning in said]
     for part in ("here Z80", "here 4+60", "here 99", "coexec export", "model/m.onnx NEW_FOLDER"):
         assert part in text
     assert session.devices == (CORE,) and session.run(["y"], {"x": X})[0].shape == (1, 48)
+
+
+def test_more_cores_are_said_and_what_was_compiled_runs(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coexec.compiling import compiler
+
+    here = ExportMachine.here
+    monkeypatch.setattr(ExportMachine, "here", lambda system: replace(here(system), cores=(4, 60)))
+    monkeypatch.setattr(compiler, "Compiler", lambda *_: pytest.fail("it compiles"))
+    with pytest.warns(DegradedWarning, match=r"cores \d+, here 4\+60\. Another plan may be"):
+        coexec.InferenceSession(sound, cache=tmp_path / "cache").close()
 
 
 def test_a_device_that_is_not_here_is_one_message(

@@ -15,7 +15,7 @@ import xxhash
 
 from coexec.__about__ import __version__
 from coexec.errors import StoreError
-from coexec.exports.setting import Setting
+from coexec.exports.machine import ExportMachine
 from coexec.frontend.folders import is_below
 
 __all__ = ["AGAIN", "MANIFEST", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
@@ -49,7 +49,7 @@ class Manifest:
     inputs: Mapping[str, Mapping[str, Any]]
     """By name of an input, its "shape" and "dtype" in the plan."""
     engine_options: Mapping[str, Mapping[str, str]]
-    setting: Setting
+    machine: ExportMachine
     """The machine that it was made on."""
     files: Mapping[str, FileFacts]
     """By path below the folder, with "/"; the manifest apart."""
@@ -61,10 +61,10 @@ class Manifest:
 
     def _body(self) -> dict[str, Any]:
         return {
-            "kind": _KIND, "format": _FORMAT, "coexec": self.setting.coexec, "model": self.model,
+            "kind": _KIND, "format": _FORMAT, "coexec": self.machine.coexec, "model": self.model,
             "inputs": {name: dict(facts) for name, facts in self.inputs.items()},
             "engine_options": {name: dict(own) for name, own in self.engine_options.items()},
-            "machine": self.setting.to_json(),
+            "machine": self.machine.to_json(),
             "files": {name: asdict(facts) for name, facts in self.files.items()},
         }  # fmt: skip
 
@@ -99,7 +99,7 @@ class Manifest:
                 _name(data["model"]),
                 {str(n): dict(facts) for n, facts in data["inputs"].items()},
                 {str(n): dict(own) for n, own in data["engine_options"].items()},
-                Setting.from_json(data["machine"], str(data["coexec"])),
+                ExportMachine.from_json(data["machine"], str(data["coexec"])),
                 {_name(n): FileFacts(int(f["size_bytes"]), str(f["xxh3"]))
                  for n, f in data["files"].items()},
             )  # fmt: skip

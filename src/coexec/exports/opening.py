@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from coexec.cache import Cache, warn_once
 from coexec.cache.parts import EXPORTS, chunks, keep_newest, place_parts
 from coexec.engines.registry import describe
 from coexec.errors import DegradedWarning, DeviceError, ForkedError, StoreError, UsageError
+from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import AGAIN, MANIFEST, PARTS, PLAN, Manifest, file_below
-from coexec.exports.setting import Setting
 from coexec.frontend.digest import file_digests
 from coexec.plans.plan_file import PlanFile
 from coexec.system.hardware import System
@@ -38,8 +39,8 @@ def is_export(source: Any) -> bool:
 def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
     """The model of an export and the settings that it fixes; any other model as it was given.
 
-    On a machine that equals the export's own, its compiled parts are copied into the cache. On
-    another one a warning lists the differences, and the plan is compiled anew.
+    Where this machine runs the compiled parts, they are copied into the cache; else the plan is
+    compiled anew. A warning lists what differs of the export's own machine.
 
     Raises:
         StoreError: the export is damaged.
@@ -59,13 +60,14 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
     cache = Cache(root, whole.limit_bytes)
     _check_model(folder, manifest, cache)
     plan = _plan(folder, manifest)
-    unlike = _unlike(folder, model, manifest, plan)
-    if not unlike:
+    here = _here(folder, model, manifest, plan)
+    if manifest.machine.runs_on(here):
         _take_parts(folder, manifest, root, whole)
-    else:
+    if unlike := manifest.machine.against(here):
+        compiled = "" if manifest.machine.runs_on(here) else "Its plan is compiled anew. "
         warnings.warn(f"the export {str(folder)!r} was made on another machine: "
-                      f"{'; '.join(unlike)}. Its plan is compiled anew, and another one may be "
-                      f"faster here: {_remedy(model)}", DegradedWarning, stacklevel=3)  # fmt: skip
+                      f"{'; '.join(unlike)}. {compiled}Another plan may be faster here: "
+                      f"{_remedy(model)}", DegradedWarning, stacklevel=3)  # fmt: skip
     own = replace(settings, plan=plan, engine_options=manifest.engine_options, cache=cache)
     return str(model), own
 
@@ -122,20 +124,20 @@ def _plan(folder: Path, manifest: Manifest) -> PlanFile:
     return plan
 
 
-def _unlike(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> list[str]:
-    """The differences of this machine, each with both values.
+def _here(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> ExportMachine:
+    """This machine with the devices of the plan.
 
     Raises:
         DeviceError: it lacks a device of the plan.
     """
-    made_on = manifest.setting
+    made_on = manifest.machine
     try:
         devices = [describe(name, manifest.engine_options) for name in plan.plan.requests]
-        return made_on.against(Setting.here(System(tuple(devices)))) if devices else []
+        return ExportMachine.here(System(tuple(devices)) if devices else made_on.system)
     except ForkedError:
-        return []  # the session answers without a plan then, and says why
+        return made_on  # the session answers without a plan then, and says why
     except DeviceError as error:
-        where = made_on.against(Setting.here(made_on.system))
+        where = made_on.against(ExportMachine.here(made_on.system))
         differs = f" It was made on another machine: {'; '.join(where)}." if where else ""
         raise DeviceError(
             f"the export {str(folder)!r} computes on {', '.join(plan.plan.requests)}: {error}."
@@ -160,9 +162,10 @@ def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> N
         place_parts(root, missing.items())
         if missing:
             keep_newest(root.parent, whole.limit_bytes, root)
-        os.utime(root)  # when it was last used
     except OSError as error:
         warn_once(root, f"it cannot be written: {error.strerror or error}")
+    with suppress(OSError):
+        os.utime(root)  # when it was last used
 
 
 def _parts(manifest: Manifest) -> Mapping[str, str]:

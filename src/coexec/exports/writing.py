@@ -13,8 +13,8 @@ import xxhash
 
 from coexec.cache import write_new
 from coexec.errors import CoexecError, StoreError, UsageError
+from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import MANIFEST, FileFacts, Manifest
-from coexec.exports.setting import Setting
 
 __all__ = ["ExportDraft", "check_target", "draft_beside"]
 
@@ -95,14 +95,14 @@ class ExportDraft:
 
     def finish(
         self, model: str, inputs: Mapping[str, Mapping[str, Any]],
-        engine_options: Mapping[str, Mapping[str, str]], setting: Setting,
+        engine_options: Mapping[str, Mapping[str, str]], machine: ExportMachine,
     ) -> Manifest:  # fmt: skip
         """Write the manifest, behind all other files.
 
         Raises:
             OSError: it cannot be written.
         """
-        manifest = Manifest(model, inputs, engine_options, setting, dict(self.files))
+        manifest = Manifest(model, inputs, engine_options, machine, dict(self.files))
         write_new(self.folder / MANIFEST, [manifest.to_json().encode()])
         return manifest
 

@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from coexec.cache import Cache, Entry
-from coexec.frontend.folders import unreadable
+from coexec.frontend.folders import is_below, unreadable
 
 __all__ = ["Shapes", "digest_of", "file_digests", "is_remembered", "named_files", "serialized",
            "unreadable"]  # fmt: skip
@@ -173,9 +173,11 @@ def _read_if_there(path: str) -> _Known:
 
 
 def _named_by(path: Path) -> list[str]:
-    """The files that a model names, beside it and beside the file that it is a link to."""
+    """The files that a model names, beside it and beside the file that it is a link to. A name that
+    leads elsewhere, which may be to a file without an end, is refused by the reader."""
     folders = dict.fromkeys((path.parent, path.resolve().parent))
-    return [os.path.join(folder, name) for name in named_files(path) for folder in folders]
+    names = [name for name in named_files(path) if is_below(name)]
+    return [os.path.join(folder, name) for name in names for folder in folders]
 
 
 def named_files(path: Path) -> list[str]:

@@ -13,9 +13,9 @@ from coexec.choosing.comparison import Agreement, compared, is_exact, known
 from coexec.choosing.prepare import Asked, prepare
 from coexec.choosing.throughput import started
 from coexec.errors import ExecutionError, UsageError
+from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import PARTS, PLAN, Manifest
 from coexec.exports.opening import is_export
-from coexec.exports.setting import Setting
 from coexec.exports.writing import ExportDraft, check_target, draft_beside
 from coexec.frontend.digest import named_files, serialized
 from coexec.frontend.folders import ModelFolders
@@ -82,7 +82,7 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
         inputs = {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in plan.compiled.inputs}
         manifest = draft.finish(
             f"{_MODEL}/{name}", inputs, settings.engine_options,
-            Setting.here(System(tuple(devices))),
+            ExportMachine.here(System(tuple(devices))),
         )  # fmt: skip
     return ExportReport(target, manifest, chosen, agreement)
 

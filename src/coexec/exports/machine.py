@@ -8,11 +8,11 @@ from coexec.__about__ import __version__
 from coexec.engines import detect
 from coexec.system.hardware import Device, System
 
-__all__ = ["Setting"]
+__all__ = ["ExportMachine"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExportMachine:
     """Processors with their engines, as far as plans and compiled parts depend on them."""
 
     system: System
@@ -43,6 +43,11 @@ class Setting:
         system = System.from_json({"devices": data["devices"], "links": []})
         cores = tuple(int(count) for count in data["cores"])
         return cls(system, cores, str(data["processor"]), coexec)
+
+    def runs_on(self, other: Self) -> bool:
+        """Whether what was compiled on this machine runs on the other one."""
+        mine, its = self.system.fingerprint, other.system.fingerprint
+        return mine == its and self.coexec == other.coexec
 
     def against(self, other: Self) -> list[str]:
         """The differences of the two machines, each with both values. Without any, programs that
