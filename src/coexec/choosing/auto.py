@@ -150,7 +150,7 @@ class Auto:
         """
         self._settings = settings = settings or Settings()
         chosen = _checked(settings.planner_options)
-        self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
+        self._planners = _names(chosen["planners"])
         self._shortlist: int = chosen["shortlist"]
         self._both = chosen["requests"] == _BOTH
         self._requests: Requests = "paced" if self._both else chosen["requests"]
@@ -350,10 +350,19 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
         raise UsageError(f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
                          f"a number from 1 on")  # fmt: skip
+    if "planners" in options:  # the default ones are there, and are not imported for this
+        from coexec.planners import find_planner
+
+        for planner in _names(chosen["planners"]):
+            find_planner(planner)
     if chosen["requests"] not in (_BOTH, *REQUESTS):
         raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
                          f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
     return chosen
+
+
+def _names(planners: Any) -> list[str]:
+    return [name.strip() for name in str(planners).split(",")]
 
 
 def _alone(work: Workbench, names: Configuration) -> list[_Contender]:

@@ -193,6 +193,7 @@ class InferenceSession(AnsweringSession):
             self._serving = serving = Serving(serving.source, self._settings)
             self._follow(serving)
         if any(is_dynamic(arg, self._settings.shapes) for arg in self._signature.inputs):
+            serving.check_planner()
             return  # planned for as shapes come
         later = self._settings.background
         if later is None:
