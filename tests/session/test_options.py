@@ -17,6 +17,7 @@ from session_states import DEVICES, opened
 from small_models import branches, from_nodes, tensor_info
 
 import coexec
+from coexec.errors import UsageError
 from coexec.session import options as subject
 from coexec.session.options import ORT_KEYWORDS, why_unplanned
 from coexec.session.sources import open_inputs
@@ -96,6 +97,26 @@ def test_what_only_our_class_tells() -> None:
     with pytest.raises(Exception, match=r"libnone\.so"):
         options.register_custom_ops_library("libnone.so")
     assert len(options.calls) == 1  # what is refused is not remembered
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            {"planner": "hefd"},
+            r"no planner 'hefd' \(did you mean 'heft'\?\); there are anneal, auto",
+        ),
+        ({"planner": "anneal", "planner_options": {"stebs": 1}}, "did you mean 'steps'"),
+        ({"planner_options": {"planners": "heft,fast"}}, "there is no planner 'fast'"),
+    ],
+)
+def test_a_planner_is_checked_before_shapes_come(
+    words: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        coexec.InferenceSession(
+            DYNAMIC.SerializeToString(), devices=DEVICES, cache=tmp_path, **words
+        )
 
 
 def test_the_keywords_of_onnx_runtime_are_its_own() -> None:

@@ -85,7 +85,7 @@ class Auto:
         """
         self._settings = settings = settings or Settings()
         chosen = _checked(settings.planner_options)
-        self._planners = [p.strip() for p in str(chosen["planners"]).split(",")]
+        self._planners = _names(chosen["planners"])
         self._shortlist: int = chosen["shortlist"]
         self._seconds = float(chosen["seconds"])
         self._deadline = Deadline()
@@ -339,6 +339,11 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise UsageError(f"option seconds of planner auto is {seconds!r}; it is how long the "
                          f"choice may take, a number above 0")  # fmt: skip
+    if "planners" in options:  # the default ones are there, and are not imported for this
+        from coexec.planners import find_planner
+
+        for planner in _names(chosen["planners"]):
+            find_planner(planner)
     if chosen["requests"] not in (_BOTH, *REQUESTS):
         raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
                          f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
@@ -347,3 +352,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _needs_profile(names: Configuration) -> bool:
     return len(names) > 1
+
+
+def _names(planners: Any) -> list[str]:
+    return [name.strip() for name in str(planners).split(",")]

@@ -21,6 +21,7 @@ from coexec.choosing.comparison import accept, compared, is_exact, refuse
 from coexec.choosing.kept_requests import ENOUGH, KeptRequests
 from coexec.choosing.prepare import Asked
 from coexec.choosing.throughput import started
+from coexec.defaults import AUTO
 from coexec.errors import (
     CoexecError,
     DegradedWarning,
@@ -32,7 +33,7 @@ from coexec.errors import (
 from coexec.frontend.inputs import filled
 from coexec.runtime.runner import Runner
 from coexec.units import format_seconds
-from coexec.workbench import Prepared, Settings, opened_cache
+from coexec.workbench import Prepared, Settings, check_planner, opened_cache
 from coexec.workbench.given import GivenModel
 
 __all__ = ["Running", "Serving", "Shapes"]
@@ -137,6 +138,15 @@ class Serving:
             return Asked(self.source, self._settings)
         except ForkedError:
             return None
+
+    def check_planner(self) -> None:
+        """Refuse a planner that does not exist, where no plan is made before a request comes.
+
+        Raises:
+            UsageError: there is no such planner, or it has no such option.
+        """
+        if self._settings.planner != AUTO:
+            check_planner(self._settings.planner, self._settings.planner_options)
 
     def start_known(self, shapes: Shapes, asked: Asked) -> bool:
         """Start what was chosen before for these shapes; whether anything was."""

@@ -24,7 +24,7 @@ VERBS = {
     "cache": "Show what the cache holds; trim or clear it.",
     "cluster": "Run a model on several machines.",
 }
-"""By name, which is that of its file, what help says of it in a line."""
+"""One line of help by verb. A verb has the name of its file."""
 
 app = typer.Typer(
     name="coexec",

@@ -31,7 +31,7 @@ def kind_of(error: Exception) -> str:
     """The class of an error, as `coexec.errors` or Python names it: "ModelError"."""
     if isinstance(error, typer.TyperException):
         return UsageError.__name__
-    if isinstance(error, CoexecError):  # some are made of one of ours and one of ONNX Runtime's
+    if isinstance(error, CoexecError):  # its class may derive from ONNX Runtime's as well
         ours = (c for c in type(error).__mro__ if c.__module__ == CoexecError.__module__)
         return next(ours).__name__
     return "OSError" if isinstance(error, OSError) else type(error).__name__

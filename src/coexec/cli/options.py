@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from coexec.defaults import Mode, Waiting
-from coexec.platforms import NAMES
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 ModelOrExportArg = Annotated[
@@ -69,5 +68,6 @@ CheckOpt = Annotated[
 ]
 OutputOpt = Annotated[Path | None, typer.Option(help="A file to write the result to.")]
 PlatformOpt = Annotated[
-    str | None, typer.Option(help=f"Simulate this instead of the machine: {', '.join(NAMES)}.")
+    str | None,
+    typer.Option(help="Simulate a phone instead of the machine, such as kirin_990; ? lists all."),
 ]

@@ -15,17 +15,17 @@ Tell = Callable[[str, int, int], None]
 """``tell(what, done, total)``; a total of 0: how much there is, is not known."""
 
 _LOOK_S = 2.0
-"""From one look at what is done to the next: what takes less gets no line."""
+"""Seconds between two looks at the work. Work that ends sooner gets no line."""
 _LINE_S = 5.0
-"""From one line to the next while the same thing is done."""
+"""Seconds between two lines about the same work."""
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Tell]:
-    """A callback that shows what is done, as long as this lasts, and how much of it.
+    """A callback that shows the work that is done, and how much of it, until the block ends.
 
     Args:
-        what: is done until the callback says something else.
+        what: the first work.
     """
     with _bars() if err.is_terminal else _lines() as tell:
         tell(what, 0, 0)
@@ -33,13 +33,13 @@ def progress(what: str) -> Iterator[Tell]:
 
 
 def announce(what: str) -> None:
-    """One line for what must not be disturbed by drawing, as times are measured."""
+    """Print one line about work that drawing would disturb, as its times are measured."""
     err.print(f"coexec: {what}", soft_wrap=True)
 
 
 @contextmanager
 def repeated(act: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Let a thread call ``act`` again and again, the first time after ``every_s``."""
+    """Call ``act`` from a thread every ``every_s`` seconds until the block ends."""
     ended = threading.Event()
 
     def loop() -> None:
@@ -83,7 +83,7 @@ def _lines() -> Iterator[Tell]:
 
 
 class _ProgressLines:
-    """Lines about what is done now, but not about each step."""
+    """Lines about the present work; not every step gets one."""
 
     def __init__(self) -> None:
         self._now = ("", 0, 0)
@@ -94,7 +94,7 @@ class _ProgressLines:
         self._now = what, done, total
 
     def look(self) -> None:
-        """Print a line if something else is done, or enough time has gone by."""
+        """Print a line if the work is another, or after `_LINE_S` if it has gone on."""
         now, now_s = self._now, time.monotonic()
         what, done, total = now
         later = now != self._said and now_s - self._said_s >= _LINE_S

@@ -67,7 +67,7 @@ def command(
     """
     from coexec.cli.common import settings
     from coexec.cli.console import err
-    from coexec.cli.serving import check_planner, check_serving, served_name, tell_address
+    from coexec.cli.serving import check_serving, served_name, tell_address
     from coexec.errors import UsageError
     from coexec.units import parse_bytes
 
@@ -77,7 +77,6 @@ def command(
     from coexec.serve.session import SessionServed
     from coexec.session import InferenceSession
 
-    check_planner(planner)
     asked = settings(
         devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
         cache=cache, engine=engine, pin=pin, waiting=waiting,

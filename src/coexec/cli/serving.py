@@ -8,12 +8,11 @@ from typing import Any
 
 from coexec.cli.console import out
 from coexec.cli.output import print_json
-from coexec.defaults import AUTO
 from coexec.errors import PackageError
 from coexec.extras import install
 from coexec.workbench.given import ZOO
 
-__all__ = ["check_planner", "check_serving", "served_name", "tell_address"]
+__all__ = ["check_serving", "served_name", "tell_address"]
 
 
 def tell_address(facts: Mapping[str, Any], json: bool) -> None:
@@ -32,14 +31,6 @@ def served_name(model: str) -> str:
         return model.removeprefix(ZOO)
     path = Path(model)
     return path.resolve().name if path.is_dir() else path.stem
-
-
-def check_planner(planner: str) -> None:
-    """Refuse a planner that does not exist: a session of dynamic shapes asks for it later."""
-    from coexec.planners import find_planner
-
-    if planner != AUTO:
-        find_planner(planner, AUTO)
 
 
 def check_serving() -> None:

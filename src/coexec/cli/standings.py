@@ -60,8 +60,8 @@ class Standings:
         return min(map(statistics.median, samples_s))
 
     def facts(self, row: Row) -> dict[str, Any]:
-        """A row for programs. A ratio is that of two medians that are there, the row's and the
-        base's by the same figure."""
+        """A row for programs. A ratio is the row's median over the base's by the same figure; both
+        medians are in the document."""
         ran = self.same_as.get(row.name, row.name)
         facts: dict[str, Any] = {
             "name": row.name, "same_as": self.same_as.get(row.name), "init_s": row.init_s,

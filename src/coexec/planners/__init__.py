@@ -121,8 +121,8 @@ _SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
 class Planners(Mapping[str, Planner]):
     """Planners by name, sorted: those of coexec, and those of other packages.
 
-    Other packages are searched when a name is asked for that coexec does not have, or all of them;
-    they are imported when they are asked for. A name of coexec's means its own planner.
+    Entry points are read when a name is not coexec's, or for all names; a planner of another
+    package is imported when it is looked up. Where two have the same name, coexec's own is used.
 
     ``PLANNERS[name]`` raises KeyError if there is none, and UsageError if its package is broken.
     """

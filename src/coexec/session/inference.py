@@ -196,6 +196,7 @@ class InferenceSession(AnsweringSession):
             self._follow(serving)
         left_open = [a for a in self._signature.inputs if is_dynamic(a, self._settings.shapes)]
         if left_open and self._settings.plan is None:
+            serving.check_planner()
             return  # planned for as shapes come
         later = self._settings.background
         if later is None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.frontend.model import Model
     from coexec.ir.graph import Graph
 
-__all__ = ["Workbench", "make_plan", "opened_cache"]
+__all__ = ["Workbench", "check_planner", "make_plan", "opened_cache"]
 
 
 class Workbench:
@@ -139,7 +139,7 @@ class Workbench:
 
     def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
         """A verified plan. One device needs no profile."""
-        _check_planner(planner, options or {})
+        check_planner(planner, options or {})
         graph = self.model.graph
         if len(self.devices) == 1 and not options and not self.settings.pins:
             self._refuse_partial(self.devices[0].first)
@@ -306,11 +306,15 @@ def make_plan(
     """
     from coexec.planners import PLANNERS
 
-    _check_planner(planner, options)
+    check_planner(planner, options)
     return PLANNERS[planner](graph, cost, system, **options)
 
 
-def _check_planner(planner: str, options: Mapping[str, Any]) -> None:
+def check_planner(planner: str, options: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        UsageError: no such planner, or an option that it does not have.
+    """
     from coexec.planners import find_planner
     from coexec.solvers.options import check_options
 

@@ -16,7 +16,7 @@ VERBS = {
     "serve": "Answer requests over HTTP by a pipeline.",
     "stop": "End what this user has started here.",
 }
-"""By name, which is that of its file, what help says of it in a line."""
+"""One line of help by verb. A verb has the name of its file."""
 
 _app = typer.Typer(
     name="cluster",
