@@ -285,6 +285,7 @@ def test_numbers_beside_infinity(devices: Devices) -> None:
     x = np.full((4, 64), np.inf, np.float32)
     x[:, 1::4], x[:, 3::4] = np.geomspace(-1e-6, -2, 64).reshape(4, 16), -0.0
     cases = [Hostile(name, (x,)) for name in ("Sin", "Cos", "Tan")]
+    cases.append(Hostile("Gelu", (-x,), {"approximate": "tanh"}))
     # A third input times 0 is nothing, though it is infinite.
     cases.append(
         Hostile("Gemm", (x[:, 1::4].copy(), np.ones((16, 64), np.float32), x[:1]), {"beta": 0.0})

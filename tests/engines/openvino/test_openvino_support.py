@@ -59,6 +59,7 @@ IMAGE = (1, 3, 8, 8)
             "whole sizes",
         ),
         (reason("GatherElements", [(2, 3), (2, 2)], constants={1: (0, 0, 0, 0)}), "other axes"),
+        (reason("Conv", [(1, 1, 8, 6), (1, 1, 1, 1)], pads=(1, 1, 0, 2)), "uneven padding"),
         (reason("Cast", [(2, 3)], dtypes=("float32", "bool"), to=9), "NaN for false"),
         (reason("Clip", [(2, 3), ()]), "limits that are computed"),
         (reason("Gemm", [(2, 2), (2, 3), (3,)], beta=0.0), "beta=0"),

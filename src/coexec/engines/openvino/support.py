@@ -164,6 +164,10 @@ def _conv(op: Operator, tensors: _Tensors) -> str | None:
     dilated = any(d != 1 for d in op.ints("dilations", ()))
     if dilated and op.text("auto_pad", "NOTSET").startswith("SAME"):
         return "of auto_pad with dilations: ONNX Runtime refuses it"
+    pads = op.ints("pads", ())
+    uneven = pads[: len(pads) // 2] != pads[len(pads) // 2 :]
+    if prod(tensors[op.inputs[1]].shape) == 1 and uneven:
+        return "with one weight and uneven padding: it would compute the border wrongly"
     return None
 
 

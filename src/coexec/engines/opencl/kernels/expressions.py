@@ -49,8 +49,9 @@ def _clip(call: Call) -> str:
 def _gelu(call: Call) -> str:
     x = call.arguments[0]
     if call.op.text("approximate", "none") == "tanh":
-        inner = f"{call.number(0.7978845608028654)} * ({x} + {call.number(0.044715)} * {x}*{x}*{x})"
-        return f"(0.5f * {x} * (1.0f + tanh({inner})))"
+        # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)), which is 0 of -infinity; PoCL's tanh is not -1.
+        inner = f"{call.number(1.5957691216057308)} * ({x} + {call.number(0.044715)} * {x}*{x}*{x})"
+        return f"({x} / (1.0f + exp(-({inner}))))"
     return f"(0.5f * {x} * (1.0f + erf({x} * {call.number(0.7071067811865476)})))"
 
 
