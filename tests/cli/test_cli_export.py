@@ -66,23 +66,23 @@ def test_an_unlike_machine_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (["export", "{model}", "{}"], "has files and is no sound export"),
-        (["export", "{model}", "{model}"], "it is a file"),
-        (["export", "{}/e", "{}/g"], "is an export already"),
-        (["export", "{}/none.onnx", "{}/g"], "does not exist"),
-        (["run", "{}/e", "--devices", CORE], "devices is given; leave it out"),
-        (["inspect", "{}/e"], "taken by InferenceSession and coexec run, bench and serve"),
-        (["run", "{model}", "--plan", "{model}"], "cannot read the plan"),
-        (["serve", "{model}", "--plan", "{}/none.json"], "none.json': No such file"),
+        (["export", "{model}", "{}"], 2, "has files and is no sound export"),
+        (["export", "{model}", "{model}"], 2, "it is a file"),
+        (["export", "{}/e", "{}/g"], 2, "is an export already"),
+        (["export", "{}/none.onnx", "{}/g"], 3, "does not exist"),
+        (["run", "{}/e", "--devices", CORE], 2, "devices is given; leave it out"),
+        (["inspect", "{}/e"], 3, "taken by InferenceSession and coexec run, bench and serve"),
+        (["run", "{model}", "--plan", "{model}"], 3, "cannot read the plan"),
+        (["serve", "{model}", "--plan", "{}/none.json"], 3, "none.json': No such file"),
     ],
 )
 def test_errors_are_one_line(
-    folder: Path, capfd: pytest.CaptureFixture[str], words: list[str], message: str
+    folder: Path, capfd: pytest.CaptureFixture[str], words: list[str], code: int, message: str
 ) -> None:
     named = [word.format(folder, model=folder / "model.onnx") for word in words]
-    assert call(folder, *named) == 2
+    assert call(folder, *named) == code
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("coexec: ") and message in line
     assert not (folder / "g").exists()

@@ -268,10 +268,10 @@ def test_a_cache_that_cannot_be_written_is_no_hindrance(sound: Path, tmp_path: P
 
 def test_what_is_no_export_is_not_touched(model: Path, settings: Settings, tmp_path: Path) -> None:
     for target, message in ((model.parent, "has files and is no sound export"), (model, "a file")):
-        before = sorted(target.parent.rglob("*"))
+        before = sorted(model.parent.rglob("*"))
         with pytest.raises(UsageError, match=message):
             export(model, target, settings)
-        assert sorted(target.parent.rglob("*")) == before
+        assert sorted(model.parent.rglob("*")) == before
 
 
 def test_an_export_is_replaced_unless_it_has_files_of_others(

@@ -104,6 +104,7 @@ def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _S
                     _start(entry, which, feeds, started, attempt)
                 except CoexecError as error:
                     started.failed[which] = error
+                tell("plans compiled for the race", which + 1, len(shortlist))
             if started.turns:
                 stack.push(attempt.pop_all())
                 return started
