@@ -14,9 +14,11 @@ import onnx
 import pytest
 from small_models import branches
 
+from coexec.choosing.race import Lap, Outcome
 from coexec.cli import main, peak, planned, standings
+from coexec.cli.bench_rows import gain_in_words
 from coexec.cli.planned import bound_of
-from coexec.cli.standings import Row, raced
+from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.detect import usable_cores
 from coexec.frontend.load import load
 from coexec.plans.derive import derive
@@ -40,6 +42,22 @@ def call(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:
     assert main(["bench", model, *words, "--repeats", "2", "--json",
                  "--cache", str(folder / "cache")]) == 0  # fmt: skip
     return json.loads(capfd.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("plan_s", "alone_s", "base_s", "end"),
+    [(0.8, 1.0, 1.0, "that is a gain"), (0.8, 1.0, 0.7, "nothing is gained"),
+     (0.99, 1.0, 2.0, "nothing is gained")],
+)  # fmt: skip
+def test_the_last_line_says_what_was_gained(
+    plan_s: float, alone_s: float, base_s: float, end: str
+) -> None:
+    times_s = {"heft": plan_s, "cpu:0 alone": alone_s, "ORT": base_s}
+    rows = [Row(name, None, list, lambda: None, is_base=name == "ORT") for name in times_s]
+    outcome = Outcome({name: [Lap((s,), (s,))] * 3 for name, s in times_s.items()})
+    said = gain_in_words(Standings(rows, {}, outcome), "heft")
+    assert f"{plan_s / alone_s:.2f} of the time of cpu:0 alone" in said
+    assert f"{plan_s / base_s:.2f} of the time of ORT: {end}" in said
 
 
 def plan_on(device: str, engine: str = "onnxruntime", planner: str = "x") -> Plan:

@@ -74,6 +74,7 @@ def command(
     from coexec.cli.bench_rows import (
         alone_rows,
         bench_facts,
+        gain_in_words,
         predicted_time_s,
         print_bench,
         recorded_run,
@@ -127,3 +128,4 @@ def command(
         out.print(f"left out: {name} alone: {reason}")
     if worst is not None:
         out.print(f"check: {judged(worst, work, feeds)}")
+    out.print(f"verdict: {gain_in_words(standings, plan_row.name)}")

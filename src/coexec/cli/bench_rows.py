@@ -29,12 +29,17 @@ from coexec.workbench import Prepared, Requests, Workbench
 __all__ = [
     "alone_rows",
     "bench_facts",
+    "gain_in_words",
     "predicted_time_s",
     "print_bench",
     "recorded_run",
     "row_of_onnx_runtime",
     "row_of_plan",
 ]
+
+
+_GAINED = 0.97
+"""A share of the time that is clearly less."""
 
 
 def recorded_run(
@@ -149,6 +154,19 @@ def print_bench(
         print(draw(recorder.trace()))
     if trace is not None:
         out.print(f"trace: {trace}, open it at ui.perfetto.dev")
+
+
+def gain_in_words(standings: Standings, plan: str) -> str:
+    """What the row ``plan`` takes beside the fastest device alone and the base, by the p50 at 30
+    requests a second."""
+    p50_s = {row.name: standings.facts(row)["paced_s"] for row in standings.rows}
+    alone = [row.name for row in standings.rows if row.name != plan and not row.is_base]
+    others = [*([min(alone, key=p50_s.__getitem__)] if alone else []), standings.base]
+    shares = {name: p50_s[plan] / p50_s[name] for name in others}
+    said = " and ".join(f"{share:.2f} of the time of {name}" for name, share in shares.items())
+    gained = all(share < _GAINED for share in shares.values())
+    end = "that is a gain" if gained else "nothing is gained; coexec optimize tries other ways"
+    return f"{plan} takes {said}: {end}"
 
 
 def _times(standings: Standings, figure: Requests) -> Table:

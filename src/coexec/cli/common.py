@@ -159,4 +159,6 @@ def format_candidate(candidate: Candidate) -> str:
     if measured:
         varies = "" if candidate.spread is None else f", varying by {candidate.spread:.0%}"
         facts.append(f"measured {', '.join(measured)}{varies}")
+    if candidate.note is not None:
+        facts.append(candidate.note)
     return f"{text}: {', '.join(facts)}" if facts else text
