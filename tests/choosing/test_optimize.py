@@ -71,6 +71,7 @@ def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
     assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
 
 
+@pytest.mark.long
 def test_it_ends_with_a_verdict_on_a_real_model(model: str, tmp_path: Path) -> None:
     steps: list[str] = []
     settings = Settings(CPUS[:1], cache=tmp_path / "cache", planner_options={"planners": "heft"})

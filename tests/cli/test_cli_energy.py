@@ -99,6 +99,7 @@ def test_where_counters_are_read(folder: Path, capfd: pytest.CaptureFixture[str]
     assert "energy" in printed(capfd, folder, "bench", *words, "--repeats", "1")
 
 
+@pytest.mark.long
 def test_where_there_are_none(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

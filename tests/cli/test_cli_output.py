@@ -112,6 +112,7 @@ def errors(done: "subprocess.CompletedProcess[str]") -> list[str]:
     return [line for line in done.stderr.splitlines() if line != "coexec: loading zoo:lstm"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [["--tasks"], [], ["--json"]])
 def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     reader, writer = os.pipe()
@@ -121,6 +122,7 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     assert (done.returncode, errors(done)) == (0, [])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["--tasks"], [], ["--json"]])
 def test_a_full_disk_is_one_line(words: list[str]) -> None:
@@ -131,6 +133,7 @@ def test_a_full_disk_is_one_line(words: list[str]) -> None:
     assert "No space left on device" in line and "make room" in line
 
 
+@pytest.mark.long
 def test_characters_that_the_terminal_does_not_have() -> None:
     done = subprocess.run(
         [*COMMAND, "simulate", "zoo:lstm", "--platform", "kirin_990"], capture_output=True,

@@ -14,6 +14,7 @@ from coexec.cli import main
 from coexec.engines.detect import usable_cores
 
 
+@pytest.mark.long
 def test_training_and_what_is_said_without(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

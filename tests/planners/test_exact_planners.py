@@ -240,6 +240,7 @@ def test_never_longer_than_what_the_search_began_with() -> None:
     assert plan.provenance.status == "feasible"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name, options", [("cpsat", {"limit": 0.2, "steps": 1000}), ("hope_ilp", {"part_tasks": 6})]
 )
@@ -247,6 +248,7 @@ def test_the_same_plan_twice(name: str, options: dict[str, float]) -> None:
     assert PLANNERS[name](*LARGER, **options) == PLANNERS[name](*LARGER, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cpsat", "hope_ilp"])
 def test_no_time_at_all(name: str) -> None:
     plan = PLANNERS[name](*LARGER, time_limit_s=1e-9)

@@ -115,6 +115,7 @@ def collected(factors: Sequence[float], store: ProfileStore) -> tuple[list[float
     return found, rounds
 
 
+@pytest.mark.long
 def test_networks_are_measured_until_two_rounds_agree(store: ProfileStore) -> None:
     factors = np.repeat((1.08, 1.08, 1.04, 1.0, 1.0), networks_of(COUNT))
     found, rounds = collected([*factors, 1.0], store)

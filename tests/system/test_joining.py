@@ -59,7 +59,7 @@ def test_a_wrong_token_is_refused_in_a_line(
     token.write_text("0" * 64)
     words = ["join", address, "--name", "thief", "--token-file", str(token)]
     code, said, errors = call(surroundings, *words)
-    assert (code, said) == (2, "") and errors.count("\n") == 1
+    assert (code, said) == (3, "") and errors.count("\n") == 1
     assert "does not take this token" in errors
 
 
