@@ -259,7 +259,8 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
     )
     is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / _CLEARLY for figure in REQUESTS)
     return Verdict(
-        ort_s=ort_s, plan_s=plan_s, ratio=ratio, requests=requests, is_faster=clearly and not is_slower,
+        ort_s=ort_s, plan_s=plan_s, ratio=ratio, requests=requests,
+        is_faster=clearly and not is_slower,
         plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
         candidates=chosen.candidates, others=others, doubt=auto.doubt,
     )  # fmt: skip
