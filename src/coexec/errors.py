@@ -29,7 +29,6 @@ less than it was asked for; `CacheWarning`, it carries on without the cache or w
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
@@ -155,5 +154,7 @@ def first_line(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Hint for a name that does not exist: " (did you mean 'devices'?)"; empty if no known name is
     similar. The error that it is a part of lists all of them."""
+    from difflib import get_close_matches  # every session imports this module, few make an error
+
     similar = get_close_matches(name, known, n=1)
     return f" (did you mean {similar[0]!r}?)" if similar else ""

@@ -191,7 +191,7 @@ def test_throughput_takes_nothing_that_differs(
     def differs(prepared: Any, *_: Any) -> Agreement:
         return Agreement(differs="output 'y' has other values")
 
-    monkeypatch.setattr(throughput, "compared", differs)
+    monkeypatch.setattr(comparison_module, "compared", differs)
     monkeypatch.setattr(throughput, "_TURN_S", 0.02)
     monkeypatch.setattr(throughput, "_ROUNDS", 1)
     monkeypatch.setattr(throughput, "_ranked", lambda able, rates: sorted(able, key=len)[::-1])
@@ -372,10 +372,10 @@ def no_plan_left() -> Iterator[None]:
 def test_where_nothing_agrees_there_is_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coexec.choosing import contender
-
-    monkeypatch.setattr(contender, "is_exact", lambda prepared: False)
-    monkeypatch.setattr(contender, "compared", lambda *_: Agreement(differs="output 'y' is wrong"))
+    monkeypatch.setattr(comparison_module, "is_exact", lambda prepared: False)
+    monkeypatch.setattr(
+        comparison_module, "compared", lambda *_: Agreement(differs="output 'y' is wrong")
+    )
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
         Auto(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributions import write_distribution
 from onnx import helper
 from small_models import branches, from_nodes, tensor_info
 
@@ -49,11 +50,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         for old, new in replaced:
             assert code.count(old) == 1, old
             code = code.replace(old, new)
-        (tmp_path / f"{module}.py").write_text(code)
-        about = tmp_path / f"{module}-1.5.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.5\n")
-        (about / "entry_points.txt").write_text(f"[coexec.engines]\nslow = {module}:Slow\n")
+        write_distribution(tmp_path, module, "1.5", code, "coexec.engines", "slow:Slow")
         monkeypatch.syspath_prepend(tmp_path)
         forget()
 

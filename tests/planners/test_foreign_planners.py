@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from distributions import write_distribution
 from graphs import Case, make_graph, make_system, table
 
 from coexec import planners
@@ -33,11 +34,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     def installed(old: str = "", new: str = "") -> None:
         assert old in code
-        (tmp_path / f"{module}.py").write_text(code.replace(old, new) if old else code)
-        about = tmp_path / f"{module}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text(f"[coexec.planners]\nturns = {module}:solve\n")
+        changed = code.replace(old, new) if old else code
+        write_distribution(tmp_path, module, "1.0", changed, "coexec.planners", "turns:solve")
         monkeypatch.syspath_prepend(tmp_path)
         forget()
 

@@ -96,7 +96,7 @@ class Auto:
         self._first_names = tuple(settings.devices or [whole_cpu()])
         self._first = self._open(self._first_names)
         self._doubt: str | None = None
-        self._busy = self._is_planning = False
+        self._busy = False
         self._races = 0
         self._before: Candidate | None = None
 
@@ -126,8 +126,7 @@ class Auto:
             OutOfTimeError: the time for profiles and plans is over.
         """
         self._report(what, done, total)
-        if self._is_planning:
-            self._deadline.check(_PLANNING)
+        self._deadline.check(_PLANNING)
 
     @property
     def given(self) -> GivenModel:
@@ -170,15 +169,14 @@ class Auto:
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
         quiet = self._settings.quiet
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
-        self._deadline = Deadline(self._seconds, paused_s=paused_s)
-        self._is_planning = True
+        deadline = self._deadline = Deadline(self._seconds, paused_s=paused_s)
         able, left_out = self._contenders()
-        self._is_planning = False  # what is measured later, for people to look at, takes its time
+        self._deadline = Deadline()  # what is measured later, for people to look at, takes its time
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
-        budget_s = min(BUDGET_S, max(_LEAST_RACE_S, self._deadline.left_s(_RACING)))
+        budget_s = min(BUDGET_S, max(_LEAST_RACE_S, deadline.left_s(_RACING)))
         outcome = race_of(shortlist, self._requests, quiet, self._report, budget_s)
         order = self._compared(ranked(shortlist, outcome, self._requests, self._both))
         others = sorted((c for c in able if c not in shortlist), key=lambda c: c.predicted_s)
@@ -187,7 +185,8 @@ class Auto:
         self._doubt, self._busy = self._doubt_of(order, outcome), outcome.others > BUSY
         self._races += 1
         self._remember(work, plan, candidates)
-        return replace(work.prepared(plan), candidates=tuple(candidates))
+        self._known = replace(work.prepared(plan), candidates=tuple(candidates))
+        return self._known
 
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
         """What may run, and the configurations that cannot or for which there was no time.

@@ -165,10 +165,9 @@ if hasattr(os, "register_at_fork"):
 
 def _serve() -> None:
     """Prepare what is asked for, and tell whether it is ready. Ends when its parent does."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a driver prints is no answer
+    answers = child.answer_pipe()
     source, settings, traffic, again = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    child.end_with_parent()
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
@@ -181,11 +180,6 @@ def _serve() -> None:
     pickle.dump(answer, answers)
     answers.flush()
     os._exit(0)  # no engine's threads are waited for
-
-
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
 
 
 def _step_back() -> None:

@@ -32,7 +32,16 @@ from coexec.plans.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared, Workbench
 
-__all__ = ["Agreement", "ReferenceAnswers", "accept", "compared", "is_exact", "known", "refuse"]
+__all__ = [
+    "Agreement",
+    "ReferenceAnswers",
+    "accept",
+    "compared",
+    "is_exact",
+    "known",
+    "refuse",
+    "why_not",
+]
 
 _KIND = "comparisons"
 _REPEATED = 1e-6
@@ -211,6 +220,14 @@ def _moved(value: Any, rng: "np.random.Generator") -> Any:
     digits = max(_LAST_DIGITS, float(np.finfo(value.dtype).eps))
     change = np.asarray(rng.standard_normal(value.shape) * digits * scale)
     return value + change.astype(value.dtype)
+
+
+def why_not(prepared: Prepared, reference: ReferenceAnswers) -> str | None:
+    """Why a plan may not answer requests; None if it computes what ONNX Runtime does."""
+    try:
+        return None if is_exact(prepared) else compared(prepared, None, reference).reason
+    except CoexecError as error:
+        return str(error)
 
 
 def is_exact(prepared: Prepared) -> bool:

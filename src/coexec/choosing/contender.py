@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from coexec.choosing.comparison import ReferenceAnswers, compared, is_exact
+from coexec.choosing.comparison import ReferenceAnswers, why_not
 from coexec.choosing.configurations import Configuration
 from coexec.choosing.doubt import spread
 from coexec.choosing.race import Outcome, Requests
@@ -67,8 +67,7 @@ class Contender(NamedTuple):
     def why_not(self, reference: ReferenceAnswers) -> str | None:
         """Why it may not answer requests; None if it computes what ONNX Runtime does."""
         try:
-            prepared = self.work.prepared(self.plan)
-            return None if is_exact(prepared) else compared(prepared, None, reference).reason
+            return why_not(self.work.prepared(self.plan), reference)
         except CoexecError as error:
             return str(error)
         finally:

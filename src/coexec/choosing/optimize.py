@@ -37,7 +37,7 @@ from coexec.workbench import Candidate, Prepared, Requests, Settings
 from coexec.workbench.bench import opened_cache
 from coexec.workbench.plan_files import text_of
 
-__all__ = ["Verdict", "optimize"]
+__all__ = ["CLEARLY", "Verdict", "optimize"]
 
 _FIRST = 0.3
 """The share of the time for a first choice, among what is ready soon: devices alone, as a rule."""
@@ -46,7 +46,7 @@ _CHOOSING = 0.7
 _GRACE = 1.05
 """The process is ended after so many times the limit, and the verdict before counts."""
 _ROUNDS = (5, 40)
-_CLEARLY = 0.97
+CLEARLY = 0.97
 """A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
 _LEAST_S = 0.1
 _LEAST_RACE_S = 0.5
@@ -110,7 +110,7 @@ def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None 
     Args:
         source: a path, "zoo:NAME", or the model's bytes.
         settings: of planner "auto".
-        seconds: for all of it. What cannot be broken off may take a tenth longer.
+        seconds: for all of it. What cannot be broken off may take a twentieth longer.
         tell: receives the progress, as `Settings.progress` does.
 
     Raises:
@@ -198,11 +198,10 @@ def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> It
     chosen = auto.reconsider() if auto.doubt is not None else auto.choose()
     yield _verdict(chosen, auto, (end_s - time.monotonic()) * (1 - _CHOOSING), tell)
     left_s = end_s - time.monotonic()
-    if not any(candidate.untried for candidate in chosen.candidates) or left_s < _LEAST_S:
-        return
-    auto = _auto(
-        source, replace(settings, fresh=False), max(_FIRST * seconds, _CHOOSING * left_s), tell
-    )
+    more_s = _CHOOSING * left_s
+    if more_s <= _FIRST * seconds or not any(c.untried for c in chosen.candidates):
+        return  # a choice with no more time is the same one
+    auto = _auto(source, replace(settings, fresh=False), more_s, tell)
     yield _verdict(auto.choose(), auto, end_s - time.monotonic(), tell)
 
 
@@ -254,10 +253,10 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
     assert ort_s is not None and plan_s is not None  # both ran, or the race would have raised
     ratio = ort_s / plan_s
     # A disturbance that lasts a round drops out of the ratios by round.
-    clearly = max(1 / ratio, statistics.median(shares[requests])) < _CLEARLY and mostly(
+    clearly = max(1 / ratio, statistics.median(shares[requests])) < CLEARLY and mostly(
         share < 1 for share in shares[requests]
     )
-    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / _CLEARLY for figure in REQUESTS)
+    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / CLEARLY for figure in REQUESTS)
     return Verdict(
         ort_s=ort_s, plan_s=plan_s, ratio=ratio, requests=requests,
         is_faster=clearly and not is_slower,
@@ -268,15 +267,14 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
 
 def _serve() -> None:
     """Optimize what the standard input names; send progress and verdicts."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a driver prints is no answer
+    answers = child.answer_pipe()
 
     def send(message: Any) -> None:
         pickle.dump(message, answers)
         answers.flush()
 
     source, settings, seconds = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    child.end_with_parent()
     warnings.showwarning = lambda message, *_: send(
         message if isinstance(message, Warning) else UserWarning(message)
     )
@@ -286,11 +284,6 @@ def _serve() -> None:
     except CoexecError as error:
         send(error)
     os._exit(0)  # no engine's threads are waited for
-
-
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ cores cannot be open together. Such a plan is started from the cache by another 
 """
 
 import contextlib
-import os
 import pickle
 import subprocess
 import sys
@@ -101,8 +100,7 @@ class RivalProcess:
 
 def _serve() -> None:
     """Start what is asked for, then run a turn whenever asked, until the input ends."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a driver prints is no answer
+    answers = child.answer_pipe()
 
     def answer(value: Any) -> None:
         pickle.dump(value, answers)

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from coexec.cache import Entry
-from coexec.choosing.comparison import ReferenceAnswers, compared, is_exact
+from coexec.choosing.comparison import ReferenceAnswers, why_not
 from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.idle import Rest
 from coexec.engines import detect
@@ -149,12 +149,7 @@ class Throughput:
         reference = ReferenceAnswers(self._whole)
         out: dict[Configuration, str] = {}
         for names in ranked:
-            try:
-                reason = None
-                if not is_exact(able[names]):
-                    reason = compared(able[names], None, reference).reason
-            except CoexecError as error:
-                reason = str(error)
+            reason = why_not(able[names], reference)
             if reason is None:
                 return out
             out[names] = reason

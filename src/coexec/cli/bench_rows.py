@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from coexec.choosing.idle import Rest
+from coexec.choosing.optimize import CLEARLY
 from coexec.choosing.race import REQUESTS
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
@@ -36,10 +37,6 @@ __all__ = [
     "row_of_onnx_runtime",
     "row_of_plan",
 ]
-
-
-_GAINED = 0.97
-"""A share of the time that is clearly less."""
 
 
 def recorded_run(
@@ -164,7 +161,7 @@ def gain_in_words(standings: Standings, plan: str) -> str:
     others = [*([min(alone, key=p50_s.__getitem__)] if alone else []), standings.base]
     shares = {name: p50_s[plan] / p50_s[name] for name in others}
     said = " and ".join(f"{share:.2f} of the time of {name}" for name, share in shares.items())
-    gained = all(share < _GAINED for share in shares.values())
+    gained = all(share < CLEARLY for share in shares.values())
     end = "that is a gain" if gained else "nothing is gained; coexec optimize tries other ways"
     return f"{plan} takes {said}: {end}"
 

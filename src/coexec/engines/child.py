@@ -6,8 +6,10 @@ again if it has no ``__name__`` guard.
 
 import os
 import sys
+import threading
+from typing import BinaryIO
 
-__all__ = ["command", "possible", "variables"]
+__all__ = ["answer_pipe", "command", "end_with_parent", "possible", "variables"]
 
 
 def possible() -> bool:
@@ -25,3 +27,20 @@ def variables(**more: str) -> dict[str, str]:
     """This process's variables, and ``more``, for a child that finds the same modules."""
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
     return os.environ | {"PYTHONPATH": path} | more
+
+
+def answer_pipe() -> BinaryIO:
+    """In the child: the pipe to its parent. What a driver prints goes to standard error instead."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def end_with_parent() -> None:
+    """In the child, behind its question: end as soon as the parent closes standard input."""
+    threading.Thread(target=_end_behind_input, daemon=True).start()
+
+
+def _end_behind_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)

@@ -15,13 +15,13 @@ import xxhash
 
 from coexec.__about__ import __version__
 from coexec.errors import StoreError
+from coexec.exports import MANIFEST
 from coexec.exports.machine import ExportMachine
 from coexec.frontend.folders import is_below
 
-__all__ = ["AGAIN", "MANIFEST", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
+__all__ = ["AGAIN", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
            "file_below"]  # fmt: skip
 
-MANIFEST = "manifest.json"
 PLAN = "plan.json"
 PARTS = "parts"
 """The folder of compiled parts; the paths below it are those of a cache."""

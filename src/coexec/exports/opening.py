@@ -14,26 +14,20 @@ from coexec.cache import Cache, warn_once
 from coexec.cache.parts import EXPORTS, chunks, keep_newest, place_parts
 from coexec.engines.registry import describe
 from coexec.errors import DegradedWarning, DeviceError, ForkedError, StoreError, UsageError
+from coexec.exports import is_export
 from coexec.exports.machine import ExportMachine
-from coexec.exports.manifest import AGAIN, MANIFEST, PARTS, PLAN, Manifest, file_below
+from coexec.exports.manifest import AGAIN, PARTS, PLAN, Manifest, file_below
 from coexec.frontend.digest import file_digests
 from coexec.plans.plan_file import PlanFile
 from coexec.system.hardware import System
 from coexec.workbench import Settings, opened_cache
 from coexec.workbench.plan_files import plan_of
 
-__all__ = ["is_export", "resolve_export"]
+__all__ = ["resolve_export"]
 
 _FIXED = ("devices", "planner", "planner_options", "plan", "shapes", "values", "engine_options",
           "pins", "mode")  # fmt: skip
 """Settings that an export fixes."""
-
-
-def is_export(source: Any) -> bool:
-    """Whether a model is given as a folder with a manifest; `resolve_export` checks it."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    return os.path.isdir(source) and os.path.lexists(os.path.join(source, MANIFEST))
 
 
 def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:

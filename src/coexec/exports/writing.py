@@ -13,8 +13,9 @@ import xxhash
 
 from coexec.cache import write_new
 from coexec.errors import CoexecError, StoreError, UsageError
+from coexec.exports import MANIFEST
 from coexec.exports.machine import ExportMachine
-from coexec.exports.manifest import MANIFEST, FileFacts, Manifest
+from coexec.exports.manifest import FileFacts, Manifest
 
 __all__ = ["ExportDraft", "check_target", "draft_beside"]
 

@@ -22,7 +22,7 @@ import onnxruntime as ort
 from coexec.errors import ModelError, first_line
 from coexec.frontend.fixed import CHANNELS, dims_of, example, open_tensors
 from coexec.frontend.inputs import filled, random_values
-from coexec.frontend.module import is_float, numpy_type
+from coexec.frontend.module import dtype_of_ort, is_float, numpy_type
 from coexec.frontend.plain import plain_session
 from coexec.frontend.values import has_foreign, run_session
 from coexec.ir.graph import Tensor
@@ -129,11 +129,10 @@ def _terminate(options: ort.RunOptions) -> None:
 def _tensor(arg: Any, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
     """An input of ONNX Runtime's as ours."""
     kind, _, inner = arg.type.removesuffix(")").partition("(")
-    named = {"float": "float32", "double": "float64"}
     shape = shapes.get(arg.name) or tuple(d if isinstance(d, int) else 1 for d in arg.shape)
     if kind != "tensor" or inner == "string":
         return Tensor(arg.name, shape, arg.type, opaque=True)
-    return Tensor(arg.name, shape, named.get(inner, inner))
+    return Tensor(arg.name, shape, dtype_of_ort(inner))
 
 
 def _proposals(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.frontend.module import Array, is_float, numpy_type
+from coexec.frontend.module import Array, dtype_of_ort, is_float, numpy_type
 from coexec.ir.graph import Graph, Operator, Tensor
 
 __all__ = ["candidates", "filled", "probes", "random_inputs", "random_values"]
@@ -107,8 +107,7 @@ def _made_up(kind: str, shape: Sequence[int]) -> Any:
         return {"" if key == "string" else 0: "" if value == "tensor(string)" else 0}
     if inner == "string":
         return np.full(shape, "", object)
-    named = {"float": "float32", "double": "float64"}
-    return np.zeros(shape, numpy_type(named.get(inner, inner)))
+    return np.zeros(shape, numpy_type(dtype_of_ort(inner)))
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 
-__all__ = ["Array", "Gather", "GatheredBox", "Module", "is_float", "numpy_type"]
+__all__ = ["Array", "Gather", "GatheredBox", "Module", "dtype_of_ort", "is_float", "numpy_type"]
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +64,11 @@ def numpy_type(name: str) -> np.dtype[Any]:
         import ml_dtypes  # noqa: F401 - numpy knows "bfloat16" and its like from then on
 
         return np.dtype(name)
+
+
+def dtype_of_ort(name: str) -> str:
+    """`Tensor.dtype` for what ONNX Runtime calls an element: "float" is "float32"."""
+    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

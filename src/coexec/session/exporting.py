@@ -9,13 +9,13 @@ import onnxruntime
 
 from coexec.cache.folder import used_entries
 from coexec.cache.parts import chunks, part_files
-from coexec.choosing.comparison import Agreement, compared, is_exact, known
+from coexec.choosing.comparison import Agreement, compared, known
 from coexec.choosing.prepare import Asked, prepare
 from coexec.choosing.throughput import started
 from coexec.errors import ExecutionError, UsageError
+from coexec.exports import is_export
 from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import PARTS, PLAN, Manifest
-from coexec.exports.opening import is_export
 from coexec.exports.writing import ExportDraft, check_target, draft_beside
 from coexec.frontend.digest import named_files, serialized
 from coexec.frontend.folders import ModelFolders
@@ -128,7 +128,7 @@ def _compile(model: str, settings: Settings) -> Agreement:
         ExecutionError: the plan does not compute what ONNX Runtime does.
     """
     prepared = Asked(model, settings).prepare()
-    agreement = Agreement() if is_exact(prepared) else compared(prepared)
+    agreement = compared(prepared)
     if agreement.reason is not None and not agreement.by_requests:
         raise ExecutionError(f"this plan is not exported: {agreement.reason}; make another with "
                              f"--planner or --devices")  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 from coexec import arguments
 from coexec.engines.names import split_names
-from coexec.exports.opening import is_export, resolve_export
+from coexec.exports import is_export
 from coexec.session.sources import with_values
 from coexec.workbench import Settings
 
@@ -32,5 +32,7 @@ def model_and_settings(
         told["devices"] = split_names(told["devices"])
     settings = Settings(**told)
     if is_export(source):
+        from coexec.exports.opening import resolve_export
+
         return resolve_export(source, replace(settings, values=values))
     return with_values(source, values) if values else source, settings

@@ -1,0 +1,23 @@
+"""Packages with entry points, as if they were installed."""
+
+from pathlib import Path
+
+__all__ = ["write_distribution"]
+
+
+def write_distribution(
+    folder: Path, module: str, version: str, code: str, group: str, entry: str
+) -> None:
+    """Write a module of this code and its distribution.
+
+    Args:
+        folder: on the path of modules.
+        group: of the entry point, such as "coexec.engines".
+        entry: the name and the object in the module, "slow:Slow".
+    """
+    name, _, item = entry.partition(":")
+    (folder / f"{module}.py").write_text(code)
+    about = folder / f"{module}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:{item}\n")
