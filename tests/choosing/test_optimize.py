@@ -13,13 +13,13 @@ from coexec.choosing import configurations as configurations_module
 from coexec.choosing import optimize as module
 from coexec.choosing.auto import Auto
 from coexec.choosing.deadline import Deadline, OutOfTimeError
-from coexec.choosing.idle import BUSY, Load, Stopwatch
+from coexec.choosing.idle import Stopwatch
 from coexec.choosing.optimize import Verdict, optimize
 from coexec.choosing.race import Lap, Outcome
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError, UsageError
-from coexec.profiling.processors import ProcessorTime
+from coexec.profiling.processors import BUSY, Load, ProcessorTime
 from coexec.profiling.profiler import Effort
 from coexec.workbench import Candidate, Settings
 

@@ -276,7 +276,7 @@ def test_a_damaged_store_and_a_cache_that_is_no_folder(
     tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = str(folder / "model.onnx")
-    store = tmp_path / "cache" / "profiles-3.sqlite"
+    store = tmp_path / "cache" / "profiles-4.sqlite"
     store.parent.mkdir()
     store.write_bytes(b"not a database" * 100)
     assert call(tmp_path, "plan", model, "--devices", TWO) == 0

@@ -27,7 +27,7 @@ def fill(root: Path) -> Cache:
         kind = "plans" if key in "ab" else "models"
         cache.add(kind, key, Entry({"x": key.encode() * 100}, tuple(names)))
         os.utime(cache._place(kind, key)[0], (1e9 + time_s,) * 2)
-    (root / "profiles-3.sqlite").write_bytes(bytes(500))
+    (root / "profiles-4.sqlite").write_bytes(bytes(500))
     (root / "trials").mkdir()
     (root / "trials" / "0f.json").write_bytes(bytes(60))
     (root / "engine-0123456789abcdef").mkdir()

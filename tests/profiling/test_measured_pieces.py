@@ -1,7 +1,9 @@
 """Parts of tasks are measured in place, and count before any prediction."""
 
+from collections.abc import Set
 from pathlib import Path
 
+import pytest
 from clocked import BYTE_S, Clocked
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.load import load
 from coexec.ir.stitch import missing
+from coexec.profiling import profiler
 from coexec.profiling.pieces import cuttings
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.store import ProfileStore
@@ -49,3 +52,23 @@ def test_a_measured_part_counts_and_is_measured_once(tmp_path: Path, cache: Cach
         assert cost.piece_s(graph, task, piece.region, engine.place) == seconds
         computed_s = piece.region.size * graph.output_of(task).item_bytes * BYTE_S
         assert seconds >= computed_s * (1 - 1e-6)
+
+
+def test_what_was_measured_beside_other_programs_is_marked_until_it_is_measured_anew(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, engine = load(branches()), Clocked()
+    names = {task.name for task in model.graph.tasks}
+
+    def disturbed(others: float, *, fresh: bool) -> Set[str]:
+        monkeypatch.setattr(profiler, "others_share", lambda runs: others)
+        with ProfileStore(tmp_path) as store:
+            devices, effort = [OpenDevice.of(engine)], Effort(0, 2, 2)
+            found = Profiler(devices, store, fresh=fresh, effort=effort).cost(
+                Compiler(model, cache)
+            )
+        return found.disturbed[engine.place]
+
+    assert disturbed(0.5, fresh=False) == names
+    assert disturbed(0.0, fresh=False) == names
+    assert disturbed(0.0, fresh=True) == set()

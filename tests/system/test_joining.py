@@ -73,7 +73,7 @@ def test_another_coexec_is_refused_in_a_line(
         file.write("# changed\n")
     other = {**surroundings, "PYTHONPATH": str(tmp_path)}
     code, said, errors = call(other, "join", address, "--name", "other")
-    assert (code, said) == (2, "") and errors.count("\n") == 1
+    assert (code, said) == (3, "") and errors.count("\n") == 1
     assert f"has coexec {build()}, this machine" in errors
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,19 @@ def _folder_of(machine: str) -> Path:
     return Path("/tmp") / machine.rpartition("-")[0]
 
 
-def _started(surroundings: dict[str, str], *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+@contextmanager
+def _started(surroundings: dict[str, str], *words: str) -> "Iterator[subprocess.Popen[str]]":
+    """The command; ended as its user would, if the test has not."""
+    with subprocess.Popen(
         [sys.executable, "-m", "coexec", "cluster", "run", "zoo:squeezenet", *words],
         env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ) as run:  # fmt: skip
+        try:
+            yield run
+        finally:
+            if run.poll() is None:
+                run.terminate()
+                run.communicate(timeout=ENOUGH_S)
 
 
 @pytest.mark.long
@@ -44,7 +53,8 @@ def test_a_run_on_four_nodes_answers_as_onnx_runtime_does(
 ) -> None:
     trace = tmp_path / "trace.json"
     words = ["--nodes", "4", "--frames", str(FRAMES), "--check", "--json", "--trace", str(trace)]
-    said, errors = (run := _started(surroundings, *words)).communicate(timeout=ENOUGH_S)
+    with _started(surroundings, *words) as run:
+        said, errors = run.communicate(timeout=ENOUGH_S)
     assert run.returncode == 0, errors
     facts = json.loads(said)
     assert facts["frames"] == FRAMES and max(facts["differences"].values()) < 1e-4
@@ -60,17 +70,18 @@ def test_a_run_on_four_nodes_answers_as_onnx_runtime_does(
 
 @pytest.mark.long
 def test_signals_end_all_that_was_started(surroundings: dict[str, str]) -> None:
-    run = _started(surroundings, "--nodes", "2", "--frames", "100000")
-    assert run.stderr is not None
-    first = run.stderr.readline()
-    assert "of 100000 frames answered" in first or "coexec: " in first, first
-    notes = Path(surroundings["XDG_STATE_HOME"]) / "coexec" / "cluster" / "nodes"
-    folder = _folder_of(next(notes.glob("*.json")).stem)
-    assert folder.exists()
-    for _ in range(400):  # also while Ray is being left, whose own handler would end the process
-        run.send_signal(signal.SIGTERM)
-        time.sleep(0.002)
-    said, errors = run.communicate(timeout=ENOUGH_S)
+    with _started(surroundings, "--nodes", "2", "--frames", "100000") as run:
+        assert run.stderr is not None
+        assert any("of 100000 frames answered" in line for line in run.stderr)
+        notes = Path(surroundings["XDG_STATE_HOME"]) / "coexec" / "cluster" / "nodes"
+        folder = _folder_of(next(notes.glob("*.json")).stem)
+        assert folder.exists()
+        for _ in range(
+            400
+        ):  # also while Ray is being left, whose own handler would end the process
+            run.send_signal(signal.SIGTERM)
+            time.sleep(0.002)
+        said, errors = run.communicate(timeout=ENOUGH_S)
     assert run.returncode == 130 and not said
     assert errors.endswith("coexec: interrupted; what was started for it has been ended\n")
     assert not folder.exists()

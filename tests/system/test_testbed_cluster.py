@@ -35,7 +35,7 @@ def test_a_machine_is_killed_in_the_middle_of_a_stream() -> None:
     assert done["worst"] < 1e-4
     assert done["most_inside"] <= 2 * 5 + 1
     assert any("m2" in event["why"] for event in events if event["event"] == "changed")
-    assert set(done["machines"]) == {"m0", "m1"}
+    assert done["machines"] and "m2" not in done["machines"]
 
 
 def kill_next(bed: Any, names: Iterator[str]) -> None:

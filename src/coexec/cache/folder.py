@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy.typing as npt
 import platformdirs
@@ -21,12 +21,13 @@ from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
-__all__ = ["KINDS", "LIMIT_BYTES", "Cache", "default_cache_folder", "used_entries"]
+__all__ = ["KINDS", "LIMIT_BYTES", "Cache", "Kind", "default_cache_folder", "used_entries"]
 
 _T = TypeVar("_T")
 
-KINDS = ("models", "lowered", "plans", "choices", "comparisons", "sources", "signatures", "kernels",
-         "tuning")  # fmt: skip
+Kind = Literal["models", "lowered", "plans", "choices", "comparisons", "sources", "signatures",
+               "declared", "assumed", "kernels", "tuning"]  # fmt: skip
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """The folders of entries."""
 
 LIMIT_BYTES = 8 << 30
@@ -83,13 +84,13 @@ class Cache:
         self._is_substitute = False
         _open.add(self)
 
-    def find(self, kind: str, key: str) -> Entry | None:
+    def find(self, kind: Kind, key: str) -> Entry | None:
         """What is stored under ``key``, if it is there and whole."""
         found = self._find(kind, key)
         stand_in = self._substitute(has_substitute) if found is None else None
         return found if stand_in is None else stand_in.find(kind, key)
 
-    def _find(self, kind: str, key: str) -> Entry | None:
+    def _find(self, kind: Kind, key: str) -> Entry | None:
         path, name = self._place(kind, key)
         try:
             content = path.read_bytes()
@@ -114,13 +115,13 @@ class Cache:
         """Of all entries and weights together."""
         return self._limit_bytes
 
-    def has(self, kind: str, key: str) -> bool:
+    def has(self, kind: Kind, key: str) -> bool:
         """Whether something is stored under ``key``. Only `find` tells whether it is whole."""
         stand_in = self._substitute(has_substitute)
         here = self._place(kind, key)[0].is_file()
         return here or (stand_in is not None and stand_in.has(kind, key))
 
-    def add(self, kind: str, key: str, entry: Entry, quiet: bool = False) -> bool:
+    def add(self, kind: Kind, key: str, entry: Entry, quiet: bool = False) -> bool:
         """Store ``entry`` under ``key``, in place of what was there; whether that was possible.
 
         Where the disk refuses, it is kept until this process ends.
@@ -152,7 +153,7 @@ class Cache:
             stand_in = self._substitute(substitute)
             return None if stand_in is None else stand_in.add_weights(arrays)
 
-    def drop(self, kind: str, key: str) -> None:
+    def drop(self, kind: Kind, key: str) -> None:
         """Forget what is stored under ``key``, for example because it is of no use."""
         stand_in = self._substitute(has_substitute)
         if stand_in is not None:
@@ -199,7 +200,7 @@ class Cache:
                 self.weights.stand_in = self._stand_in.weights
         return self._stand_in
 
-    def _place(self, kind: str, key: str) -> tuple[Path, str]:
+    def _place(self, kind: Kind, key: str) -> tuple[Path, str]:
         """File and full name of an entry. Other versions of coexec have other files."""
         name = f"{_MAKER} {kind} {key}"
         return self.root / kind / xxhash.xxh3_128_hexdigest(name.encode()), name

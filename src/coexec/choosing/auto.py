@@ -22,7 +22,6 @@ from coexec.choosing.configurations import Configuration, configurations
 from coexec.choosing.contender import Contender, single_device_contenders
 from coexec.choosing.deadline import Deadline, OutOfTimeError
 from coexec.choosing.doubt import MOST_RACES, doubt
-from coexec.choosing.idle import BUSY
 from coexec.choosing.race import REQUESTS, Outcome
 from coexec.choosing.ranking import BUDGET_S, race_of, ranked
 from coexec.engines import detect
@@ -39,6 +38,7 @@ from coexec.errors import (
     nearest,
 )
 from coexec.plans.plan import Plan
+from coexec.profiling.processors import BUSY
 from coexec.timing.simulate import simulate
 from coexec.workbench import Candidate, Prepared, Requests, Settings, Workbench
 from coexec.workbench.bench import opened_cache

@@ -20,7 +20,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -43,7 +43,7 @@ __all__ = [
     "why_not",
 ]
 
-_KIND = "comparisons"
+_KIND: Final = "comparisons"
 _REPEATED = 1e-6
 """Allowed difference of two runs of ONNX Runtime: threads may add numbers in another order."""
 _DECIDING = frozenset(

@@ -6,9 +6,8 @@ A choice made while something else kept the machine busy would otherwise stay fo
 import statistics
 from collections.abc import Sequence
 
-from coexec.choosing.idle import BUSY
 from coexec.choosing.race import ratio
-from coexec.profiling.processors import STOLEN
+from coexec.profiling.processors import BUSY, STOLEN
 from coexec.workbench import Candidate
 
 __all__ = ["MOST_RACES", "doubt", "spread"]

@@ -4,22 +4,18 @@ The threads of ONNX Runtime spin for 10 ms after a run on one processor and for 
 """
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from coexec.profiling.processors import ProcessorTime, processor_time
+from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load
 
-__all__ = ["BUSY", "REAL", "Load", "Rest", "Stopwatch", "cpu_clock"]
+__all__ = ["REAL", "Rest", "Stopwatch", "cpu_clock"]
 
 _T = TypeVar("_T")
 
-BUSY = 0.1
-"""The share of the processors' time that other programs may use: a daemon or an editor takes a few
-hundredths, and a program that computes at least the share of a core."""
 _WINDOW_S = 0.012
 """Linux adds up what a thread uses when the timer of its processor ticks, at most 10 ms apart:
 shorter windows see nothing of a spinning thread."""
@@ -49,25 +45,6 @@ def _used_s(process: int) -> float:
         return 0.0
 
 
-class Load(NamedTuple):
-    """What other programs used of the processors in some time.
-
-    Linux counts in ticks, so that a short time may be off by some of them; a sum of many is not.
-    """
-
-    others_s: float = 0.0
-    all_s: float = 0.0
-    """Of all processors."""
-
-    def plus(self, other: "Load") -> "Load":
-        return Load(self.others_s + other.others_s, self.all_s + other.all_s)
-
-    @property
-    def share(self) -> float:
-        """0 where the system does not tell what its processors do."""
-        return max(0.0, self.others_s / self.all_s) if self.all_s > 0 else 0.0
-
-
 @dataclass(frozen=True)
 class Stopwatch:
     """The clocks of a race, in seconds, and how to wait."""
@@ -85,11 +62,7 @@ class Stopwatch:
 
     def with_load(self, run: Callable[[], _T]) -> "tuple[_T, Load]":
         """What ``run`` returns, and what other programs did meanwhile."""
-        start_s, own_s, before = self.now_s(), self.used_s(), self.processor_time()
-        value = run()
-        busy_s = self.processor_time().since(before).busy_s
-        others_s = busy_s - (self.used_s() - own_s)
-        return value, Load(others_s, (self.now_s() - start_s) * (os.cpu_count() or 1))
+        return with_load(run, self.now_s, self.used_s, self.processor_time)
 
 
 REAL = Stopwatch()

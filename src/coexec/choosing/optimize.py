@@ -26,12 +26,13 @@ from functools import partial
 from typing import Any
 
 from coexec.choosing.auto import Auto
-from coexec.choosing.idle import BUSY, REAL
+from coexec.choosing.idle import REAL
 from coexec.choosing.race import REQUESTS, Outcome, mostly, race, ratios
 from coexec.choosing.ranking import Tell
 from coexec.defaults import AUTO
 from coexec.engines import child
 from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.profiling.processors import BUSY
 from coexec.units import format_seconds
 from coexec.workbench import Candidate, Prepared, Requests, Settings
 from coexec.workbench.bench import opened_cache

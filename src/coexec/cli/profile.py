@@ -34,6 +34,7 @@ SamplesOpt = Annotated[int, typer.Option(help="Tasks to learn from, on each devi
     launches_s="By place, seconds of a launch.",
     feedings_s="By place, seconds of an input.",
     bases="By place and task, where its time comes from.",
+    disturbed="By place, the tasks that were measured while other programs used the processors.",
     pieces_s="By place and part of a task, seconds.",
     layout_changes="What it costs to read tensors in another layout.",
     devices="The devices with their engines.",

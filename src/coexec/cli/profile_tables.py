@@ -28,6 +28,7 @@ def cost_facts(cost: CostTable) -> dict[str, Any]:
         "launches_s": {str(place): seconds for place, seconds in cost.launches_s.items()},
         "feedings_s": {str(place): seconds for place, seconds in cost.feedings_s.items()},
         "bases": {str(place): found for place, found in cost.bases.items()},
+        "disturbed": {str(place): sorted(names) for place, names in cost.disturbed.items()},
         "pieces_s": {
             str(place): {str(piece): seconds for piece, seconds in found.items()}
             for place, found in cost.pieces_s.items()
@@ -82,4 +83,9 @@ def basis_counts(cost: CostTable, place: Place) -> str:
     """How many tasks were measured, and where the times of the others come from."""
     counts = Counter(cost.bases.get(place, {}).values())
     told = [f"{counts[basis]} {basis}" for basis in get_args(Basis) if counts[basis]]
-    return f"{place}: {', '.join(told) or 'runs none'} of {len(cost.tasks_s[place])} tasks"
+    line = f"{place}: {', '.join(told) or 'runs none'} of {len(cost.tasks_s[place])} tasks"
+    disturbed = len(cost.disturbed.get(place, ()))
+    return line if not disturbed else (
+        f"{line}; {disturbed} while other programs used the processors: "
+        f"when these are idle, measure again with --fresh"
+    )  # fmt: skip

@@ -58,6 +58,8 @@ class CostTable:
     layout_changes: Mapping[tuple[Place, Place], LayoutChange] = field(default_factory=dict)
     """By source and target; links between memories were measured with theirs. Of a place to itself:
     of what it has made itself and puts together with what others have made in another layout."""
+    disturbed: Mapping[Place, Set[str]] = field(default_factory=dict)
+    """By place, the tasks that were measured while other programs used the processors."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         whole_s = self._whole_s(task, place)

@@ -8,7 +8,7 @@ not read the model.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from coexec.cache import Cache, Entry
 from coexec.frontend.digest import Shapes, digest_of, serialized
@@ -27,7 +27,7 @@ Declared = Mapping[str, Sequence[int | str | None] | None]
 """By input its sizes, names of dimensions, and None for those without either; None in the place of
 all: not even the rank is known."""
 
-_KIND = "declared"
+_KIND: Final = "declared"
 UNNAMED = frozenset({"?", ""})
 """What exporters write for a dimension that they do not know; equal ones need not be equal."""
 

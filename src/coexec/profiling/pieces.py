@@ -6,6 +6,7 @@ What is measured are the parts that two devices may have, in either place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
@@ -14,7 +15,7 @@ from coexec.ir.region import Region
 from coexec.plans.derive import in_steps
 from coexec.plans.plan import Plan, Provenance
 from coexec.profiling.store import Measurement
-from coexec.profiling.sweep import Effort, Part, feeds_of, medians_s, sweep
+from coexec.profiling.sweep import Effort, Part, feeds_of, medians_s, others_share, sweep
 from coexec.profiling.traffic import Quiet
 from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Dimension, axis_of, cuts_of, parts
 from coexec.system.hardware import Place
@@ -105,4 +106,5 @@ def measure_pieces(
         if place_of[piece.task] == measured and len(cutting[piece.task]) > 1:
             signature = signature_of_piece(graph.task[piece.task], piece.region)
             samples.setdefault(signature, []).append(seconds)
-    return {signature: Measurement.of(taken) for signature, taken in samples.items()}
+    others = others_share(runs)
+    return {s: replace(Measurement.of(taken), others=others) for s, taken in samples.items()}

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Predictor
@@ -26,15 +27,24 @@ from coexec.profiling.engines import EngineTimes
 from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
 from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, part_of, sweep
+from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, others_share, part_of, sweep
 from coexec.profiling.traffic import Quiet
 from coexec.profiling.trained import trained_predictor
 from coexec.system.hardware import Place, System
 
 __all__ = ["Effort", "Profiler", "Progress", "launch_in"]
 
-_Times = Mapping[str, tuple[float, Basis]]
-"""By task: its seconds and where they come from."""
+
+class _Time(NamedTuple):
+    """What a task takes."""
+
+    seconds: float
+    basis: Basis
+    is_disturbed: bool = False
+
+
+_Times = Mapping[str, _Time]
+"""By task."""
 
 
 class Profiler:
@@ -95,9 +105,9 @@ class Profiler:
         names = [task.name for task in graph.tasks]
         infinite: dict[str, float] = dict.fromkeys(names, math.inf)
         return CostTable(
-            {at: infinite | {n: s for n, (s, _) in found.items()} for at, found in times.items()},
+            {at: infinite | {n: t.seconds for n, t in own.items()} for at, own in times.items()},
             {e.place: self._engine_times.launch_s(e) for e in self._engines},
-            {at: {n: basis for n, (_, basis) in found.items()} for at, found in times.items()},
+            {at: {n: t.basis for n, t in own.items()} for at, own in times.items()},
             {e.place: self._engine_times.stitching_s(e) for e in self._engines},
             {e.place: known_pieces(graph, self._store.read(self._key(e))) for e in self._engines},
             predictors={
@@ -105,6 +115,10 @@ class Profiler:
             },
             feedings_s={e.place: self._engine_times.feeding_s(e) for e in self._engines},
             layout_changes=self._engine_times.layout_changes(compiler),
+            disturbed={
+                at: frozenset(n for n, t in own.items() if t.is_disturbed)
+                for at, own in times.items()
+            },
         )
 
     def measure_pieces(self, compiler: Compiler) -> None:
@@ -164,8 +178,11 @@ class Profiler:
             new = {s: m for s, m in measured.items() if s not in stored}
             self._store.write(key, new)
             view = self._view(tasks, tasks.operators, {**stored, **new})
+        disturbed = {s for s, m in {**stored, **new}.items() if m.is_disturbed}
         return {
-            step.task.name: (view.seconds(step), _basis(step.signature, stored, new))
+            step.task.name: _Time(
+                view.seconds(step), _basis(step.signature, stored, new), step.signature in disturbed
+            )
             for step in view.steps
         }
 
@@ -215,11 +232,13 @@ class Profiler:
                 runs = sweep(part, self._devices, feeds, self._effort,
                              lambda done, total: self._progress(what, done, total),
                              self._quiet)  # fmt: skip
+                others = others_share(runs)
                 if not self._launches_apart:
-                    return _medians([run.seconds for run in runs], own)
+                    return _medians([run.seconds for run in runs], own, others)
                 launches_s = [max(run.launches_s) for run in runs]
-                launch = {launch_in(graph.name): Measurement.of(launches_s)}
-                return _medians([run.kernels_s for run in runs], own) | launch
+                launch = replace(Measurement.of(launches_s), others=others)
+                kernels = _medians([run.kernels_s for run in runs], own, others)
+                return kernels | {launch_in(graph.name): launch}
             except ExecutionError as error:
                 reason = reason or first_line(error)
         if warn:
@@ -277,15 +296,17 @@ class _Tasks:
 
 
 def _medians(
-    rows: Sequence[Sequence[float]], own: Sequence[tuple[int, Step]]
+    rows: Sequence[Sequence[float]], own: Sequence[tuple[int, Step]], others: float
 ) -> dict[str, Measurement]:
-    """Of each signature; ``own``: steps with their column."""
+    """Of each signature; ``own``: steps with their column; ``others``: see `Measurement`."""
     samples: dict[str, list[float]] = {}
     for column, step in own:
         samples.setdefault(step.signature, []).extend(row[column] for row in rows)
     step_of = {step.signature: step for _, step in own}
     return {
-        s: replace(Measurement.of(seconds), family=step_of[s].family, work=step_of[s].work)
+        s: replace(
+            Measurement.of(seconds), family=step_of[s].family, work=step_of[s].work, others=others
+        )
         for s, seconds in samples.items()
     }
 
@@ -293,7 +314,7 @@ def _medians(
 def _estimated(tasks: _Tasks, launch_s: float) -> _Times:
     """Seconds of each task, of what it computes and moves. They are not stored."""
     graph, cores = tasks.graph, len(tasks.engine.device.cores)
-    return {t.name: (launch_s + estimated_s(graph, t, cores), "estimated") for t in tasks.own}
+    return {t.name: _Time(launch_s + estimated_s(graph, t, cores), "estimated") for t in tasks.own}
 
 
 def _basis(

@@ -13,10 +13,11 @@ import xxhash
 
 from coexec.cache import has_substitute, substitute, warn_once
 from coexec.costs.estimated import Work
+from coexec.profiling.processors import BUSY
 
 __all__ = ["Measurement", "ProfileStore"]
 
-_FILE = "profiles-3.sqlite"
+_FILE = "profiles-4.sqlite"
 _PATIENCE_S = 10.0
 """How long to wait for other processes."""
 _REFUSED = frozenset({
@@ -38,6 +39,7 @@ CREATE TABLE IF NOT EXISTS measurement (
     family TEXT NOT NULL,      -- equal for equal operators at different sizes; '' of a link
     macs INTEGER NOT NULL,     -- what a task computes
     moved_bytes INTEGER NOT NULL,
+    others REAL NOT NULL,      -- share of the processors' time that other programs used meanwhile
     checksum TEXT NOT NULL,    -- of all the above
     PRIMARY KEY (device, signature)
 ) WITHOUT ROWID
@@ -66,6 +68,13 @@ class Measurement:
     """Of a task: equal for equal operators at different sizes. "" for what is no task."""
     work: Work = field(default_factory=Work)
     """Of a task: what it computes and moves."""
+    others: float = 0.0
+    """The share of the processors' time that other programs used meanwhile."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether it tells less of the place than of what else ran there."""
+        return self.others > BUSY
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
@@ -157,8 +166,10 @@ class ProfileStore:
     def read(self, device: str) -> dict[str, Measurement]:
         """All measurements on a device, by signature."""
         return {
-            signature: Measurement(seconds, spread, samples, family, Work(macs, moved_bytes))
-            for _, signature, seconds, spread, samples, family, macs, moved_bytes
+            signature: Measurement(
+                seconds, spread, samples, family, Work(macs, moved_bytes), others
+            )
+            for _, signature, seconds, spread, samples, family, macs, moved_bytes, others
             in self._rows("measurement", device)
         }  # fmt: skip
 
@@ -186,7 +197,7 @@ class ProfileStore:
     def write(self, device: str, measured: Mapping[str, Measurement]) -> None:
         """Add or replace measurements, all or none."""
         self._insert("measurement", [
-            (device, s, m.seconds, m.spread, m.samples, m.family, *m.work)
+            (device, s, m.seconds, m.spread, m.samples, m.family, *m.work, m.others)
             for s, m in measured.items()
         ])  # fmt: skip
 

@@ -7,9 +7,9 @@ faster.
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from coexec.frontend.model import Model
 from coexec.frontend.module import is_float, numpy_type
 from coexec.ir.graph import Task, Tensor
 from coexec.plans.schedule import Schedule
-from coexec.profiling.processors import ProcessorTime, processor_time
+from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load
 from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
@@ -31,7 +31,7 @@ from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = [
     "Effort", "Part", "Progress", "SegmentTimes", "feeds_of", "measure_in_place", "medians_s",
-    "part_of", "sweep",
+    "others_share", "part_of", "sweep",
 ]  # fmt: skip
 
 _ENOUGH = 3
@@ -79,12 +79,19 @@ class SegmentTimes(NamedTuple):
     """Seconds of each segment: of its kernels, where the device has a clock of its own."""
     launches_s: list[float]
     """What each needs besides: the same for all with such a clock, 0 for the others."""
+    load: Load = Load()
+    """What other programs did meanwhile."""
 
     @property
     def seconds(self) -> list[float]:
         """Of each segment, all in all."""
         pairs = zip(self.kernels_s, self.launches_s, strict=True)
         return [kernels_s + launch_s for kernels_s, launch_s in pairs]
+
+
+def others_share(runs: Iterable[SegmentTimes]) -> float:
+    """The share of the processors' time that other programs certainly used in all runs together."""
+    return reduce(Load.plus, (run.load for run in runs), Load()).least_share
 
 
 def medians_s(runs: Sequence[SegmentTimes]) -> list[float]:
@@ -153,10 +160,10 @@ def sweep(
             if late or (len(runs) >= effort.least and _stable(runs, effort)):
                 break
             recorder = RealRecorder(part.compiled, [d.spec.name for d in devices])
-            before = processors()
-            undisturbed(partial(executor.run, feeds, recorder), quiet)
-            kept = doubtful if processors().since(before).doubtful else runs
-            kept.append(_taken(recorder.trace(), part))
+            run = partial(with_load, partial(executor.run, feeds, recorder), processors=processors)
+            _, load = undisturbed(run, quiet)
+            kept = doubtful if load.processors.doubtful else runs
+            kept.append(_taken(recorder.trace(), part)._replace(load=load))
             progress(count + 1, effort.most)
     progress(effort.most, effort.most)
     return runs if len(runs) >= min(_ENOUGH, effort.least) else runs + doubtful

@@ -6,14 +6,14 @@ dimensions included, without opening ONNX Runtime's own session.
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from coexec.cache import Cache, Entry
 from coexec.ort import OrtSession
 
 __all__ = ["ModelMetadata", "NodeArg", "Signature"]
 
-_KIND = "signatures"
+_KIND: Final = "signatures"
 
 
 @dataclass(frozen=True)
