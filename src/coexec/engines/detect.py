@@ -4,13 +4,13 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["Cluster", "clusters", "features", "processor_features", "processor_name",
-           "usable_cores"]  # fmt: skip
+__all__ = ["Cluster", "clusters", "features", "is_whole_machine", "processor_features",
+           "processor_name", "usable_cores"]  # fmt: skip
 
 Cluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz where the machine tells."""
@@ -32,6 +32,16 @@ def usable_cores(root: Path = _SYSTEM) -> tuple[int, ...]:
         key = tuple(_core_list(siblings)) if siblings else (core,)
         first.setdefault(key, core)
     return tuple(sorted(first.values()))
+
+
+def is_whole_machine(cores: Collection[int]) -> bool:
+    """Whether these are all cores, and this process may use each hardware thread of them.
+
+    Libraries that count processors see the machine's, whatever a process may use: ONNX Runtime then
+    starts threads for all, and binds them to cores that are not the process's.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return set(cores) == set(usable_cores()) and allowed in (None, os.cpu_count())
 
 
 def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[Cluster, ...]:

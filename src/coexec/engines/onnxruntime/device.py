@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from coexec.costs.base import Workload
 from coexec.engines.base import Bound, Held, OpenEngine
-from coexec.engines.detect import usable_cores
+from coexec.engines.detect import is_whole_machine
 from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
 from coexec.frontend.dialect import Dialect
@@ -74,7 +74,7 @@ class CpuCluster(OpenEngine):
     def own_session(self, model: Any) -> "OrtOwnSession":
         options = ort.SessionOptions()
         options.log_severity_level = 4  # every error is raised too
-        if set(self.device.cores) != set(usable_cores()):  # all cores: as ONNX Runtime likes it
+        if not is_whole_machine(self.device.cores):  # all cores: as ONNX Runtime likes it
             options.intra_op_num_threads = len(self.device.cores)
             _bind_threads(options, self.device.cores)
         return OrtOwnSession(_opened(model, options), self.device.name)
