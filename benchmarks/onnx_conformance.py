@@ -30,6 +30,7 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
+from coexec.arrays import Array
 from coexec.engines.base import OpenEngine
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import open_devices
@@ -37,7 +38,7 @@ from coexec.errors import ModelError, first_line
 from coexec.frontend.group import build_graph
 from coexec.frontend.load import load
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 
 
 @dataclass(frozen=True)

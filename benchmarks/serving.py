@@ -21,8 +21,8 @@ import numpy as np
 from common import arguments, show, source
 
 from coexec import InferenceSession
+from coexec.arrays import Array
 from coexec.engines.detect import usable_cores
-from coexec.frontend.module import Array
 from coexec.serve.server import listen, uvicorn_server
 from coexec.serve.session import SessionServed
 

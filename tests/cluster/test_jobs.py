@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from network_cases import networks
 from pipeline_cases import pipeline_plans
 
+from coexec.arrays import Array
 from coexec.cluster.jobs import FRAME, Compute, MachineJob, Send, jobs_of
 from coexec.cluster.parts import FrameParts
 from coexec.cluster.shares import OpenShares, ShareModels
@@ -21,7 +22,6 @@ from coexec.errors import ExecutionError
 from coexec.frontend.check import plain_session
 from coexec.frontend.load import random_inputs
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array
 from coexec.ir.region import Region
 from coexec.plans.pipeline.plan import PipelinePlan
 

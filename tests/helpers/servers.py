@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from patience import ENOUGH_S, until
 
+from coexec.arrays import Array, numpy_type
 from coexec.errors import BusyError
-from coexec.frontend.module import Array, numpy_type
 from coexec.serve.intake import ServeLimits
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.server import listen, uvicorn_server

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from small_models import branches
 from test_executor import MODEL, Elsewhere
 
+from coexec.arrays import Array
 from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
@@ -24,7 +25,6 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.frontend.check import plain_session, worst_difference
 from coexec.frontend.load import random_inputs
-from coexec.frontend.module import Array
 from coexec.plans.derive import derive
 from coexec.plans.plan import Plan, Provenance
 from coexec.plans.schedule import Schedule

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,11 @@ from settled import settled
 from small_models import branches
 
 import coexec
+from coexec import processes
 from coexec.cache import Cache, Entry
 from coexec.choosing import background, serving
 from coexec.choosing.auto import Auto
 from coexec.choosing.serving import Serving
-from coexec.engines import child
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
 from coexec.session import answering
@@ -49,11 +48,14 @@ background._serve()
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning in the background begins at once, and races as briefly there as here."""
     monkeypatch.setattr(serving, "_HEAD_START_S", 0.0)
-    quick = SimpleNamespace(
-        command=lambda module: [sys.executable, "-P", "-c", QUICK_CHILD],
-        possible=child.possible, variables=child.variables,
-    )  # fmt: skip
-    monkeypatch.setattr(background, "child", quick)
+    usual = processes.command
+
+    def command(module: str, *words: str) -> list[str]:
+        if module == "coexec.choosing.background":
+            return [sys.executable, "-P", "-c", QUICK_CHILD]
+        return usual(module, *words)
+
+    monkeypatch.setattr(processes, "command", command)
 
 
 def any_size() -> onnx.ModelProto:

@@ -6,7 +6,6 @@ writer ends, also if it is killed: whoever opens the cache next removes drafts w
 """
 
 import fcntl
-import hashlib
 import itertools
 import os
 import shutil
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coexec.cache.new_file import write_new
+from coexec.keys import digest
 
 __all__ = ["Drafts"]
 
@@ -117,7 +117,7 @@ class Drafts:
 
 def _host() -> str:
     """Tells this machine, or container, from others that share the folder."""
-    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
+    return digest(os.uname().nodename, digits=8)
 
 
 def _claim(parent: Path) -> tuple[Path, int]:

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy.typing as npt
 import platformdirs
-import xxhash
 
 from coexec.__about__ import __version__
 from coexec.cache.drafts import Drafts
@@ -20,6 +19,7 @@ from coexec.cache.scratch import in_scratch
 from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
+from coexec.keys import digest
 
 __all__ = ["KINDS", "LIMIT_BYTES", "Cache", "Kind", "default_cache_folder", "used_entries"]
 
@@ -203,7 +203,7 @@ class Cache:
     def _place(self, kind: Kind, key: str) -> tuple[Path, str]:
         """File and full name of an entry. Other versions of coexec have other files."""
         name = f"{_MAKER} {kind} {key}"
-        return self.root / kind / xxhash.xxh3_128_hexdigest(name.encode()), name
+        return self.root / kind / digest(name), name
 
     def _note(self, path: Path) -> None:
         self._used.add(path)

@@ -9,7 +9,6 @@ it is out, and the next one is compared. What is taken is remembered. A plan tha
 faster than the best single device is not taken.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -37,6 +36,7 @@ from coexec.errors import (
     UsageError,
     nearest,
 )
+from coexec.keys import digest
 from coexec.plans.plan import Plan
 from coexec.profiling.processors import BUSY
 from coexec.timing.simulate import simulate
@@ -220,8 +220,7 @@ class Auto:
         asked = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
                  of.waiting, self._shortlist, self._requests, self._both)  # fmt: skip
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
-        text = repr((self._first.given.digest, machine, asked))
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
+        return digest(self._first.given.digest, machine, asked)
 
     def _planned(self, names: tuple[str, ...]) -> list[Contender]:
         """A configuration with its plans, as simulated; each different one once.

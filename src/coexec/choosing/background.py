@@ -10,18 +10,15 @@ its own, and a driver that crashes in it takes nothing along.
 import atexit
 import contextlib
 import os
-import pickle
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coexec.choosing.prepare import Asked
-from coexec.engines import child
 from coexec.errors import CoexecError, ExecutionError
+from coexec.processes import Child, Parent
 from coexec.profiling.traffic import Quiet, Traffic
 from coexec.workbench import Settings, opened_cache
 
@@ -59,7 +56,7 @@ class _Jobs:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._left = 0
-        self._current: tuple[Job, subprocess.Popen[bytes]] | None = None
+        self._current: tuple[Job, Child] | None = None
 
     def submit(self, job: Job) -> None:
         with self._lock:
@@ -89,28 +86,22 @@ class _Jobs:
 
     def _outcome(self, job: Job) -> CoexecError | None:
         """Do a job in another process; why it could not be done."""
-        if not child.possible():
-            return ExecutionError("no process can be started to plan in the background; make the "
-                                  "session with background=False")  # fmt: skip
         root = opened_cache(job.settings.cache).root
         settings = replace(job.settings, cache=root, progress=None, quiet=None, background=False)
-        process = None
         try:
-            process = subprocess.Popen(
-                child.command("coexec.choosing.background"), stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child.variables(),
-            )  # fmt: skip
-            self._current = job, process
-            assert process.stdin is not None and process.stdout is not None
-            pickle.dump((job.source, settings, TRAFFIC.publish(), job.again), process.stdin)
-            process.stdin.flush()
-            answer: CoexecError | None = pickle.load(process.stdout)
-            return answer
-        except (OSError, EOFError, pickle.PickleError, TypeError, AttributeError) as error:
-            return ExecutionError(f"the process that plans in the background has ended early "
-                                  f"({type(error).__name__})")  # fmt: skip
+            child = Child("coexec.choosing.background", "plans in the background")
+        except ExecutionError as error:
+            return ExecutionError(f"{error}; make the session with background=False")
+        self._current = job, child
+        try:
+            child.ask((job.source, settings, TRAFFIC.publish(), job.again))
+        except CoexecError as error:
+            return error
         finally:
-            self._end()
+            # What it keeps in the cache is whole at any time.
+            self._current = None
+            child.close()
+        return None
 
     def stop(self) -> None:
         """End what is under way, and tell nobody. Its thread closes the pipes that it uses."""
@@ -118,19 +109,6 @@ class _Jobs:
         if current is not None:
             self.cancel(current[0])
             current[1].wait()
-
-    def _end(self) -> None:
-        """End the process that is under way. What it keeps in the cache is whole at any time."""
-        current, self._current = self._current, None
-        if current is None:
-            return
-        process = current[1]
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        process.wait()
 
 
 _jobs = _Jobs()
@@ -165,9 +143,9 @@ if hasattr(os, "register_at_fork"):
 
 def _serve() -> None:
     """Prepare what is asked for, and tell whether it is ready. Ends when its parent does."""
-    answers = child.answer_pipe()
-    source, settings, traffic, again = pickle.load(sys.stdin.buffer)
-    child.end_with_parent()
+    parent = Parent()
+    source, settings, traffic, again = parent.receive()
+    parent.end_with_it()
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
@@ -177,8 +155,7 @@ def _serve() -> None:
         answer = error
     except OSError as error:
         answer = ExecutionError(f"planning in the background failed: {error}")
-    pickle.dump(answer, answers)
-    answers.flush()
+    parent.send(answer)
     os._exit(0)  # no engine's threads are waited for
 
 

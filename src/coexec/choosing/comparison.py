@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.cache import Entry
 from coexec.errors import CoexecError, ModelError, first_line
 from coexec.frontend.difference import is_rounding, unlike, worst_difference
-from coexec.frontend.module import Array
 from coexec.plans.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared, Workbench

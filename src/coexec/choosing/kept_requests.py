@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.choosing.comparison import Agreement
 from coexec.errors import CoexecError, first_line
-from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.runtime.runner import Runner
 from coexec.workbench import Prepared

@@ -12,11 +12,8 @@ and creating a session cannot be broken off in another way.
 
 import contextlib
 import os
-import pickle
 import queue
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -30,8 +27,8 @@ from coexec.choosing.idle import REAL
 from coexec.choosing.race import REQUESTS, Outcome, mostly, race, ratios
 from coexec.choosing.ranking import Tell
 from coexec.defaults import AUTO
-from coexec.engines import child
 from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import BUSY
 from coexec.units import format_seconds
 from coexec.workbench import Candidate, Prepared, Requests, Settings
@@ -122,35 +119,21 @@ def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None 
         raise UsageError(f"the time is {seconds:g} s; give it some seconds, such as --time 30")
     if settings.planner != AUTO:
         raise UsageError(f"only planner {AUTO!r} is optimized, not {settings.planner!r}")
-    if not child.possible():
-        raise ExecutionError("no process can be started to optimize the model")
     root = opened_cache(settings.cache).root
     asked = replace(settings, cache=root, progress=None, quiet=None)
     end_s = time.monotonic() + _GRACE * seconds
-    process = subprocess.Popen(
-        child.command("coexec.choosing.optimize"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=child.variables(),
-    )  # fmt: skip
-    questions, answers = process.stdin, process.stdout
-    assert questions is not None and answers is not None
+    child = Child("coexec.choosing.optimize", "optimizes the model", errors=None)
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(answers, messages), daemon=True)
+    reader = threading.Thread(target=_read, args=(child, messages), daemon=True)
     reader.start()
     try:
-        _send(questions, (source, asked, seconds))
+        with contextlib.suppress(EndedError):  # the next message says so
+            child.send((source, asked, seconds))
         return _followed(messages, end_s, tell)
     finally:
-        process.kill()
-        reader.join()  # it reads up to the end of the pipe, and closes it
-        with contextlib.suppress(OSError):
-            questions.close()
-        process.wait()
-
-
-def _send(pipe: Any, question: Any) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the next message is that the process has ended
-        pickle.dump(question, pipe)
-        pipe.flush()
+        child.kill()
+        reader.join()  # it reads up to the end of the pipe
+        child.close()
 
 
 def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | None) -> Verdict:
@@ -165,12 +148,10 @@ def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | Non
             message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
         except queue.Empty:
             return verdict or Verdict(unfinished=step)
+        if isinstance(message, EndedError) and verdict is not None:
+            return verdict
         if isinstance(message, CoexecError):
             raise message
-        if message is None:
-            if verdict is None:
-                raise ExecutionError("the process that optimizes the model has ended early")
-            return verdict
         if isinstance(message, Verdict):
             verdict = message
             continue
@@ -183,13 +164,13 @@ def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | Non
             tell(what, done, total)
 
 
-def _read(pipe: Any, messages: "queue.SimpleQueue[Any]") -> None:
-    """Hand on what the process says, and None at its end."""
-    # A process that dies may leave any half of a message.
-    with pipe, contextlib.suppress(Exception):
+def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
+    """Hand on what the process says; the last message is an error, that it has ended at least."""
+    try:
         while True:
-            messages.put(pickle.load(pipe))
-    messages.put(None)
+            messages.put(child.receive())
+    except CoexecError as error:
+        messages.put(error)
 
 
 def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> Iterator[Verdict]:
@@ -268,22 +249,23 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
 
 def _serve() -> None:
     """Optimize what the standard input names; send progress and verdicts."""
-    answers = child.answer_pipe()
+    parent = Parent()
+    source, settings, seconds = parent.receive()
+    parent.end_with_it()
 
-    def send(message: Any) -> None:
-        pickle.dump(message, answers)
-        answers.flush()
+    def tell(what: str, done: int, total: int) -> None:
+        parent.send((what, done, total))
 
-    source, settings, seconds = pickle.load(sys.stdin.buffer)
-    child.end_with_parent()
-    warnings.showwarning = lambda message, *_: send(
+    warnings.showwarning = lambda message, *_: parent.send(
         message if isinstance(message, Warning) else UserWarning(message)
     )
     try:
-        for verdict in _verdicts(source, settings, seconds, lambda *progress: send(progress)):
-            send(verdict)
+        for verdict in _verdicts(
+            source, settings, seconds, lambda *progress: parent.send(progress)
+        ):
+            parent.send(verdict)
     except CoexecError as error:
-        send(error)
+        parent.send(error)
     os._exit(0)  # no engine's threads are waited for
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import NamedTuple
 
+from coexec.arrays import Array
 from coexec.choosing.contender import Contender
 from coexec.choosing.idle import Stopwatch, cpu_clock
 from coexec.choosing.race import Lap, Outcome, compete, mostly, ratios, turn
 from coexec.choosing.rival import RivalProcess
 from coexec.errors import CoexecError, DeviceError, ExecutionError
 from coexec.frontend.memory import least_bytes, main_memory_bytes
-from coexec.frontend.module import Array
 from coexec.profiling.processors import Load
 from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.units import format_bytes

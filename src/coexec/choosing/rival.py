@@ -7,19 +7,16 @@ cores cannot be open together. Such a plan is started from the cache by another 
 """
 
 import contextlib
-import pickle
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from coexec.arrays import Array
 from coexec.choosing.race import PACING, Lap, turn
-from coexec.engines import child
-from coexec.errors import CoexecError, ExecutionError
-from coexec.frontend.module import Array
+from coexec.errors import CoexecError
 from coexec.plans.plan import Plan
+from coexec.processes import Child, Parent
 from coexec.workbench import Settings, Workbench
 
 __all__ = ["RivalProcess"]
@@ -38,23 +35,17 @@ class RivalProcess:
         Raises:
             CoexecError: it does not run there either.
         """
-        if not child.possible():
-            raise ExecutionError("no process can be started for this plan")
+        self._child = Child("coexec.choosing.rival", "runs this plan")
         settings = replace(work.settings, cache=work.cache.root, progress=None, fresh=False)
-        command = child.command("coexec.choosing.rival")
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=child.variables(),
-        )  # fmt: skip
         try:
-            self._ask((work.given.source, settings, plan.to_json(), dict(feeds)))
+            self._child.ask((work.given.source, settings, plan.to_json(), dict(feeds)))
         except BaseException:
             self.close()
             raise
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def turn(self) -> Lap:
         """One turn of a race, timed there.
@@ -62,34 +53,12 @@ class RivalProcess:
         Raises:
             CoexecError: the plan failed, or the process has ended.
         """
-        lap: Lap = self._ask(True)
+        lap: Lap = self._child.ask(True)
         return lap
-
-    def _ask(self, question: Any) -> Any:
-        told, answers = self._process.stdin, self._process.stdout
-        assert told is not None and answers is not None
-        try:
-            pickle.dump(question, told)
-            told.flush()
-            answer = pickle.load(answers)
-        except (OSError, EOFError, pickle.PickleError, TypeError, AttributeError) as error:
-            raise ExecutionError(f"the process of this plan has ended or could not be told what "
-                                 f"to run ({type(error).__name__})") from None  # fmt: skip
-        if isinstance(answer, CoexecError):
-            raise answer
-        return answer
 
     def close(self) -> None:
         """End the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self._process.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.close(_LIMIT_S)
 
     def __enter__(self) -> "RivalProcess":
         return self
@@ -100,27 +69,22 @@ class RivalProcess:
 
 def _serve() -> None:
     """Start what is asked for, then run a turn whenever asked, until the input ends."""
-    answers = child.answer_pipe()
-
-    def answer(value: Any) -> None:
-        pickle.dump(value, answers)
-        answers.flush()
-
-    source, settings, plan, feeds = pickle.load(sys.stdin.buffer)
+    parent = Parent()
+    source, settings, plan, feeds = parent.receive()
     try:
         executor = _started(source, settings, Plan.from_json(plan))
         for _ in range(_WARM_UP):
             executor.run(feeds)
     except CoexecError as error:
-        answer(error)
+        parent.send(error)
         return
-    answer(True)
+    parent.send(True)
     with contextlib.suppress(EOFError), executor:
-        while pickle.load(sys.stdin.buffer):
+        while parent.receive():
             try:
-                answer(turn(partial(executor.run, feeds), PACING))
+                parent.send(turn(partial(executor.run, feeds), PACING))
             except CoexecError as error:
-                answer(error)
+                parent.send(error)
 
 
 def _started(source: Any, settings: Settings, plan: Plan) -> Any:

@@ -6,7 +6,6 @@ devices, and whether the engine's own session does not do it as well, is decided
 threads than the machine has cores send requests in a loop, and requests a second count.
 """
 
-import hashlib
 import json
 import statistics
 import threading
@@ -17,6 +16,7 @@ from dataclasses import asdict, replace
 from functools import cached_property, partial
 from typing import Any
 
+from coexec.arrays import Array
 from coexec.cache import Entry
 from coexec.choosing.comparison import ReferenceAnswers, why_not
 from coexec.choosing.configurations import Configuration, configurations
@@ -32,7 +32,7 @@ from coexec.errors import (
     PlanError,
     StoreError,
 )
-from coexec.frontend.module import Array
+from coexec.keys import digest
 from coexec.profiling.traffic import undisturbed
 from coexec.runtime.pool import Pool
 from coexec.runtime.runner import Runner
@@ -84,8 +84,7 @@ class Throughput:
     def _key(self) -> str:
         of = self._settings
         machine = (of.devices, detect.clusters(), self._whole.fingerprint, installed())
-        text = repr(("throughput", self.given.digest, machine, sorted(of.engine_options.items())))
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
+        return digest("throughput", self.given.digest, machine, sorted(of.engine_options.items()))
 
     @cached_property
     def known(self) -> Prepared | None:

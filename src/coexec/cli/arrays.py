@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.errors import InputError, UsageError
-from coexec.frontend.module import Array
 
 __all__ = ["packed", "read_inputs"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from coexec.arrays import Array
 from coexec.choosing.idle import Rest
 from coexec.choosing.optimize import CLEARLY
 from coexec.choosing.race import REQUESTS
@@ -20,7 +21,6 @@ from coexec.cli.planned import LowerBound
 from coexec.cli.standings import Row, Standings
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError
-from coexec.frontend.module import Array
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.timing.simulate import simulate

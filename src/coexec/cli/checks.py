@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, UsageError
 from coexec.frontend.difference import is_rounding, worst_difference
-from coexec.frontend.module import Array
 from coexec.workbench import Workbench
 from coexec.workbench.given import GivenModel
 

@@ -3,19 +3,19 @@
 The process is a fresh one, since this one has seen the model, its profile and all the rivals.
 """
 
-import multiprocessing
 import re
 import resource
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coexec.errors import CoexecError
+from coexec.processes import Child, EndedError, Parent
+
 if TYPE_CHECKING:  # the process of ONNX Runtime is to import nothing else of size
-    from coexec.frontend.module import Array
+    from coexec.arrays import Array
     from coexec.plans.plan import Plan
     from coexec.workbench import Workbench
 
@@ -53,13 +53,13 @@ def _write(work: "Workbench", path: Path) -> None:
     ir.save(work.given.fixed(), path, external_data="weights.bin")
 
 
-def _in_a_process(function: Callable[..., int], *arguments: Any) -> int | None:
-    context = multiprocessing.get_context("spawn")
-    try:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(function, *arguments).result()
-    except BrokenProcessPool:
-        return None
+def _in_a_process(measure: Callable[..., int], *arguments: Any) -> int | None:
+    with Child("coexec.cli.peak", "measures memory") as child:
+        try:
+            peak_bytes: int = child.ask((measure.__name__, arguments))
+        except EndedError:
+            return None
+        return peak_bytes
 
 
 def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -> int:
@@ -91,3 +91,16 @@ def _own_bytes() -> int:
         return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _serve() -> None:
+    parent = Parent()
+    measure, arguments = parent.receive()
+    try:
+        parent.send(globals()[measure](*arguments))
+    except CoexecError as error:
+        parent.send(error)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from coexec.arrays import Array
 from coexec.cli.output import write_file
-from coexec.frontend.module import Array
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.units import format_seconds

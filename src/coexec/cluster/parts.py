@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Array
 from coexec.ir.region import Region
 from coexec.ir.stitch import missing
 from coexec.plans.schedule import Part

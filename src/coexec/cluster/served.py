@@ -6,9 +6,9 @@ from concurrent.futures import Future
 import ml_dtypes  # noqa: F401  gives NumPy the names of bfloat16 and 8-bit floats
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.cluster.session import ClusterSession
 from coexec.errors import ModelError, UsageError
-from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.serve.served import ServedTensor
 

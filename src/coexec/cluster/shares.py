@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import xxhash
 
+from coexec.arrays import Array
 from coexec.cache.scratch import private_folder
 from coexec.cluster.jobs import Compute, ShareKey
 from coexec.cluster.parts import FrameParts
@@ -24,7 +25,6 @@ from coexec.errors import ExecutionError
 from coexec.frontend.dialect import PLAIN
 from coexec.frontend.inputs import random_values
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array
 from coexec.frontend.parts import part_name
 from coexec.frontend.shares import ShareWriter
 from coexec.ir.graph import Graph, Tensor

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array, numpy_type
 from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
-from coexec.frontend.module import Array, Gather, GatheredBox, Module, numpy_type
+from coexec.frontend.module import Gather, GatheredBox, Module
 from coexec.ir.graph import Piece, Tensor
 from coexec.ir.region import Region
 from coexec.plans.schedule import Part, Schedule, Segment, Transfer

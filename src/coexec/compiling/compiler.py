@@ -1,6 +1,5 @@
 """Make a plan ready to start: lower the model for each engine, cut it into the plan's segments."""
 
-import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from coexec.arrays import Array
 from coexec.cache import Cache
 from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.base import OpenEngine
@@ -17,10 +17,10 @@ from coexec.engines.opened import OpenDevice, engine_at
 from coexec.errors import StoreError
 from coexec.frontend.lowered import Lowered, as_it_is, read_lowered
 from coexec.frontend.model import Model
-from coexec.frontend.module import Array
 from coexec.frontend.pieces import changing_layout, cut_pieces, handed_on, leaving_blocks
 from coexec.frontend.stored import import_lowered, is_kept, is_large, stored_weights
 from coexec.ir.graph import tensor_part
+from coexec.keys import digest
 from coexec.plans.derive import stepwise
 from coexec.plans.schedule import Part, Schedule
 from coexec.system.hardware import Place
@@ -110,7 +110,7 @@ class Compiler:
             device, info = engine.device, engine.info
             alike = f"{device.kind} {device.processor} {device.features} {info.name} {info.version}"
             text = f"{alike}{engine.dialect.block}{sorted(borders)}"
-            key = f"{self.model.digest}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            key = f"{self.model.digest}-{digest(text)}"
             if key not in self._lowered:
                 restored = self._restored(key, borders, engine)
                 self._lowered[key] = restored or self._made(key, borders, engine)

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
+from coexec.arrays import Array, numpy_type
 from coexec.costs.base import Workload
 from coexec.costs.workloads import plain_workload
 from coexec.engines import detect
 from coexec.frontend.dialect import PLAIN, STANDARD, Dialect, Layout, as_it_lies, where_it_lies
 from coexec.frontend.memory import main_memory_bytes
-from coexec.frontend.module import Array, Module, numpy_type
+from coexec.frontend.module import Module
 from coexec.ir.graph import Operator, Task, Tensor
 from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo, Memory, Place

@@ -1,6 +1,5 @@
 """Which processors this machine has: clusters of equal cores, told by their maximum frequency."""
 
-import hashlib
 import os
 import platform
 import re
@@ -8,6 +7,8 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+
+from coexec.keys import digest
 
 __all__ = ["Cluster", "clusters", "features", "is_whole_machine", "processor_features",
            "processor_name", "usable_cores"]  # fmt: skip
@@ -109,4 +110,4 @@ def processor_features() -> str:
         info = _read(Path("/proc/cpuinfo"))
         found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
         text = " ".join(sorted(found.group(1).split())) if found else ""
-    return hashlib.sha256(f"{platform.machine()} {text}".encode()).hexdigest()[:8]
+    return digest(platform.machine(), text, digits=8)

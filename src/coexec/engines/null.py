@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array, numpy_type
 from coexec.engines.base import AfterFork, Engine, OpenEngine, Processor
-from coexec.frontend.module import Array, Module, numpy_type
+from coexec.frontend.module import Module
 from coexec.ir.graph import Tensor
 from coexec.system.hardware import Device, EngineInfo
 

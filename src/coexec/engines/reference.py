@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.base import AfterFork, OpenEngine
 from coexec.engines.null import Pretended
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["Reference", "ReferenceEngine"]

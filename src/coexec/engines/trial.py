@@ -9,7 +9,6 @@ all that it depends on; when something of it changes, the processor is tried aga
 
 import contextlib
 import faulthandler
-import hashlib
 import json
 import os
 import signal
@@ -24,9 +23,11 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
+from coexec import processes
 from coexec.cache import write_whole
-from coexec.engines import child, detect
+from coexec.engines import detect
 from coexec.errors import first_line
+from coexec.keys import digest
 
 __all__ = ["end", "forget", "unusable", "verdict"]
 
@@ -83,7 +84,7 @@ def unusable(engine: str, device: str, version: str) -> str | None:
         device: with the engine, "cpu:0/NAME"; one where it is to compute a small model.
         version: of the engine and its package: it is tried again when that changes.
     """
-    command = child.command("coexec.engines.trial", engine, device)
+    command = processes.command("coexec.engines.trial", engine, device)
     facts = {"engine": engine, "device": device, "version": version}
     failure = verdict(facts, command, lambda: _compute(device))
     if not failure:
@@ -99,8 +100,7 @@ def _folder() -> Path:
 
 def _memo(facts: Mapping[str, object]) -> Path:
     """The file of the verdict."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
-    return _folder() / f"{digest}.json"
+    return _folder() / f"{digest(sorted(facts.items()))}.json"
 
 
 def _read(path: Path, facts: Mapping[str, object]) -> str | None:
@@ -128,7 +128,7 @@ def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
 
 def _tried(command: Sequence[str], here: Callable[[], str], env: Mapping[str, str]) -> str:
     """What is wrong, as the end of a sentence; "" if nothing is."""
-    if not child.possible():
+    if not processes.can_start():
         return here()
     try:
         return _judged(*_run(command, env))
@@ -143,7 +143,7 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
     with tempfile.TemporaryFile() as output:  # a pipe may be held open by what the driver starts
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env=child.variables(**env), timeout=_LIMIT_S, check=False,
+            env=processes.variables(**env), timeout=_LIMIT_S, check=False,
         )  # fmt: skip
         output.seek(0)
         return done.returncode, output.read().decode(errors="replace")

@@ -19,10 +19,10 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
+from coexec.arrays import dtype_of_ort, is_float, numpy_type
 from coexec.errors import ModelError, first_line
 from coexec.frontend.fixed import CHANNELS, dims_of, example, open_tensors
 from coexec.frontend.inputs import filled, random_values
-from coexec.frontend.module import dtype_of_ort, is_float, numpy_type
 from coexec.frontend.plain import plain_session
 from coexec.frontend.values import has_foreign, run_session
 from coexec.ir.graph import Tensor

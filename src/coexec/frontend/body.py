@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coexec.arrays import Array, numpy_type
 from coexec.frontend.dialect import PLAIN, Layout
 from coexec.frontend.lowered import Lowered, declared, kind_of, placeholder, reads
-from coexec.frontend.module import Array, Module, numpy_type
+from coexec.frontend.module import Module
 from coexec.frontend.stored import Stored, is_large
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coexec.arrays import Array
 from coexec.errors import ModelError, first_line
 from coexec.frontend.difference import HALF_TOLERANCE, TOLERANCE, is_narrow, worst_difference
-from coexec.frontend.module import Array
 from coexec.frontend.plain import plain_session
 from coexec.frontend.values import run_session
 from coexec.ort import OrtSession

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coexec.arrays import Array, is_float
 from coexec.frontend.difference import HALF_TOLERANCE, TOLERANCE
-from coexec.frontend.module import Array, is_float
 from coexec.frontend.plain import plain_session
 from coexec.frontend.replacing import Replacement, inputs_of, own_weight
 from coexec.frontend.values import run_session

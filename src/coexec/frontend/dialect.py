@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coexec.frontend.module import Array
+from coexec.arrays import Array
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 

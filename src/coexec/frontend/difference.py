@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.frontend.module import Array, is_float, numpy_type
+from coexec.arrays import Array, is_float, numpy_type
 from coexec.ir.graph import Graph, Tensor
 
 __all__ = ["HALF_TOLERANCE", "TOLERANCE", "is_half", "is_narrow", "is_rounding", "tolerance_of",

@@ -6,7 +6,6 @@ it had this size, these times and this inode. As in git, that is not trusted whe
 just before it was read: it may have changed again within the resolution of its times.
 """
 
-import hashlib
 import json
 import os
 import time
@@ -20,6 +19,7 @@ import xxhash
 
 from coexec.cache import Cache, Entry
 from coexec.frontend.folders import is_below, unreadable
+from coexec.keys import digest
 
 __all__ = ["Shapes", "digest_of", "file_digests", "is_remembered", "named_files", "serialized",
            "unreadable"]  # fmt: skip
@@ -56,14 +56,12 @@ def digest_of(
     Raises:
         ModelError: the file does not exist or cannot be read.
     """
-    digest = hashlib.sha256(repr((sorted(shapes.items()), sorted(values.items()))).encode())
+    content: object
     if isinstance(source, str | os.PathLike):
-        digest.update(repr(list(file_digests(Path(source), cache).values())).encode())
-    elif isinstance(source, bytes):
-        digest.update(source)
+        content = list(file_digests(Path(source), cache).values())
     else:
-        digest.update(serialized(source))
-    return digest.hexdigest()[:24]
+        content = source if isinstance(source, bytes) else serialized(source)
+    return digest(sorted(shapes.items()), sorted(values.items()), content)
 
 
 def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None]:

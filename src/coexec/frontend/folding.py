@@ -16,8 +16,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import onnxscript.optimizer
 
+from coexec.arrays import Array
 from coexec.frontend.infer import left_alone
-from coexec.frontend.module import Array
 from coexec.frontend.nondeterministic import is_random
 from coexec.frontend.plain import plain_session
 from coexec.frontend.replacing import own_weight

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from coexec.arrays import Array
 from coexec.frontend.group import only_read
-from coexec.frontend.module import Array
 from coexec.frontend.replacing import (
     Replacement,
     Rule,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from coexec.frontend.module import Array, is_float
+from coexec.arrays import Array, is_float
 from coexec.frontend.replacing import Replacement, Rule, constant, opset_of, static_shape
 
 __all__ = ["IDENTITIES"]

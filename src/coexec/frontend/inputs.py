@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.frontend.module import Array, dtype_of_ort, is_float, numpy_type
+from coexec.arrays import Array, dtype_of_ort, is_float, numpy_type
 from coexec.ir.graph import Graph, Operator, Tensor
 
 __all__ = ["candidates", "filled", "probes", "random_inputs", "random_values"]

@@ -10,8 +10,8 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
+from coexec.arrays import Array, numpy_type
 from coexec.frontend.dialect import FILLED, LAST, PLAIN, STANDARD, WIDE, Dialect, Layout
-from coexec.frontend.module import Array, numpy_type
 from coexec.frontend.plain import is_plain
 from coexec.frontend.tensors import tensor_of
 from coexec.frontend.types import type_proto, type_text

@@ -2,17 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from coexec.arrays import Array
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 
-__all__ = ["Array", "Gather", "GatheredBox", "Module", "dtype_of_ort", "is_float", "numpy_type"]
-
-Array = npt.NDArray[Any]
+__all__ = ["Gather", "GatheredBox", "Module"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,23 +50,3 @@ class Gather:
     layout: int
     """Of `coexec.frontend.dialect`."""
     boxes: tuple[GatheredBox, ...]
-
-
-def numpy_type(name: str) -> np.dtype[Any]:
-    """The type of `Tensor.dtype`: numpy's own, or one that ml_dtypes adds to it."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes  # noqa: F401 - numpy knows "bfloat16" and its like from then on
-
-        return np.dtype(name)
-
-
-def dtype_of_ort(name: str) -> str:
-    """`Tensor.dtype` for what ONNX Runtime calls an element: "float" is "float32"."""
-    return {"float": "float32", "double": "float64"}.get(name, name)
-
-
-def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a type has fractions: numpy's floats, bfloat16 and the float8s of ml_dtypes."""
-    return np.issubdtype(dtype, np.floating) or "float" in dtype.name

@@ -5,7 +5,6 @@ way out of that task and back into it: so only plain tensors pass between tasks,
 for itself.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ import onnx_ir as ir
 from coexec.cache.weights import name_of
 from coexec.frontend.stored import Stored
 from coexec.ir.graph import Tensor
+from coexec.keys import digest
 
 __all__ = ["bodies", "content_of", "live", "reads", "united"]
 
@@ -132,16 +132,16 @@ def content_of(
     functions: Iterable[ir.Function],
 ) -> str:
     """A digest of all that an opaque task computes: how long it takes may depend on any of it."""
-    digest = hashlib.sha256(repr([(t.name, t.shape, t.dtype) for t in inputs]).encode())
-    for node in nodes:
-        digest.update(_serialized(node))
-    for function in functions:
-        digest.update(repr(function.identifier()).encode())
-        for node in function:
-            digest.update(_serialized(node))
-    for name, tensor in weights.items():
-        digest.update(f"{name} {tensor.dtype} {tensor.shape} {_content(tensor)}".encode())
-    return digest.hexdigest()[:32]
+    return digest(
+        [(t.name, t.shape, t.dtype) for t in inputs],
+        *map(_serialized, nodes),
+        *(
+            fact
+            for function in functions
+            for fact in (function.identifier(), *map(_serialized, function))
+        ),
+        *(f"{n} {t.dtype} {t.shape} {_content(t)}" for n, t in weights.items()),
+    )
 
 
 def _content(tensor: ir.TensorProtocol) -> str:

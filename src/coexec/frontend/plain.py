@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coexec.frontend.module import Array
+from coexec.arrays import Array
 from coexec.frontend.types import show_maps, type_proto
 from coexec.frontend.unfit import UnfitError
 from coexec.frontend.values import FOREIGN, ort_value

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from coexec.frontend.module import Array
+from coexec.arrays import Array
 
 __all__ = ["Replacement", "Rule", "attributes_of", "constant", "inputs_of", "opset_of",
            "own_weight", "replace",

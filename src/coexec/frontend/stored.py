@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coexec.arrays import Array
 from coexec.cache import Cache, Entry
 from coexec.errors import StoreError
 from coexec.frontend.external import embed_in_bodies
 from coexec.frontend.model import require_whole
-from coexec.frontend.module import Array
 
 __all__ = ["Stored", "detached", "import_lowered", "is_kept", "is_large", "share", "stored_tensor",
            "stored_weights", "written"]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from coexec.frontend.module import Array, numpy_type
+from coexec.arrays import Array, numpy_type
 
 __all__ = ["FOREIGN", "has_foreign", "ort_value", "run_session"]
 

@@ -5,7 +5,6 @@ A task is what the planners place: one operator, or a group that every engine fu
 in the ONNX model; an `Operator` here is only what shape rules need of one.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from coexec.ir.region import Region
+from coexec.keys import digest
 
 __all__ = ["Graph", "Operator", "Piece", "Scalars", "Task", "Tensor", "piece_signature",
            "tensor_part"]  # fmt: skip
@@ -194,11 +194,8 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of structure and shapes: plans carry it, weights do not count."""
-        digest = hashlib.sha256()
-        for task in self.tasks:
-            digest.update(repr((task.name, task.signature, task.inputs, task.outputs)).encode())
-        digest.update(repr((self.inputs, self.outputs)).encode())
-        return digest.hexdigest()[:16]
+        tasks = ((task.name, task.signature, task.inputs, task.outputs) for task in self.tasks)
+        return digest(*tasks, self.inputs, self.outputs)
 
     @property
     def macs(self) -> int:

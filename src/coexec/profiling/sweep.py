@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import onnx
 
+from coexec.arrays import is_float, numpy_type
 from coexec.compiling.compiled import CompiledPlan
 from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
 from coexec.frontend.inputs import random_values
 from coexec.frontend.model import Model
-from coexec.frontend.module import is_float, numpy_type
 from coexec.ir.graph import Task, Tensor
 from coexec.plans.schedule import Schedule
 from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coexec.arrays import Array, numpy_type
 from coexec.engines.base import BoxCopy
 from coexec.frontend.dialect import as_it_lies, where_it_lies
-from coexec.frontend.module import Array, Gather, GatheredBox, numpy_type
+from coexec.frontend.module import Gather, GatheredBox
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 from coexec.ir.stitch import in_sequence

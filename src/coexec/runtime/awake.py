@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakValueDictionary, finalize
 
-from coexec.engines import child
+from coexec import processes
 
 __all__ = ["Awake"]
 
@@ -88,7 +88,7 @@ class Awake:
 
 def _possible() -> bool:
     """Not where a container has less CPU time than cores: keepers would use it up."""
-    if not (hasattr(os, "SCHED_IDLE") and child.possible()):
+    if not (hasattr(os, "SCHED_IDLE") and processes.can_start()):
         return False
     for path in _RATIONS:
         with suppress(OSError):

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
 
+from coexec.arrays import Array
 from coexec.errors import ClosedError
-from coexec.frontend.module import Array
 from coexec.runtime import forks
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled, Runner

@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from coexec.arrays import Array
 from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.base import InFlight, OpenEngine
-from coexec.frontend.module import Array
 from coexec.system.hardware import Place
 from coexec.timing.simulate import VirtualClock, flows
 from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
-from coexec.frontend.module import Array
+from coexec.arrays import Array
 from coexec.runtime.recorder import Recorder
 
 __all__ = ["Cancelled", "Runner"]

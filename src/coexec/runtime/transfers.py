@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array, numpy_type
 from coexec.engines.base import Held, OpenEngine
 from coexec.frontend.dialect import as_it_lies, where_it_lies
-from coexec.frontend.module import Array, numpy_type
 from coexec.ir.graph import Tensor
 from coexec.ir.region import Region
 from coexec.runtime.allocation import Allocation

@@ -4,10 +4,10 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
+from coexec.arrays import Array
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError, TerminatedError
-from coexec.frontend.module import Array
 from coexec.runtime import forks
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
+from coexec.arrays import Array
 from coexec.errors import InputError
-from coexec.frontend.module import Array
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from coexec.frontend.module import Array
+from coexec.arrays import Array
 
 __all__ = ["Served", "ServedTensor"]
 

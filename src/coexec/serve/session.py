@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.detect import usable_cores
 from coexec.errors import BusyError, ClosedError, ModelError, UsageError
-from coexec.frontend.module import Array
 from coexec.serve.served import ServedTensor
 from coexec.session import InferenceSession, NodeArg
 from coexec.session.feeds import dtype_of

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array, is_float
 from coexec.errors import InputError
-from coexec.frontend.module import Array, is_float
 
 __all__ = ["MOST_TEXTS", "datatype_of", "from_binary", "from_json", "to_binary", "to_json"]
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from onnxruntime import RunOptions
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
+from coexec.arrays import Array
 from coexec.choosing.background import TRAFFIC
 from coexec.choosing.replan import Replanner
 from coexec.choosing.serving import Running, Serving, Shapes
@@ -22,7 +23,6 @@ from coexec.errors import (
     TerminatedError,
     UnfinishedError,
 )
-from coexec.frontend.module import Array
 from coexec.ort import as_ours, both
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Cancelled

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coexec.arguments import check_feeds, check_names
+from coexec.arrays import Array
 from coexec.choosing.serving import Running
 from coexec.errors import InputError
-from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 from coexec.session.feeds import as_array, dtype_of, shape_of
 from coexec.session.signature import Signature

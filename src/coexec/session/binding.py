@@ -9,8 +9,8 @@ from onnxruntime import IOBinding as OrtIOBinding
 from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
+from coexec.arrays import Array
 from coexec.errors import InputError
-from coexec.frontend.module import Array
 from coexec.session.feeds import array_at, array_of, as_ortvalue, dtype_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from onnxruntime import OrtValue
 
-from coexec.frontend.module import Array
+from coexec.arrays import Array
 from coexec.session.signature import NodeArg
 
 __all__ = ["array_at", "array_of", "as_array", "as_ortvalue", "dtype_of", "for_ort", "shape_of"]

@@ -1,6 +1,5 @@
 """Descriptions of processors and of what connects them. No handles, nothing is measured here."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 from coexec.errors import DeviceError
+from coexec.keys import digest
 from coexec.units import format_numbers
 
 __all__ = ["MAIN", "Busy", "Device", "EngineInfo", "Link", "Memory", "Place", "Power", "System"]
@@ -214,9 +214,9 @@ class System:
     @property
     def fingerprint(self) -> str:
         """A digest of the devices: what a cached plan and profile depend on."""
-        text = repr([(d.name, d.key(e.name), d.memory(e.name)) for d in self.devices
-                     for e in d.engines])  # fmt: skip
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest(
+            *((d.name, d.key(e.name), d.memory(e.name)) for d in self.devices for e in d.engines)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain lists and dictionaries; `from_json` reads it back."""

@@ -3,7 +3,6 @@
 Session and command line both go through here.
 """
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
+from coexec.keys import digest
 from coexec.plans.plan import Plan, Provenance, verify_plan
 from coexec.plans.plan_file import PlanFile
 from coexec.plans.schedule import Schedule
@@ -258,8 +258,7 @@ class Workbench:
         return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
 
     def _key(self, asked: str) -> str:
-        text = repr((self.given.digest, self._described.fingerprint, asked))
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
+        return digest(self.given.digest, self._described.fingerprint, asked)
 
     def _found(self, asked: str) -> Prepared | None:
         entry = self.cache.find("plans", self._key(asked))

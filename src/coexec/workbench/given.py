@@ -1,6 +1,5 @@
 """A model as it was given: what it is simplified to, and what ONNX Runtime makes of it."""
 
-import hashlib
 import json
 import os
 import warnings
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coexec.arguments import check_feeds
+from coexec.arrays import Array
 from coexec.cache import Cache, Entry
 from coexec.errors import AssumedWarning, ModelError, StoreError
 from coexec.frontend import FORM
@@ -26,7 +26,7 @@ from coexec.frontend.declared import (
     options_of,
 )
 from coexec.frontend.digest import Shapes, digest_of
-from coexec.frontend.module import Array
+from coexec.keys import digest
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     import onnx_ir as ir
@@ -117,10 +117,10 @@ class GivenModel:
     def digest(self) -> str:
         """Tells this model with what is fixed from all others. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
-            text = f"{self.source} {sorted(self.shapes.items())} {sorted(self._values.items())}"
+            content = digest(self.source, sorted(self.shapes.items()), sorted(self._values.items()))
         else:
-            text = digest_of(self.source, self.shapes, self._values, self._cache)
-        return hashlib.sha256(f"{text} {FORM}".encode()).hexdigest()[:24]
+            content = digest_of(self.source, self.shapes, self._values, self._cache)
+        return digest(content, FORM)
 
     @property
     def is_told_quickly(self) -> bool:

@@ -14,7 +14,8 @@ pytest.importorskip("pyopencl")
 
 from needs_opencl import opencl_found, opencl_name, opencl_options
 
-from coexec.engines import child, detect, trial
+from coexec import processes
+from coexec.engines import detect, trial
 from coexec.engines.opencl import trial as opencl_trial
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.platforms import _RUNTIMES, DeviceHandle
@@ -62,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def child_runs(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a trial runs ``code``; this process knows no verdict, as if it were new."""
-    monkeypatch.setattr(child, "command", lambda *words: [sys.executable, "-c", code])
+    monkeypatch.setattr(processes, "command", lambda *words: [sys.executable, "-c", code])
     monkeypatch.setattr(trial, "_verdicts", {})
 
 
@@ -97,7 +98,7 @@ def test_whatever_a_driver_does_is_a_reason(
 
 
 def test_an_interpreter_that_does_not_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "command", lambda *words: ["/nowhere/python"])
+    monkeypatch.setattr(processes, "command", lambda *words: ["/nowhere/python"])
     assert "no process could be started" in str(unusable(listed()))
 
 

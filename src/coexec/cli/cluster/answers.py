@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.cli.arrays import packed
 from coexec.cli.checks import judged_by
 from coexec.cli.cluster.frames import Frames
 from coexec.frontend.difference import tolerance_of, worst_difference
-from coexec.frontend.module import Array
 from coexec.workbench.given import GivenModel
 
 __all__ = ["Answers"]

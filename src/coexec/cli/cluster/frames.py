@@ -13,11 +13,11 @@ from threading import Semaphore
 from typing import Any
 
 from coexec.arguments import check_feeds
+from coexec.arrays import Array
 from coexec.cli.arrays import read_inputs
 from coexec.cluster.session import ClusterSession
 from coexec.errors import InputError, UsageError
 from coexec.frontend.inputs import random_inputs
-from coexec.frontend.module import Array
 from coexec.ir.graph import Graph
 
 __all__ = ["Answered", "Frames", "feed", "given_frames"]

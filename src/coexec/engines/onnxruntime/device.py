@@ -8,13 +8,14 @@ from typing import Any
 
 import onnxruntime as ort
 
+from coexec.arrays import Array
 from coexec.costs.base import Workload
 from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.engines.detect import is_whole_machine
 from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
 from coexec.frontend.dialect import Dialect
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 from coexec.frontend.values import has_foreign, ort_value, run_session
 from coexec.ir.graph import Operator, Tensor
 from coexec.ort import OrtSession, as_ours, raised_by_ort

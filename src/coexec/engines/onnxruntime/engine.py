@@ -1,11 +1,11 @@
 """ONNX Runtime as an engine: CPU cores, every operator."""
 
-import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from coexec.engines.base import Engine, OpenEngine
+from coexec.keys import digest
 from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["OnnxRuntime"]
@@ -27,7 +27,7 @@ class OnnxRuntime(Engine):
         import onnxruntime
 
         # Tells builds with equal versions apart: their kernels differ.
-        build = hashlib.sha256(onnxruntime.get_build_info().encode()).hexdigest()[:8]
+        build = digest(onnxruntime.get_build_info(), digits=8)
         return f"{onnxruntime.__version__}, build {build}, {_LOWERING}"
 
     def open(

@@ -6,7 +6,6 @@ What is damaged is compiled again, never trusted. Binaries are taken after the k
 because PoCL generates code only then.
 """
 
-import hashlib
 import math
 import os
 import threading
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 
 from coexec.cache import Cache, Entry
 from coexec.engines.opencl.platforms import DeviceHandle
+from coexec.keys import digest
 
 __all__ = ["OPTIONS", "Binaries", "kernel_of"]
 
@@ -83,8 +83,7 @@ class Binaries:
             return pyopencl.Program(self._context, source).build(options)
 
     def _key(self, source: str, options: str) -> str:
-        text = "\0".join([source, options, self.found.name, self.found.compiles_for])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest(source, options, self.found.name, self.found.compiles_for)
 
     def _read(self, key: str) -> Any:
         import pyopencl

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from coexec.engines import child, detect
+from coexec import processes
+from coexec.engines import detect
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.platforms import devices
@@ -90,7 +91,7 @@ def shares(sources: Sequence[str], helpers: int, takes_part: bool = True) -> lis
 
 def _helpers(binaries: Binaries, arch: Architecture) -> int:
     """How many helpers may run beside this process. A GPU's driver would take it for each."""
-    if binaries.folder is None or not child.possible() or arch.family != "cpu":
+    if binaries.folder is None or not processes.can_start() or arch.family != "cpu":
         return 0
     cores = len(detect.usable_cores()) - binaries.keeps_own
     return min(_MOST_HELPERS, cores)
@@ -137,8 +138,8 @@ def _started(binaries: Binaries, sources: Sequence[str], options: str) -> _Helpe
     """A helper that finds the same modules as this process."""
     found = binaries.found
     words = (found.name, found.driver, str(binaries.written_folder), options)
-    command = child.command("coexec.engines.opencl.compiling", *words)
-    env = child.variables(POCL_MAX_PTHREAD_COUNT="1", POCL_KERNEL_CACHE="0")
+    command = processes.command("coexec.engines.opencl.compiling", *words)
+    env = processes.variables(POCL_MAX_PTHREAD_COUNT="1", POCL_KERNEL_CACHE="0")
     with tempfile.TemporaryFile() as given:  # a pipe would have to wait until the helper reads
         given.write(json.dumps(sources).encode())
         given.seek(0)

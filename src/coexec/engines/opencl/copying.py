@@ -6,11 +6,11 @@ from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
+from coexec.arrays import Array
 from coexec.engines.base import BoxCopy
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Array
 
 __all__ = ["ArrayCopies", "Side", "rectangles"]
 

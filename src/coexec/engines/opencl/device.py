@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.costs.base import Workload
 from coexec.engines.base import AfterFork, BoxCopy, OpenEngine
 from coexec.engines.opencl.architecture import Architecture
@@ -31,7 +32,7 @@ from coexec.engines.opencl.tuner import rule
 from coexec.engines.opencl.workloads import workload
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.frontend.dialect import PLAIN, Dialect, Layout
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.region import Region
 from coexec.system.hardware import Device, EngineInfo

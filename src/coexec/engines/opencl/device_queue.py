@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.timing import Timer
-from coexec.frontend.module import Array
 from coexec.timing.trace import Detail
 
 __all__ = ["DeviceQueue"]

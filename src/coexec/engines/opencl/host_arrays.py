@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from coexec.arrays import Array
 from coexec.engines.base import aligned_empty
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.errors import DeviceError
-from coexec.frontend.module import Array
 from coexec.ir.graph import Tensor
 
 __all__ = ["HostArray", "HostArrays"]

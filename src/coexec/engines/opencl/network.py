@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import onnx
 import onnx_ir as ir
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels import FUSED_BEHIND
 from coexec.engines.opencl.kernels.base import Node
 from coexec.engines.opencl.kernels.expressions import OPERATORS as ELEMENTWISE
 from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 from coexec.frontend.operators import operator_of
 from coexec.ir.graph import Operator, Tensor
 

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 
-from coexec.engines import child, detect, trial
+from coexec import processes
+from coexec.engines import detect, trial
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.platforms import DeviceHandle, devices, start
 
@@ -37,7 +38,7 @@ def unusable(found: DeviceHandle) -> str | None:
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
-    command = child.command("coexec.engines.opencl.trial", found.name, found.driver)
+    command = processes.command("coexec.engines.opencl.trial", found.name, found.driver)
     # PoCL's own cache would keep what ours keeps, or what is not to be kept.
     failure = trial.verdict(_facts(found), command, lambda: _compute(found), POCL_KERNEL_CACHE="0")
     if not failure:

@@ -9,7 +9,6 @@ they are, and say which runtimes there are.
 """
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from coexec.cache import default_cache_folder
 from coexec.cache.drafts import Drafts
 from coexec.errors import first_line
 from coexec.extras import install
+from coexec.keys import digest
 
 __all__ = ["absent", "installed", "installed_runtimes", "variables"]
 
@@ -56,7 +56,7 @@ def installed_runtimes() -> str:
     for file in sorted(system.glob("*.icd")) if system.is_dir() else ():
         with suppress(OSError):
             facts.append((str(file), file.stat().st_mtime_ns))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return digest(*facts)
 
 
 def variables(pyopencl_folder: Path) -> Mapping[str, str]:
@@ -87,9 +87,8 @@ def _folder(system: Path, libraries: list[Path]) -> Path | None:
             texts[file.name] = file.read_text()
         except (OSError, ValueError):
             continue  # the loader could not read it either
-    digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
     cache = default_cache_folder()
-    folder, drafts = cache / "opencl-vendors" / digest, Drafts(cache)
+    folder, drafts = cache / "opencl-vendors" / digest(sorted(texts.items())), Drafts(cache)
     try:
         for name, text in texts.items():
             path = folder / name

@@ -1,6 +1,5 @@
 """OpenVINO on the cores of a device, or on a GPU or NPU that it has a plug-in for."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from coexec.engines.openvino.support import why_not
 from coexec.errors import DeviceError
 from coexec.frontend.module import Module
 from coexec.ir.graph import Operator, Tensor
+from coexec.keys import digest
 from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["PRECISIONS", "OpenVinoDevice"]
@@ -148,7 +148,7 @@ def _kernels(folder: Path, plugin: str) -> Path:
     from coexec.engines.openvino.processors import processors
 
     facts = [installed_version(), *(found for found in processors() if found.plugin == plugin)]
-    return folder / f"openvino-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    return folder / f"openvino-{digest(*facts, digits=16)}"
 
 
 def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Array
 
 __all__ = ["Axis", "check_computed", "check_fed", "with_ends"]
 

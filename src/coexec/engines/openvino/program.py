@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.openvino.cores import CoreGroup
 from coexec.engines.openvino.failures import execution_error
 from coexec.engines.openvino.indices import Axis, check_computed, check_fed
 from coexec.engines.openvino.reading import writable
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 
 __all__ = ["Compiled", "OpenVinoProgram", "exceeds"]
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
+from coexec.arrays import Array
 from coexec.engines.openvino.indices import Axis, with_ends
 from coexec.engines.openvino.library import core
 from coexec.engines.openvino.special import keep_quotients, keep_special_values
-from coexec.frontend.module import Array, Module
+from coexec.frontend.module import Module
 
 __all__ = ["Read", "read", "writable"]
 

@@ -11,13 +11,13 @@ from itertools import count
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.index_check import IndexCheck
 from coexec.engines.opencl.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.opencl.kernels.outlining import fixed_group, outlined
 from coexec.engines.opencl.kernels.parameter import Parameter
 from coexec.engines.opencl.kernels.value import CTYPES, Value, ceil_div, literal, row_major
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch",

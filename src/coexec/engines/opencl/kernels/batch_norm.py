@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.opencl.kernels.operands import PerChannel, declare, given
 from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_cpu_text import Form, text
@@ -29,7 +30,6 @@ from coexec.engines.opencl.kernels.conv_shape import (
 )
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.packing import Packed
-from coexec.frontend.module import Array
 
 __all__ = ["launches", "seconds", "steps"]
 

@@ -8,12 +8,12 @@ that need it. At the borders, and on GPUs everywhere, one pixel is computed at a
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.packing import Packed
-from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches", "steps"]
 

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import (
     Context,
@@ -21,7 +22,6 @@ from coexec.engines.opencl.kernels.base import (
 )
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
-from coexec.frontend.module import Array
 
 __all__ = ["launches", "steps"]
 

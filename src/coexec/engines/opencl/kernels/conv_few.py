@@ -6,11 +6,11 @@ neighbouring pixels times all output channels, and adds up their lanes at the en
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, padded_copy
 from coexec.engines.opencl.kernels.folds import across_lanes, total
 from coexec.engines.opencl.kernels.output import Output
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
 __all__ = ["fits", "launches"]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import (
     Context,
     KernelLaunch,
@@ -21,7 +22,6 @@ from coexec.engines.opencl.kernels.base import (
     in_half,
 )
 from coexec.engines.opencl.kernels.output import Output
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Scalars, Tensor
 from coexec.ir.rules.windows import Window, windows
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import (
     Context,
@@ -17,7 +18,6 @@ from coexec.engines.opencl.kernels.base import (
     ceil_div,
 )
 from coexec.engines.opencl.kernels.packing import Packed
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 from coexec.ir.rules.windows import windows
 

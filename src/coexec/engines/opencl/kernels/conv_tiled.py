@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.opencl.kernels.epilogue import Epilogue
 from coexec.engines.opencl.kernels.packing import Packed
-from coexec.frontend.module import Array
 
 __all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
 

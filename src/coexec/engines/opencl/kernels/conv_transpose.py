@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels import conv_images
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, padded_copy
@@ -24,7 +25,6 @@ from coexec.engines.opencl.kernels.packing import Packed
 from coexec.engines.opencl.kernels.positions import at
 from coexec.engines.opencl.kernels.reasons import wrong_type
 from coexec.engines.opencl.kernels.sliding import grid, output_coordinates
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "why_not"]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.costs.workloads import beyond
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.opencl.kernels.conv_winograd_text import ROWS, Matrix, products_of, text
 from coexec.engines.opencl.kernels.epilogue import Epilogue
-from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches", "seconds", "steps"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels import gemm_cpu, transpose
 from coexec.engines.opencl.kernels.base import (
     CTYPES,
@@ -27,7 +28,6 @@ from coexec.engines.opencl.kernels.output import Output
 from coexec.engines.opencl.kernels.positions import at, split
 from coexec.engines.opencl.kernels.product import Product
 from coexec.engines.opencl.kernels.reasons import wrong_type
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["launches", "sums", "why_not"]

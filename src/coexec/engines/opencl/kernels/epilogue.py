@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import (
     CTYPES,
     Context,
@@ -24,7 +25,6 @@ from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE, expression, h
 from coexec.engines.opencl.kernels.merging import merged
 from coexec.engines.opencl.kernels.patterns import Call
 from coexec.engines.opencl.kernels.positions import neighbours
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
 __all__ = ["Epilogue", "Operand", "operand_value"]

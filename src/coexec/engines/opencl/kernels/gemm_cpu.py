@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.positions import at, neighbours, split
 from coexec.engines.opencl.kernels.product import Operands, Product
-from coexec.frontend.module import Array
 
 __all__ = ["launches", "steps"]
 

@@ -6,9 +6,9 @@ few columns, share the inner axis.
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.product import Operands, Product
-from coexec.frontend.module import Array
 
 __all__ = ["fits", "launches"]
 

@@ -5,9 +5,9 @@ own, which the host reads behind the run, and goes on with one that is in range.
 two comparisons for each index. Constant indices are checked while kernels are generated.
 """
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, Source
 from coexec.engines.opencl.kernels.index_check import IndexCheck
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
 __all__ = ["Indices"]

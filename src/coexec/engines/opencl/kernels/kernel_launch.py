@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.value import Value
-from coexec.frontend.module import Array
 
 __all__ = ["Argument", "ConvTraits", "Grid", "KernelLaunch"]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, Source, Value, ceil_div, row_major
 from coexec.engines.opencl.kernels.positions import at
-from coexec.frontend.module import Array
 
 __all__ = ["PerChannel", "declare", "given"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Source, Value, ceil_div
-from coexec.frontend.module import Array
 
 __all__ = ["Pack", "Packed"]
 

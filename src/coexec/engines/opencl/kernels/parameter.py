@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Self
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.value import CTYPES, Value, row_major
-from coexec.frontend.module import Array
 
 __all__ = ["Parameter"]
 

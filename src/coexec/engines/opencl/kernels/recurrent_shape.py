@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import ceil_div
 from coexec.engines.opencl.kernels.recurrent_cells import GATES
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["Recurrence"]

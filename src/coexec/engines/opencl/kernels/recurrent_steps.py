@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.base import Context, KernelLaunch, Source, Value, ceil_div
 from coexec.engines.opencl.kernels.folds import joined
 from coexec.engines.opencl.kernels.indices import Indices
@@ -20,7 +21,6 @@ from coexec.engines.opencl.kernels.recurrent_cells import Phase
 from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
 from coexec.engines.opencl.kernels.recurrent_text import TIME_LINE, CellText
 from coexec.engines.opencl.kernels.row_kernel import sharing
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator
 
 __all__ = ["TIME", "RecurrentStep"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coexec.arrays import Array
 from coexec.engines.opencl.kernels.parameters import numbers
-from coexec.frontend.module import Array
 from coexec.ir.graph import Operator, Tensor
 
 __all__ = ["COORDINATES", "MODES", "Taps", "given_scales", "taps"]

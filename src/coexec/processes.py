@@ -1,0 +1,172 @@
+"""Processes of our own beside the user's: for work in which a driver may lock, hang or crash, and
+for work that must not disturb.
+
+They are started by ``subprocess`` and not by ``multiprocessing``, which would run the user's script
+again if it has no ``__name__`` guard. A process runs a module as a program. What parent and child
+hand each other are pickled objects; what the child prints goes to its standard error.
+"""
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from coexec.errors import CoexecError, ExecutionError
+
+__all__ = ["Child", "EndedError", "Parent", "can_start", "command", "variables"]
+
+_FAILURES = (OSError, EOFError, pickle.PickleError, TypeError, AttributeError, ValueError)
+"""What pipes and pickles raise: of a process that has ended, or of what cannot be handed on."""
+
+
+class EndedError(ExecutionError):
+    """A process of ours has ended early, or could not be told what to do."""
+
+
+def can_start() -> bool:
+    """Whether Python can be started: in a frozen program sys.executable is the user's program."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def command(module: str, *words: str) -> list[str]:
+    """The words that run ``module`` as a program."""
+    # -P: a file in the current folder must not take the place of a module.
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def variables(**more: str) -> dict[str, str]:
+    """This process's variables, and ``more``, for a child that finds the same modules."""
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+    return os.environ | {"PYTHONPATH": path} | more
+
+
+class Child:
+    """A process that runs a module of ours; the module talks to it by `Parent`."""
+
+    def __init__(self, module: str, does: str, errors: int | None = subprocess.DEVNULL) -> None:
+        """Start it.
+
+        Args:
+            does: what it does, as in "the process that *plans in the background* has ended".
+            errors: where its standard error goes, as for ``subprocess``.
+
+        Raises:
+            ExecutionError: no process can be started.
+        """
+        self._does = does
+        if not can_start():
+            raise ExecutionError(f"no process can be started that {does}: this program is frozen, "
+                                 f"and has no Python to start")  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                env=variables(),
+            )  # fmt: skip
+        except OSError as error:
+            raise ExecutionError(f"no process can be started that {does}: {error}") from None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """
+        Raises:
+            EndedError: the process has ended, or the message cannot be pickled.
+        """
+        try:
+            pickle.dump(message, self._questions)
+            self._questions.flush()
+        except _FAILURES as error:
+            raise self._ended(error) from None
+
+    def receive(self) -> Any:
+        """The next message of the process.
+
+        Raises:
+            EndedError: the process has ended.
+            CoexecError: that was the message.
+        """
+        try:
+            message = pickle.load(self._answers)
+        except _FAILURES as error:
+            raise self._ended(error) from None
+        if isinstance(message, CoexecError):
+            raise message
+        return message
+
+    def ask(self, message: Any) -> Any:
+        """The answer to a message. Raises as `send` and `receive` do."""
+        self.send(message)
+        return self.receive()
+
+    def _ended(self, error: Exception) -> EndedError:
+        return EndedError(f"the process that {self._does} has ended early, or could not be told "
+                          f"what to do ({type(error).__name__})")  # fmt: skip
+
+    def kill(self) -> None:
+        """End the process from any thread. One that is receiving finds that it has ended."""
+        self._process.kill()
+
+    def wait(self) -> None:
+        """Until the process has ended."""
+        self._process.wait()
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """Close the pipes, and kill the process if it has not ended ``patience_s`` seconds later.
+
+        The thread that receives is the one that closes.
+        """
+        if not patience_s:
+            self._process.kill()
+        for pipe in (self._questions, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            self._process.wait(patience_s or None)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Parent:
+    """In the child: the process that has started this one."""
+
+    def __init__(self) -> None:
+        # What a driver prints must not get between the messages.
+        self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def receive(self) -> Any:
+        """The next message.
+
+        Raises:
+            EOFError: the parent has ended, or has closed its end.
+        """
+        return pickle.load(sys.stdin.buffer)
+
+    def send(self, message: Any) -> None:
+        """Hand a message to the parent; an error of ours is raised there."""
+        pickle.dump(message, self._answers)
+        self._answers.flush()
+
+    def end_with_it(self) -> None:
+        """Behind the last message that is received: end this process as soon as the parent does."""
+        threading.Thread(target=_end_behind_input, daemon=True).start()
+
+
+def _end_behind_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
