@@ -135,6 +135,21 @@ def test_more_time_tries_what_there_was_no_time_for(
     assert auto(1200.0).known is not None
 
 
+@two_cores
+def test_what_was_chosen_among_devices_alone_is_chosen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+    settings = Settings(CPUS, planner_options={"planners": "heft"}, cache=tmp_path, effort=QUICK)
+    first = Auto(branches(), settings, alone=True).choose()
+    assert all(len(c.devices) == 1 for c in first.candidates if not c.untried)
+    assert any(c.devices == tuple(CPUS) for c in first.candidates if c.untried)
+    assert Auto(branches(), settings, alone=True).known is not None
+    assert Auto(branches(), settings).known is None
+    assert not any(c.untried for c in Auto(branches(), settings).choose().candidates)
+    assert Auto(branches(), settings, alone=True).known is not None
+
+
 @pytest.mark.parametrize("seconds", [0, -1, "30", True, float("nan")])
 def test_seconds_of_the_planner_are_a_number_above_zero(seconds: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="option seconds"):

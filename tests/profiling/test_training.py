@@ -146,7 +146,7 @@ def test_all_tasks_are_charged_the_launch_of_the_median_network(
 ) -> None:
     networks, kernels_s, sweeps = networks_of(COUNT), 1e-3, 0
 
-    def swept(part: Part, *_: object) -> list[SegmentTimes]:
+    def swept(part: Part, *_: object, **__: object) -> list[SegmentTimes]:
         nonlocal sweeps
         turn, network = divmod(sweeps, networks)
         sweeps += 1

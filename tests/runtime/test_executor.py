@@ -327,3 +327,21 @@ def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> N
             found = executor.run(feeds)
             for name, array in zip(["y", "joined"], expected, strict=True):
                 assert worst_difference(found[name], array) < 1e-5
+
+
+def test_compiling_can_be_broken_off_between_segments(cache: Cache) -> None:
+    schedule, _, _ = random_case(0)
+    compiled, devices = null_plan(schedule, cache)
+    told: list[tuple[int, int]] = []
+    Executor(compiled, devices, installing=lambda *counts: told.append(counts)).close()
+    total = len(compiled.segments)
+    assert told == [(count, total) for count in range(1, total + 1)]
+
+    def enough(done: int, total: int) -> None:
+        if done == 2:
+            raise TimeoutError
+
+    threads = threading.active_count()
+    with pytest.raises(TimeoutError):
+        Executor(compiled, devices, installing=enough)
+    assert threading.active_count() == threads

@@ -68,10 +68,14 @@ _OPTIONS = {
 class Auto:
     """Chooses for one model on one machine; what it has chosen before, it takes from the cache."""
 
-    def __init__(self, source: Any, settings: Settings | None = None) -> None:
+    def __init__(
+        self, source: Any, settings: Settings | None = None, *, alone: bool = False
+    ) -> None:
         """
         Args:
             source: as for `Workbench`.
+            alone: try only devices by themselves, which need no profile. Without it, what was
+                chosen so is chosen again.
             settings: of the planner's options, "planners", comma-separated, are for configurations
                 of several devices; "shortlist" is how many plans run for real; "requests" is the
                 figure that decides: "paced", 30 a second as a camera sends them, or "loop", one
@@ -87,6 +91,7 @@ class Auto:
         chosen = _checked(settings.planner_options)
         self._planners = _names(chosen["planners"])
         self._shortlist: int = chosen["shortlist"]
+        self._alone = alone
         self._seconds = float(chosen["seconds"])
         self._deadline = Deadline()
         self._both = chosen["requests"] == _BOTH
@@ -198,12 +203,15 @@ class Auto:
         count = len(self._configurations)
         for number, names in enumerate(sorted(self._configurations, key=_needs_profile), 1):
             try:
+                if self._alone and _needs_profile(names):
+                    left_out.append(_untried(names, "devices alone were tried first"))
+                    continue
                 if able:
                     self._deadline.check(_PLANNING)
                 able += self._planned(names)
             except OutOfTimeError:
                 reason = f"there was no time for it within {self._seconds:g} s"
-                left_out.append(Candidate(names, "", None, refused=reason, untried=True))
+                left_out.append(_untried(names, reason))
             except CoexecError as error:
                 left_out.append(Candidate(names, "", None, refused=str(error)))
             self._report("configurations of devices", number, count)
@@ -290,6 +298,7 @@ class Auto:
             "doubt": self._doubt,
             "busy": self._busy,
             "seconds": self._seconds,
+            "alone": self._alone,
             "races": self._races,
         }
         self._cache.add("choices", self._key, Entry({"choice.json": json.dumps(data).encode()}))
@@ -310,7 +319,8 @@ class Auto:
             prepared = work.prepared(plan)
             if not is_exact(prepared) and (before := known(prepared)) and before.reason:
                 return None  # a request has shown that it differs
-            if self._seconds > data["seconds"] and any(c.untried for c in candidates):
+            more = self._seconds > data["seconds"] or (data["alone"] and not self._alone)
+            if more and any(c.untried for c in candidates):
                 return None  # there is time for what there was none for
             self._doubt, self._busy, self._races = data["doubt"], data["busy"], data["races"]
             return replace(prepared, candidates=candidates)
@@ -346,6 +356,10 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
                          f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
     return chosen
+
+
+def _untried(names: Configuration, reason: str) -> Candidate:
+    return Candidate(names, "", None, refused=reason, untried=True)
 
 
 def _needs_profile(names: Configuration) -> bool:

@@ -38,7 +38,7 @@ from coexec.workbench.plan_files import text_of
 __all__ = ["CLEARLY", "Verdict", "optimize"]
 
 _FIRST = 0.3
-"""The share of the time for a first choice, among what is ready soon: devices alone, as a rule."""
+"""The share of the time for a first choice, among devices alone: they need no profile."""
 _CHOOSING = 0.7
 """The share of the time that is left for the second choice, among all; the rest is for the race."""
 _GRACE = 1.05
@@ -174,22 +174,23 @@ def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
 
 
 def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> Iterator[Verdict]:
-    """Choose and race in this process: first among what is ready soon, then among all."""
+    """Choose and race in this process: first among devices alone, then among all plans."""
     end_s = time.monotonic() + seconds
-    auto = _auto(source, settings, _FIRST * seconds, tell)
+    auto = _auto(source, settings, _FIRST * seconds, tell, alone=True)
     chosen = auto.reconsider() if auto.doubt is not None else auto.choose()
     yield _verdict(chosen, auto, (end_s - time.monotonic()) * (1 - _CHOOSING), tell)
-    left_s = end_s - time.monotonic()
-    more_s = _CHOOSING * left_s
-    if more_s <= _FIRST * seconds or not any(c.untried for c in chosen.candidates):
-        return  # a choice with no more time is the same one
+    more_s = _CHOOSING * (end_s - time.monotonic())
+    if more_s < _LEAST_RACE_S or not any(c.untried for c in chosen.candidates):
+        return
     auto = _auto(source, replace(settings, fresh=False), more_s, tell)
-    yield _verdict(auto.choose(), auto, end_s - time.monotonic(), tell)
+    if auto.known is None:
+        yield _verdict(auto.choose(), auto, end_s - time.monotonic(), tell)
 
 
-def _auto(source: Any, settings: Settings, seconds: float, tell: Tell) -> Auto:
+def _auto(source: Any, settings: Settings, seconds: float, tell: Tell, alone: bool = False) -> Auto:
     options = {**settings.planner_options, "seconds": seconds}
-    return Auto(source, replace(settings, planner_options=options, progress=tell))
+    asked = replace(settings, planner_options=options, progress=tell)
+    return Auto(source, asked, alone=alone)
 
 
 def _verdict(chosen: Prepared, auto: Auto, left_s: float, tell: Tell) -> Verdict:

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from coexec.compiling.compiler import Compiler
@@ -230,8 +230,8 @@ class Profiler:
         for feeds in feeds_of(part, tasks.model):
             try:
                 runs = sweep(part, self._devices, feeds, self._effort,
-                             lambda done, total: self._progress(what, done, total),
-                             self._quiet)  # fmt: skip
+                             partial(self._progress, what), self._quiet,
+                             installing=partial(self._progress, f"{what}, compiled"))  # fmt: skip
                 others = others_share(runs)
                 if not self._launches_apart:
                     return _medians([run.seconds for run in runs], own, others)

@@ -26,6 +26,7 @@ from coexec.plans.schedule import Schedule
 from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load
 from coexec.profiling.traffic import Quiet, undisturbed
 from coexec.runtime.executor import Executor
+from coexec.runtime.installation import Installing
 from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 
@@ -140,7 +141,7 @@ def feeds_of(part: Part, model: Model) -> Iterator[dict[str, Any]]:
 def sweep(
     part: Part, devices: Sequence[OpenDevice], feeds: Mapping[str, Any], effort: Effort,
     progress: Callable[[int, int], None], quiet: Quiet | None = None,
-    processors: Callable[[], ProcessorTime] = processor_time,
+    processors: Callable[[], ProcessorTime] = processor_time, installing: Installing | None = None,
 ) -> list[SegmentTimes]:  # fmt: skip
     """What each task takes, in each of as many runs as it takes until their sum is stable.
 
@@ -151,7 +152,7 @@ def sweep(
     """
     runs: list[SegmentTimes] = []
     doubtful: list[SegmentTimes] = []
-    with Executor(part.compiled, devices) as executor:
+    with Executor(part.compiled, devices, installing=installing) as executor:
         for _ in range(effort.warm_up):
             executor.run(feeds)
         started_s = time.perf_counter()

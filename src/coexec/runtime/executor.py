@@ -33,7 +33,7 @@ from coexec.plans.schedule import Progress
 from coexec.runtime import forks
 from coexec.runtime.awake import Awake
 from coexec.runtime.buffers import Buffers
-from coexec.runtime.installation import Installation
+from coexec.runtime.installation import Installation, Installing
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.run import Run
 from coexec.runtime.runner import Cancelled
@@ -62,6 +62,7 @@ class Executor:
         waiting: Waiting = "passive",
         tensor_caching: bool = True,
         launch_ahead: bool = True,
+        installing: Installing | None = None,
     ) -> None:
         """Compile the modules and start a thread for each device that has something to do.
 
@@ -72,6 +73,7 @@ class Executor:
                 elsewhere, and not before: to measure what caching and prefetching bring.
             launch_ahead: without it, the thread of each device waits for what it has launched: to
                 measure what launching ahead brings.
+            installing: told how many segments are compiled; what it raises breaks that off.
 
         Raises:
             DeviceError: a device of the plan is missing, or cannot compile its part.
@@ -79,7 +81,7 @@ class Executor:
         self._compiled = compiled
         self._devices = tuple(devices)
         self._caching, self._launch_ahead = tensor_caching, launch_ahead
-        self._installed: Installation | None = self._install()
+        self._installed: Installation | None = self._install(installing)
         self._buffers: Buffers | None = Buffers(self._installed)
         self._progress = Progress(compiled.segments)
         self._callers = self._served_by_caller(self._installed)
@@ -208,8 +210,10 @@ class Executor:
                 return
             run.advance(job, self._callers)
 
-    def _install(self) -> Installation:
-        return Installation(self._compiled, self._devices, self._caching, self._launch_ahead)
+    def _install(self, installing: Installing | None = None) -> Installation:
+        return Installation(
+            self._compiled, self._devices, self._caching, self._launch_ahead, installing
+        )
 
     def _served_by_caller(self, installed: Installation) -> str:
         """The device that the caller's own thread serves: the one that ends last, which saves two

@@ -1,7 +1,7 @@
 """A compiled plan on open devices: its programs, and where each value lies."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from coexec.compiling.compiled import CompiledPlan
@@ -12,10 +12,14 @@ from coexec.ir.graph import Tensor
 from coexec.plans.schedule import Segment
 from coexec.system.hardware import MAIN, Memory, Place
 
-__all__ = ["Installation"]
+__all__ = ["Installation", "Installing"]
 
 _SMALL_BYTES = 2**15
 """Of outputs: below, a copy is quicker than new memory in each run."""
+
+
+Installing = Callable[[int, int], None]
+"""Told how many segments are compiled, and how many there are."""
 
 
 class Installation:
@@ -27,6 +31,7 @@ class Installation:
         devices: Sequence[OpenDevice],
         tensor_caching: bool,
         launch_ahead: bool,
+        installing: Installing | None = None,
     ) -> None:
         """Compile the modules.
 
@@ -40,9 +45,12 @@ class Installation:
         self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
         self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
         """By value that a segment computes: the engine that computes it."""
-        self.programs: list[Program | None] = [
-            self.engines[s.place].compile(m) if m.outputs else None for s, m in self.parts()
-        ]
+        self.programs: list[Program | None] = []
+        for segment, module in self.parts():
+            engine = self.engines[segment.place]
+            self.programs.append(engine.compile(module) if module.outputs else None)
+            if installing is not None:
+                installing(len(self.programs), len(compiled.segments))
 
     @cached_property
     def ahead(self) -> frozenset[int]:
