@@ -1,8 +1,9 @@
-"""How long a search takes for one plan: evaluating its launches, and a step of the annealing.
+"""Time of a search for one plan: the evaluation of its launches, and a step of the annealing.
 
-`problem.fusion.Evaluator` gives tasks by their indices to the clock that the simulator drives by
-segments, so both say the same; here is how much faster that is than `derive` and `simulate`. The
-networks run on simulated phones, and on two cores of one of them, where nothing is copied.
+`problem.fusion.Evaluator` and the simulator use the same clock, the former by indices of tasks and
+the latter by segments, so their results are equal. This benchmark shows how much faster the
+evaluator is than `derive` and `simulate`. The networks run on simulated phones, and on two cores of
+one phone, where nothing is copied.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 def rows(graph: Graph, rounds: int) -> Iterator[Row]:
-    """By machine, seconds of one evaluation, of one step, and of the simulator."""
+    """Seconds of one evaluation, of one step, and of the simulator, for each machine."""
     phones = {name: load(name) for name in ("kirin_990", "snapdragon_712")}
     machines = {name: Problem(graph, phone.cost, phone.system) for name, phone in phones.items()}
     for name, problem in {"two cores": two_cores(graph), **machines}.items():
@@ -61,7 +62,7 @@ def rows(graph: Graph, rounds: int) -> Iterator[Row]:
 
 
 def two_cores(graph: Graph) -> Problem:
-    """Two cores of a phone that share a memory; handing over takes 68 us, a launch 6 us."""
+    """Two cores of a phone with shared memory; the latency between them is 68 us, a launch 6 us."""
     phone = load("kirin_990", ["cpu:6-7"])
     tasks_s = {
         task.name: phone.cost.piece_s(graph, task, graph.output_of(task).whole, "cpu:6-7")
@@ -74,14 +75,14 @@ def two_cores(graph: Graph) -> Problem:
 
 
 def best_s(run: Callable[[], object], times: int, rounds: int) -> float:
-    """Seconds of a core for one run, least of the rounds: other programs only ever add."""
-    found = []
+    """CPU seconds of one run, the minimum of all rounds, because other programs only add time."""
+    seconds = []
     for _ in range(rounds):
         start_s = time.process_time()
         for _ in range(times):
             run()
-        found.append((time.process_time() - start_s) / times)
-    return min(found)
+        seconds.append((time.process_time() - start_s) / times)
+    return min(seconds)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Whatever happens to the cache, answers are right: the goal is 0 wrong answers and 0 errors.
+"""Damage to the cache must not change outputs: the goal is 0 wrong outputs and 0 errors.
 
-Bits are flipped in every kind of file of a warm cache while times stay as they were, processes are
-killed while they fill a cache, disks are too small or read-only, and the cache of one processor is
-used on another (qemu-user-static shows an AVX2 processor on an AVX-512 one). Each answer comes from
-a session of its own, and is compared with that of an untouched cache. Small disks and read-only
-ones need root.
+Bits are flipped in every kind of file of a warm cache, with unchanged file times; processes are
+killed while they fill a cache; disks are too small or read-only; and the cache of one processor is
+used on another (qemu-user-static emulates an AVX2 processor on an AVX-512 one). Each output comes
+from a new session, and is compared with the output with an undamaged cache. Small and read-only
+disks need root.
 """
 
 import argparse
@@ -46,7 +46,7 @@ np.savez(output, *found)
 
 
 class Torture:
-    """One model, its right answer and the folder for its caches."""
+    """One model, its right outputs, and the folder for its caches."""
 
     def __init__(self, model: str, devices: list[str], folder: Path, rng: random.Random) -> None:
         self.devices, self.folder, self.rng = devices, folder, rng
@@ -68,17 +68,18 @@ class Torture:
             return session.run(None, feeds)
 
     def outcome(self, cache: Path) -> str:
-        """One answer from ``cache``: "right", "rebuilt" (right, after a warning), or what else."""
-        with warnings.catch_warnings(record=True) as said:
+        """Outcome of a session with ``cache``: "right", "rebuilt" (right, after a warning), "wrong"
+        or "error"."""
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                found = self._answer(cache)
+                outputs = self._answer(cache)
             except (CoexecError, OSError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 return "error"
-        if not self.is_right(found):
+        if not self.is_right(outputs):
             return "wrong"
-        return "rebuilt" if any(w.category is CacheWarning for w in said) else "right"
+        return "rebuilt" if any(w.category is CacheWarning for w in caught) else "right"
 
     def is_right(self, found: list[Any]) -> bool:
         return all(
@@ -92,11 +93,12 @@ class Torture:
 
 
 def flips(torture: Torture, count: int) -> Counter[str]:
-    """Single bits, in files chosen by kind, so that few small files count as much as many weights.
+    """Flip single bits. The kind of file is drawn first, so that kinds with few small files count
+    as much as the many files of weights.
 
-    What is read only if a plan is missing is tried without plans.
+    Files that are only read if a plan is missing are tested without plans.
     """
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     kinds: dict[str, list[Path]] = {}
     for file in sorted(torture.warm.rglob("*")):
         if file.is_file():
@@ -110,13 +112,13 @@ def flips(torture: Torture, count: int) -> Counter[str]:
             target = cache / file.relative_to(torture.warm)
             if target.exists():
                 _flip(target, torture.rng)
-            found[torture.outcome(cache)] += 1
-    return found
+            outcomes[torture.outcome(cache)] += 1
+    return outcomes
 
 
 @contextmanager
 def _copy(torture: Torture) -> Iterator[Path]:
-    """A copy of the warm cache; a new one for each try, as what was damaged is repaired."""
+    """A copy of the warm cache; each try needs a new one, because damaged files are repaired."""
     cache = Path(tempfile.mkdtemp(dir=torture.folder))
     shutil.copytree(torture.warm, cache, dirs_exist_ok=True)
     try:
@@ -137,8 +139,8 @@ def _flip(file: Path, rng: random.Random) -> None:
 
 
 def kills(torture: Torture, count: int) -> Counter[str]:
-    """SIGKILL at random moments while a cache is filled, which the next process goes on with."""
-    found: Counter[str] = Counter()
+    """Send SIGKILL at random moments while a cache is filled; the next process continues it."""
+    outcomes: Counter[str] = Counter()
     cache = torture.folder / "killed"
     for _ in range(count):
         if torture.rng.random() < 0.3:
@@ -148,14 +150,14 @@ def kills(torture: Torture, count: int) -> Counter[str]:
         time.sleep(torture.rng.uniform(0.3, 4.0))
         child.send_signal(signal.SIGKILL)
         child.wait()
-        found[torture.outcome(cache)] += 1
-        found["drafts left"] += len(list(cache.glob("drafts/*")))
+        outcomes[torture.outcome(cache)] += 1
+        outcomes["drafts left"] += len(list(cache.glob("drafts/*")))
         shutil.rmtree(cache / "plans", ignore_errors=True)
-    return found
+    return outcomes
 
 
 def disks(torture: Torture) -> Iterator[tuple[str, Counter[str]]]:
-    """File systems that are too small, and a warm cache on one that is read-only."""
+    """Outcomes on file systems that are too small, and with a warm cache on a read-only one."""
     folder = torture.folder / "disk"
     folder.mkdir()
     for size in ("64k", "128k", "256k", "512k", "1m", "4m"):
@@ -171,7 +173,7 @@ def disks(torture: Torture) -> Iterator[tuple[str, Counter[str]]]:
 
 @contextmanager
 def _mounted(folder: Path, *words: str) -> Iterator[str]:
-    """Why nothing was mounted, else nothing."""
+    """Mount a file system; yields the reason if this fails, otherwise an empty string."""
     done = subprocess.run(["mount", *words, str(folder)], capture_output=True, text=True)
     try:
         yield done.stderr.strip()
@@ -181,11 +183,11 @@ def _mounted(folder: Path, *words: str) -> Iterator[str]:
 
 
 def processors(torture: Torture) -> Counter[str]:
-    """The same cache on this processor, on one with AVX2 only, and here again."""
+    """Outcomes with one cache on this processor, on one with AVX2 only, and on this one again."""
     emulator = shutil.which(_EMULATOR)
     if emulator is None:
         return Counter({f"{_EMULATOR} is not installed (Debian: qemu-user-static)": 1})
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     emulated = [emulator, "-cpu", "Haswell"]
     output = torture.folder / "answer.npz"
     cache = torture.folder / "shared"
@@ -195,10 +197,10 @@ def processors(torture: Torture) -> Counter[str]:
         python = os.path.realpath(sys.executable)
         subprocess.run([*before, python, "-c", code], check=True, stderr=subprocess.DEVNULL)
         with np.load(output) as answers:
-            found[
+            outcomes[
                 "right" if torture.is_right([answers[n] for n in answers.files]) else "wrong"
             ] += 1
-    return found
+    return outcomes
 
 
 def main() -> None:
@@ -211,7 +213,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         torture = Torture(options.model, two_cores(), Path(folder), random.Random(options.seed))
-        found = [
+        results = [
             (f"{options.flips} flipped bits", flips(torture, options.flips)),
             (f"{options.kills} kills", kills(torture, options.kills)),
             *disks(torture),
@@ -219,11 +221,11 @@ def main() -> None:
         ]
     columns = ("right", "rebuilt", "wrong", "error", "drafts left")
     rows = []
-    for what, counts in found:
+    for what, counts in results:
         reason = "; ".join(key for key in counts if key not in columns)
         rows.append({"what": what, **{name: counts[name] for name in columns}, "skipped": reason})
     show(f"answers of {options.model} from a cache that was harmed", rows, options.json)
-    if any(counts["wrong"] or counts["error"] or counts["drafts left"] for _, counts in found):
+    if any(counts["wrong"] or counts["error"] or counts["drafts left"] for _, counts in results):
         sys.exit(json.dumps("some answers were wrong, or not given"))
 
 

@@ -1,14 +1,13 @@
-"""CoDL's tables, beside the paper's figures: on simulated phones, and measured on this machine.
+"""CoDL's tables with the paper's figures: on simulated phones, and measured on this machine.
 
     python benchmarks/codl.py                                # everything: hours
     python benchmarks/codl.py --phones                       # simulated: a minute
     python benchmarks/codl.py --phones snapdragon_855 --models vgg16 yolov2
     python benchmarks/codl.py --here opencl,half --models squeezenet --rounds 10 --json
 
-The phones: five models, three phones, each processor alone, mulayer, codl by dimension without
-chains, codl, and what each of its ideas is worth. Here: the same on two cores, as ONNX Runtime
-beside OpenCL, as two clusters, and with one of these slowed down. Measure with nothing else
-running.
+On phones: five models, three phones, each processor alone, mulayer, codl by dimension without
+chains, codl, and the gain of each of its ideas. Here: the same on two cores, as ONNX Runtime with
+OpenCL, as two clusters, and with one of these slowed down. Measure while no other program runs.
 """
 
 import argparse
@@ -46,9 +45,9 @@ def _phones(options: Arguments) -> Tables:
     if not options.phones:
         return
     plans, models = Plans(), options.models or MODELS
-    found = _gathered(codl_phones.rows(plans, models, options.phones))
-    yield from explained("simulated phones, each way", found, options.json)
-    yield from codl_phones.tables(found)
+    rows = _gathered(codl_phones.rows(plans, models, options.phones))
+    yield from explained("simulated phones, each way", rows, options.json)
+    yield from codl_phones.tables(rows)
     yield from codl_ablations.tables(plans, models, options.phones)
 
 
@@ -56,20 +55,20 @@ def _here(options: Arguments) -> Tables:
     if not options.here:
         return
     models = options.models or codl_here.MODELS
-    found = _gathered(codl_here.rows(models, options.here, options))
-    if not found:
+    rows = _gathered(codl_here.rows(models, options.here, options))
+    if not rows:
         print("here: needs two cores, this process may use one; left out", file=sys.stderr)
-    yield from explained("this machine, each way", found, options.json)
-    yield from codl_here.tables(found)
+    yield from explained("this machine, each way", rows, options.json)
+    yield from codl_here.tables(rows)
 
 
 def _gathered(groups: Iterable[list[Row]]) -> list[Row]:
-    """All rows; says on the way what is done, as real runs take long."""
-    found: list[Row] = []
+    """All rows. Progress is printed, because real runs take long."""
+    all_rows: list[Row] = []
     for rows in groups:
-        found += rows
+        all_rows += rows
         print(f"{rows[0]['model']} on {rows[0]['platform']} done", file=sys.stderr)
-    return found
+    return all_rows
 
 
 def _arguments() -> Arguments:

@@ -1,7 +1,7 @@
-"""What each of CoDL's ideas is worth on the simulated phones, each changed alone; all simulated.
+"""Gain of each of CoDL's ideas on the simulated phones, each changed alone; all simulated.
 
-And what explains most of the difference to the paper: plans made by less than perfect knowledge,
-and two convolutions that the paper shows in halves.
+Also the causes of most of the difference to the paper: plans from imperfect knowledge of costs, and
+two convolutions that the paper shows in halves.
 """
 
 import statistics
@@ -26,15 +26,16 @@ from coexec.workbench import make_plan
 WITHOUT_CHAINS = "without chains"
 ON_BUFFERS = "same division, on buffers"
 SPREAD = 0.068
-"""Of a predictor that is within 10 % for 84 of 100 operators, as the paper's: ln(1.1) / 1.405."""
+"""Standard deviation of the logarithm of a predictor's factor. With it, 84 of 100 operators are
+within 10 %, as in the paper: ln(1.1) / 1.405."""
 DRAWS = 3
 _PAPER_BUFFERS = 3.64
 _HALVES = {
-    # What, ms of the GPU's and of the CPU's half, what sharing takes.
+    # Convolution: ms of the GPU's half, of the CPU's half, and of the exchange of data.
     "Conv 3x3/1 32>64 112x112": (1.89, 1.95, 1.08),
     "Conv 1x1/1 256>128 52x52": (0.599, 0.599, 1.074),
 }
-"""As the paper shows them on the 855, both processors at once."""
+"""The paper's figures on the 855, with both processors at once."""
 
 _PUBLISHED = {
     "H": ((ROWS,), False),
@@ -44,15 +45,15 @@ _PUBLISHED = {
 }
 
 _ON_BUFFERS = {"costs known": None, "half": 5, "six tenths": 6}
-"""How uLayer may choose the GPU's share of the output channels: each as is quickest, or in tenths
-the same for all, which is what it comes to if its model of costs tells nothing."""
+"""How uLayer may choose the GPU's share of the output channels: the fastest share for each task, or
+one share in tenths for all tasks, which results from a cost model without information."""
 
 Variant = Callable[[Plans, Graph, Platform], float]
 
 
 def tables(plans: Plans, models: Sequence[str], phones: Sequence[str]) -> Tables:
-    found = [*_rows(plans, models, phones)]
-    yield "time over codl's, each changed alone: simulated / paper", [*found, *_means(found)]
+    table = [*_rows(plans, models, phones)]
+    yield "time over codl's, each changed alone: simulated / paper", [*table, *_means(table)]
     shared = [*_published(plans, models, phones)]
     divided = [row for row in shared if row["planner"] not in _ON_BUFFERS]
     yield "shared as in the paper, ms: model / paper", latencies(divided)
@@ -68,7 +69,7 @@ def tables(plans: Plans, models: Sequence[str], phones: Sequence[str]) -> Tables
 
 
 def _published(plans: Plans, models: Sequence[str], phones: Sequence[str]) -> Iterator[Row]:
-    """Each processor alone, and what CoDL's own executor would take."""
+    """Latency of each processor alone, and of CoDL's own executor."""
     for name in phones:
         for model in models:
             graph, phone, buffers = graph_of(model), load(name), platform_of(name, MULAYER)
@@ -138,7 +139,7 @@ def _without_chains(plans: Plans, graph: Graph, phone: Platform) -> float:
 
 
 def _on_buffers(plans: Plans, graph: Graph, phone: Platform) -> float:
-    """As the paper has it, presumably: nothing changes but the type of the GPU's data."""
+    """Presumably the paper's variant: only the type of the GPU's data changes."""
     plan = on_engine(_codl(plans, graph, phone), "image", "buffer")
     return simulated_s(plan, graph, phone)
 
@@ -158,7 +159,7 @@ def _uncertain(plans: Plans, graph: Graph, phone: Platform) -> float:
 
 
 def _believing(cost: CostModel, graph: Graph, phone: Platform) -> float:
-    """What a plan made with other costs takes with the phone's."""
+    """Latency, with the phone's costs, of a plan that was made with other costs."""
     plan = make_plan(OURS, options_of(OURS, {}), graph, cost, phone.system)
     return simulated_s(plan, graph, phone)
 
@@ -173,7 +174,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def _halves() -> Iterator[Row]:
-    """The parts themselves, and what it takes to bring the CPU its rows and to fetch its result."""
+    """Times of the halves, and of the transfers of the CPU's input rows and of its result."""
     rates = fitted_rates(read(PHONES[0]))
     system = load(PHONES[0]).system
     cpu, gpu = system.places

@@ -1,10 +1,10 @@
 """CoDL's tables on this machine: two cores, each alone, mulayer, codl by dimension, codl.
 
-OpenCL on a core stands for the GPU, two clusters for big and little cores; of two clusters, the
-first is also slowed to a half and a third of its speed (`slow_device`, "stretch"). For each model
-and case all run in turns, and one device of both cores with ONNX Runtime beside them. Goals: codl
-reaches at least 0.85 of perfect division, and on two equal clusters takes at most 1.03 times as
-long as the wide device.
+OpenCL on a core represents the GPU, and two clusters represent big and little cores. The first of
+two clusters is also slowed to a half and a third of its speed (`slow_device`, "stretch"). For each
+model and case all rivals run in turns, with a wide device (both cores, ONNX Runtime) as another
+rival. Goals: codl reaches at least 0.85 of perfect division, and on two equal clusters it takes at
+most 1.03 times as long as the wide device.
 """
 
 import statistics
@@ -37,12 +37,13 @@ CASES: Mapping[str, tuple[str, float]] = {
     "half": ("onnxruntime", 1 / 2),
     "third": ("onnxruntime", 1 / 3),
 }
-"""By name: the engine of the second core, and the share of its speed that the first one has."""
+"""By name: the engine of the second core, and the speed of the first core as a share of its full
+speed."""
 FIRST, SECOND, WIDE = "first alone", "second alone", "wide"
 
 
 def rows(models: Sequence[str], cases: Sequence[str], options: Any) -> Iterator[list[Row]]:
-    """The rows of each model and case, as soon as they are there; none without two cores."""
+    """The rows of each model and case, as soon as they are measured; none without two cores."""
     for case in cases:
         engine, share = CASES[case]
         for platform, names in pairs([engine]).items():
@@ -61,9 +62,9 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
         contest = stack.enter_context(Contest(label, model, work, cost=cost, devices=devices))
         for each, device in zip((FIRST, SECOND), names, strict=True):
             contest.planned(each, "single", device=without_engine(device))
-        for each, (planner, given) in dividing().items():
-            # The steps of our default, so that no planner has finer shares than another.
-            contest.planned(each, planner, **given, steps=FINE_STEPS)
+        for each, (planner, options_of_planner) in dividing().items():
+            # The steps of codl's default, so that all planners have equally fine shares.
+            contest.planned(each, planner, **options_of_planner, steps=FINE_STEPS)
         contest.of_another(WIDE, wide, wide.plan("single"))
         session = work.given.onnx_runtime(threads=1)
         expected = session.run(None, dict(contest.feeds))
@@ -76,8 +77,8 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
 def _slowed(
     stack: ExitStack, work: Workbench, share: float
 ) -> tuple[CostModel, Sequence[OpenDevice], float]:
-    """Costs and devices with the first device at ``share`` of its speed, and how many times as long
-    it takes then, as measured."""
+    """Costs and devices with the first device at ``share`` of its speed, and the measured factor by
+    which its times grow."""
     cost, first = work.measured[0], work.devices[0].first
     if share == 1:
         return cost, work.devices, 1.0
@@ -87,10 +88,10 @@ def _slowed(
 
 
 def _difference(expected: Mapping[str, Any], run: Run) -> Row:
-    """The largest difference to the whole model in ONNX Runtime, over the largest output."""
-    found = run()
-    off = [np.abs(found[name] - value).max(initial=0.0) / max(np.abs(value).max(initial=0.0), 1e-30)
-           for name, value in expected.items()]  # fmt: skip
+    """The largest difference to ONNX Runtime's output, relative to the largest output."""
+    actual = run()
+    off = [np.abs(actual[key] - value).max(initial=0.0) / max(np.abs(value).max(initial=0.0), 1e-30)
+           for key, value in expected.items()]  # fmt: skip
     return {"difference": float(max(off))}
 
 
@@ -100,7 +101,7 @@ def _energy(run: Run) -> Row:
 
 
 def tables(found: Sequence[Row]) -> Tables:
-    """For each case what codl reaches, and how well it was known."""
+    """For each case the performance of codl, and the accuracy of its prediction."""
     for platform in dict.fromkeys(row["platform"] for row in found):
         own = [row for row in found if row["platform"] == platform]
         for requests, timed in by_requests(own):
@@ -144,7 +145,7 @@ def _moved(found: Sequence[Row]) -> list[Row]:
 
 
 def _joules(found: Sequence[Row]) -> list[Row]:
-    """Of each planner; one row with the reason where the machine has no counters."""
+    """Energy of each planner's plan; one row with the reason if the machine has no counters."""
     unknown = {row["energy_unknown"] for row in found if row.get("energy_unknown")}
     if unknown:
         return [{"left out": reason} for reason in sorted(unknown)]
@@ -156,7 +157,7 @@ def _joules(found: Sequence[Row]) -> list[Row]:
 
 
 def _errors(found: Sequence[Row]) -> list[Row]:
-    """The median of |simulated / measured - 1|, by case and over all."""
+    """The median of |simulated / measured - 1|, for each case and over all cases."""
     errors: dict[str, list[float]] = {}
     for row in found:
         if row.get("divided") and row["loop_rounds_s"]:

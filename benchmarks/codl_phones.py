@@ -1,8 +1,8 @@
 """CoDL's tables on simulated phones: five models, three phones; all simulated.
 
 Latencies come from `coexec.platforms`, calibrated on single processors. Links and sync latencies
-are those that the paper measured by themselves. No figure of two processors at once was fitted to,
-so what planners make of the phones is a prediction. docs/codl.md says where it differs, and why.
+are those that the paper measured separately. No figure of two processors at once was used in a fit,
+so the planners' results are predictions. docs/codl.md lists the differences and their causes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,14 +37,14 @@ from coexec.timing.energy import energy_j
 from coexec.timing.simulate import simulate
 
 BLOCK = 4
-"""Channels that a phone's engine computes together."""
+"""Number of channels in a block of a phone's engine."""
 _PAPER_SHARING_MS = {
     "retinaface": (118, 65), "yolov2": (30.4, 7.6), "vgg16": (23.3, 7.9), "posenet": (37.7, 15.3),
     "style_transfer": (29.1, 13.4),
 }  # fmt: skip
-"""By model on the first phone: without chains and with them."""
+"""Milliseconds that sharing adds, by model on the first phone: without chains, and with chains."""
 _PAPER_ENERGY = {MULAYER: -62, "CPU": -39, "GPU": 52}
-"""Percent of energy that CoDL takes more than these."""
+"""Additional energy of CoDL over each of these, in percent."""
 PAPER_CHAINS = {
     "yolov2": ("2 6 3 7 then nine of 1", "1 1 .7x6 .5x11 1 .5 1 .5 .5 .5 .5 1, as printed"),
     "vgg16": ("1 2 5 2 2 then nine of 1", "not printed"),
@@ -52,18 +52,19 @@ PAPER_CHAINS = {
 
 
 def platform_of(phone: str, label: str) -> Platform:
-    """The phone as ``label`` sees it: uLayer shares buffers, all others have the GPU on images."""
+    """The phone for rival ``label``: uLayer shares buffers, all others use images on the GPU."""
     return load(phone, ["cpu:4-7", "gpu:0/buffer"] if label == MULAYER else None)
 
 
 def options_of(planner: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """With a phone's block of channels and the paper's tenths, for planners that divide tasks."""
+    """Options of a planner; planners that divide tasks also get the phone's block of channels and
+    the paper's steps of a tenth."""
     divides = "channel_block" in PLANNERS[planner].options
     return {**given, "channel_block": BLOCK, "steps": STEPS} if divides else dict(given)
 
 
 def rows(plans: Plans, models: Sequence[str], phones: Sequence[str]) -> Iterator[list[Row]]:
-    """By phone and model, a row for each processor alone and for each way to divide."""
+    """For each phone and model, a row for each single processor and each kind of division."""
     for phone in phones:
         for model in models:
             yield [*_compare(plans, model, phone)]
@@ -74,8 +75,8 @@ def _compare(plans: Plans, model: str, phone: str) -> Iterator[Row]:
     for label, device in zip(ALONE, load(phone).system.names, strict=True):
         fill = partial(_run, plans, "single", graph, load(phone), device=device)
         yield tried(head(phone, model, label), fill)
-    for label, (planner, given) in dividing().items():
-        options = options_of(planner, given)
+    for label, (planner, extra) in dividing().items():
+        options = options_of(planner, extra)
         fill = partial(_run, plans, planner, graph, platform_of(phone, label), **options)
         yield tried(head(phone, model, label), fill)
 
@@ -94,7 +95,7 @@ def _run(plans: Plans, planner: str, graph: Graph, phone: Platform, **options: A
 
 
 def tables(found: Sequence[Row]) -> Tables:
-    """What the paper's figures and tables say, from simulated rows."""
+    """The paper's figures and tables, from simulated rows."""
     yield "simulated phones, ms: simulated / paper", latencies(found)
     yield "latency over codl's: simulated / paper", ratios(found, COUNTED)
     yield "mean of latency over codl's: simulated / paper", means(found)
@@ -118,16 +119,16 @@ def _perfect(found: Sequence[Row]) -> list[Row]:
             if (phone, model, label) in PAPER_S:
                 c, g = (PAPER_S[phone, model, alone] for alone in ALONE)
                 paper = c * g / (c + g) / PAPER_S[phone, model, label]
-            ours = best_s / own[label]["rounds_s"][0]
-            cells[label] = beside(ours, paper, 2) if paper is not None else f"{ours:.2f}"
+            simulated = best_s / own[label]["rounds_s"][0]
+            cells[label] = beside(simulated, paper, 2) if paper is not None else f"{simulated:.2f}"
         table.append({key: cells[key] for key in ("platform", "model", "perfect, ms", *own)
                       if key in cells})  # fmt: skip
     return table
 
 
 def _sharing(found: Sequence[Row]) -> list[Row]:
-    """What copying, mapping and waiting add to a plan, and which dimensions it has. In the paper
-    77 % of the operators have H and 23 % OC."""
+    """Time that copying, mapping and waiting add to a plan, and the dimensions of its divisions. In
+    the paper 77 % of the operators are divided by H and 23 % by OC."""
     table = []
     for (phone, model), own in by_case(found).items():
         if OURS not in own:
@@ -137,14 +138,14 @@ def _sharing(found: Sequence[Row]) -> list[Row]:
         for label, ms in zip(("H or OC", OURS), paper, strict=True):
             shared_ms = 1e3 * own[label]["sharing_s"]
             cells[label] = beside(shared_ms, ms, 1) if ms is not None else f"{shared_ms:.1f}"
-        cells |= {way: f"{share:.0%}" for way, share in own[OURS]["ways"].items()}
+        cells |= {dimension: f"{share:.0%}" for dimension, share in own[OURS]["ways"].items()}
         cells["planning, ms"] = f"{1e3 * own[OURS]['planning_s']:.0f}"
         table.append(cells)
     return table
 
 
 def _energy(found: Sequence[Row]) -> list[Row]:
-    """Where the file of a phone has watts. Each processor waits while the other one works alone."""
+    """Energy on phones whose file has watts. A single processor works while the other idles."""
     table = []
     for (phone, model), own in by_case(found).items():
         if OURS not in own or own[OURS]["energy_j"] is None:

@@ -1,7 +1,6 @@
-"""What CoDL's tables say of a plan: bytes moved and held, chains, its joules; and costs to plan by
-that are less than known.
+"""Figures of a plan for CoDL's tables (bytes moved and stored, chains), and inexact cost models.
 
-Everything here is calculated, from a plan and a cost model; nothing runs.
+Everything here is computed from a plan and a cost model; nothing runs.
 """
 
 import hashlib
@@ -33,21 +32,21 @@ _WAYS = {0: "one processor", 1: "OC", 2: "H"}
 
 
 class Chain(NamedTuple):
-    """Consecutive operators between which no processor waits for the other."""
+    """Consecutive operators between which the processors do not synchronise."""
 
     length: int
     ratio: float
-    """The GPU's share of what the last of them computes."""
+    """The GPU's share of the output of the last operator."""
 
 
 def moved_bytes(schedule: Schedule) -> int:
-    """Bytes that one device makes and another reads."""
+    """Bytes that move between devices."""
     return sum(transfer.size_bytes for transfer in schedule.transfers)
 
 
 def held_bytes(schedule: Schedule) -> int:
-    """Bytes of all that the devices of a plan hold: the weights that each needs, what each computes
-    and what each receives. No tensor takes the memory of another one that is done with."""
+    """Bytes that all devices of a plan store: the weights that each device needs, its results, and
+    the data that it receives. Memory of tensors is not reused."""
     graph, weights = schedule.graph, dict[tuple[str, str], int]()
     activations = moved_bytes(schedule)
     for segment in schedule.segments:
@@ -61,7 +60,7 @@ def held_bytes(schedule: Schedule) -> int:
 
 
 def _weights(graph: Graph, task: Task, region: Region) -> Iterable[tuple[str, int]]:
-    """The weights of a task, with the bytes that a part of it needs of each."""
+    """The weights of a task, with the bytes of each that a part of the task needs."""
     regions = operator_regions(graph, task, region)
     for op, part in zip(task.operators, regions, strict=True):
         for name, read in zip(op.inputs, part.inputs, strict=True):
@@ -70,7 +69,7 @@ def _weights(graph: Graph, task: Task, region: Region) -> Iterable[tuple[str, in
 
 
 def sharing_s(schedule: Schedule, cost: CostModel, system: System) -> float:
-    """Seconds that a plan would be shorter if nothing had to be copied, mapped or waited for."""
+    """Seconds that a plan would save if copies, mappings and waits took no time."""
     links = tuple(replace(link, sync_latency_s=0.0, bandwidth_bytes_per_s=math.inf)
                   for link in system.links)  # fmt: skip
     free = simulate(schedule, cost, replace(system, links=links)).makespan_s
@@ -78,47 +77,50 @@ def sharing_s(schedule: Schedule, cost: CostModel, system: System) -> float:
 
 
 def on_engine(plan: Plan, engine: str, instead: str) -> Plan:
-    """``plan`` with all that ``engine`` computes computed by the engine ``instead``."""
+    """``plan`` with the engine ``engine`` replaced by the engine ``instead``."""
     engine_of = {p: instead if e == engine else e for p, e in plan.engine_of.items()}
     return replace(plan, engine_of=engine_of)
 
 
 def ways_of(plan: Plan, graph: Graph) -> Mapping[str, float]:
-    """Of the convolutions, the share that is divided by H, by OC, and that one processor runs."""
-    found: Counter[str] = Counter()
+    """The shares of convolutions that are divided by H, divided by OC, or run by one processor."""
+    counts: Counter[str] = Counter()
     for task in graph.tasks:
         if task.operators[0].op_type in ("Conv", "ConvTranspose"):
-            found[_WAYS[_axis(graph, task, _pieces(plan, task))]] += 1
-    return {way: found[way] / max(1, found.total()) for way in ("H", "OC", "one processor")}
+            counts[_WAYS[_axis(graph, task, _pieces(plan, task))]] += 1
+    return {
+        dimension: counts[dimension] / max(1, counts.total())
+        for dimension in ("H", "OC", "one processor")
+    }
 
 
 def chains_of(plan: Plan, graph: Graph) -> list[Chain]:
-    """The chains of a network without branches, as CoDL's paper lists them: also operators that one
-    processor runs are chained."""
+    """The chains of a network without branches, as CoDL's paper lists them: operators that a single
+    processor runs form chains, too."""
     schedule = derive(plan, graph)
     fed = {(t.tensor, piece.task) for t in schedule.transfers
            for piece in schedule.segments[t.target].pieces}  # fmt: skip
-    found: list[Chain] = []
+    chains: list[Chain] = []
     before: tuple[int, frozenset[str]] | None = None
     for task in graph.tasks:
         pieces = _pieces(plan, task)
-        way = _axis(graph, task, pieces), frozenset(pieces)
-        shared = way != before or any((name, task.name) in fed for name in task.inputs)
-        length = 0 if shared else found.pop().length
+        division = _axis(graph, task, pieces), frozenset(pieces)
+        shared = division != before or any((name, task.name) in fed for name in task.inputs)
+        length = 0 if shared else chains.pop().length
         length += task.operators[0].op_type in HEAVY
-        found.append(Chain(length, _gpu_share(graph, task, pieces)))
-        before = way
-    return [chain for chain in found if chain.length]
+        chains.append(Chain(length, _gpu_share(graph, task, pieces)))
+        before = division
+    return [chain for chain in chains if chain.length]
 
 
 def _pieces(plan: Plan, task: Task) -> dict[str, Piece]:
-    """By device, what it computes of a task."""
+    """The piece of a task that each device computes."""
     return {device: piece for device, order in plan.order.items() for piece in order
             if piece.task == task.name}  # fmt: skip
 
 
 def _axis(graph: Graph, task: Task, pieces: Mapping[str, Piece]) -> int:
-    """Along which the task is divided; 0 where one device computes all of it."""
+    """The axis along which the task is divided; 0 if one device computes the whole task."""
     shape = graph.output_of(task).shape
     parts = [piece.region.shape for piece in pieces.values()]
     if len(parts) == 1:
@@ -134,11 +136,11 @@ def _gpu_share(graph: Graph, task: Task, pieces: Mapping[str, Piece]) -> float:
 
 @dataclass(frozen=True)
 class ByMacs(AlteredCosts):
-    """What a planner believes that only counts multiply-accumulates: the mean rate of the network
-    on each processor for every convolution, so that all of them are divided at one ratio."""
+    """Costs for a planner that counts only multiply-accumulates: every convolution has the mean
+    rate of the network on each processor, so all convolutions are divided with one ratio."""
 
     mac_s: Mapping[Place, float]
-    """By place, seconds of a multiply-accumulate."""
+    """Seconds per multiply-accumulate, by place."""
 
     @classmethod
     def of(cls, graph: Graph, cost: CostModel, places: Iterable[Place]) -> Self:
@@ -158,13 +160,13 @@ class ByMacs(AlteredCosts):
 
 @dataclass(frozen=True)
 class Uncertain(AlteredCosts):
-    """What a planner believes whose predictor is off by a factor for each task on each processor,
-    drawn from a log-normal distribution and the same for all parts of the task."""
+    """Costs for a planner with an inexact predictor. The error of a task on a processor is a factor
+    from a log-normal distribution, equal for all parts of the task."""
 
     spread: float
     """Standard deviation of the factor's logarithm."""
     draw: int
-    """The seed."""
+    """The seed of the factors."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         text = f"{self.draw} {place} {task.signature}"

@@ -1,14 +1,15 @@
-"""CoDL as it was published, on simulated phones: its own price of sharing, and its Algorithm 1.
+"""CoDL as it was published, on simulated phones: its own cost of sharing, and its Algorithm 1.
 
-The planner `codl` moves only what a processor lacks, and lets the other one go on meanwhile. The
-paper's system keeps each tensor between two chains whole as the GPU has it. For each chain the CPU
-is given all that its part is computed from, and hands back all of its part; until then both wait:
+The planner `codl` moves only the missing data of a processor, and the other processor continues
+meanwhile. The paper's system stores each tensor between two chains as a whole, in the GPU's layout.
+For each chain, the CPU receives the complete input of its part and sends back its complete result;
+both processors wait for this:
 
     T = transform + map + sync + max(T_cpu, T_gpu)
 
-The same costs of computing under this price tell how much of a difference to the paper is due to
-the way of sharing. What is wrong in the printed algorithm is put right: each ratio begins at the
-head again, the gains of all steps count, and a head that joins no chain stays alone.
+With equal costs of computation, this cost of sharing shows the part of the difference to the paper
+that the kind of sharing causes. Errors of the printed algorithm are corrected: each ratio begins at
+the head again, the gains of all steps count, and a head that joins no chain stays alone.
 """
 
 import math
@@ -30,7 +31,7 @@ CHANNELS, ROWS = 1, 2
 STEPS = 10
 BLOCK = 4
 _MOST = 3
-"""Steps that the ratio of a chain may be from the one that is best for its head."""
+"""Maximum difference, in steps, between the ratio of a chain and the best ratio of its head."""
 _LONGEST = 30
 
 
@@ -40,7 +41,7 @@ class Step(NamedTuple):
     tasks: range
     axis: int
     gpu: int
-    """The GPU's share of the last one's output, in tenths."""
+    """The GPU's share of the last task's output, in tenths."""
     seconds: float
 
 
@@ -52,7 +53,7 @@ class _Model:
         self._to_gpu = phone.system.link(self.cpu, self._gpu)
 
     def ways(self, number: int, axes: Sequence[int]) -> Iterator[Step]:
-        """All ways to compute one task."""
+        """All steps that compute only the task ``number``."""
         able = splittable_axes(self.graph, self.graph.tasks[number])
         for axis in [axis for axis in axes if axis in able] or [0]:
             for gpu in range(STEPS + 1):
@@ -71,7 +72,7 @@ class _Model:
         return Step(tasks, axis, gpu, seconds)
 
     def _backwards(self, tasks: range, region: Region) -> Iterator[tuple[Task, Region]]:
-        """The part of each task that a part of the last one is computed from."""
+        """The receptive field, in each task, of a region of the last task."""
         for number in reversed(tasks):
             task = self.graph.tasks[number]
             yield task, region
@@ -84,7 +85,7 @@ class _Model:
         return math.fsum(self._cost.piece_s(self.graph, task, part, place) for task, part in own)
 
     def _sharing_s(self, tasks: range, own: Region) -> float:
-        """To bring the CPU what its part is computed from, and the GPU what comes of it."""
+        """Seconds to move the input of the CPU's part to the CPU, and its result to the GPU."""
         graph = self.graph
         *_, (head, region) = self._backwards(tasks, own)
         needed = needed_inputs(graph, head, region)
@@ -99,41 +100,41 @@ class _Model:
 
 
 def parts(whole: Region, axis: int, gpu: int, on_cpu: Place, on_gpu: Place) -> dict[Place, Region]:
-    """The GPU takes the first rows or channels, rounded up to whole blocks."""
+    """The region of each processor. The GPU has the first rows or channels, in whole blocks."""
     if gpu in (0, STEPS) or not axis:
         return {on_gpu if gpu else on_cpu: whole}
     block = BLOCK if axis == CHANNELS else 1
     size = whole.stop[axis]
     first = min(size, math.ceil(size * gpu / STEPS / block) * block)
-    found = {on_gpu: whole.with_axis(axis, 0, first)}
-    return found | ({on_cpu: whole.with_axis(axis, first, size)} if first < size else {})
+    regions = {on_gpu: whole.with_axis(axis, 0, first)}
+    return regions | ({on_cpu: whole.with_axis(axis, first, size)} if first < size else {})
 
 
 def published(graph: Graph, phone: Platform, axes: Sequence[int], *, chained: bool) -> list[Step]:
-    """The steps in which CoDL's own executor would run ``graph``, as its planner divides it.
+    """The steps of CoDL's own executor for ``graph``, with the divisions of CoDL's own planner.
 
     Args:
-        axes: along which tasks may be divided.
-        chained: whether tasks are joined to chains, by rows.
+        axes: axes along which tasks may be divided.
+        chained: whether tasks that are divided by rows are joined to chains.
     """
-    model, found, at = _Model(graph, phone), list[Step](), 0
+    model, steps, at = _Model(graph, phone), list[Step](), 0
     while at < len(graph.tasks):
         step = _alone(model, at, axes)
         if chained and step.axis in (0, ROWS):
             step = _chain(model, step, axes)
-        found.append(step)
+        steps.append(step)
         at = step.tasks.stop
-    return found
+    return steps
 
 
 def fixed(graph: Graph, phone: Platform, gpu: int) -> list[Step]:
-    """Each task by output channels with the GPU's share ``gpu``, in tenths; what cannot be divided
-    the CPU computes."""
-    model, found = _Model(graph, phone), []
+    """Steps that divide each task by output channels, with ``gpu`` tenths for the GPU. The CPU
+    computes the tasks that cannot be divided."""
+    model, steps = _Model(graph, phone), []
     for number, task in enumerate(graph.tasks):
         axis = CHANNELS if CHANNELS in splittable_axes(graph, task) else 0
-        found.append(model.step(range(number, number + 1), axis, gpu if axis else 0))
-    return found
+        steps.append(model.step(range(number, number + 1), axis, gpu if axis else 0))
+    return steps
 
 
 def _alone(model: _Model, number: int, axes: Sequence[int]) -> Step:
@@ -141,12 +142,12 @@ def _alone(model: _Model, number: int, axes: Sequence[int]) -> Step:
 
 
 def _chain(model: _Model, head: Step, axes: Sequence[int]) -> Step:
-    """Algorithm 1: the chain from ``head`` on that saves the most, over all ratios near its own."""
+    """Algorithm 1: the chain from ``head`` that saves most, over all ratios near the head's."""
     best, best_gain_s = head, 0.0
-    for way in model.ways(head.tasks[0], (ROWS,)):
-        if abs(way.gpu - head.gpu) > _MOST:
+    for start in model.ways(head.tasks[0], (ROWS,)):
+        if abs(start.gpu - head.gpu) > _MOST:
             continue
-        chain, gain_s = way, head.seconds - way.seconds
+        chain, gain_s = start, head.seconds - start.seconds
         while len(chain.tasks) < _LONGEST and _continues(model.graph, chain.tasks[-1]):
             longer = model.step(range(chain.tasks.start, chain.tasks.stop + 1), ROWS, chain.gpu)
             apart = _alone(model, chain.tasks.stop, axes)
@@ -160,7 +161,8 @@ def _chain(model: _Model, head: Step, axes: Sequence[int]) -> Step:
 
 
 def _continues(graph: Graph, number: int) -> bool:
-    """Whether the task behind one reads nothing but its output, alone, and can be cut by rows."""
+    """Whether the next task is the only reader of the task's output, reads nothing else, and can be
+    cut by rows."""
     if number + 1 == len(graph.tasks):
         return False
     end, task = graph.tasks[number], graph.tasks[number + 1]
@@ -170,11 +172,11 @@ def _continues(graph: Graph, number: int) -> bool:
 
 
 def total_s(steps: Sequence[Step]) -> float:
-    """One step behind the other."""
+    """Seconds of all steps, one after the other."""
     return math.fsum(step.seconds for step in steps)
 
 
 def chains(graph: Graph, steps: Sequence[Step]) -> list[Chain]:
-    """As the paper lists them."""
+    """The chains in the form in which the paper lists them."""
     lengths = (sum(graph.tasks[n].operators[0].op_type in HEAVY for n in s.tasks) for s in steps)
     return [Chain(n, step.gpu / STEPS) for n, step in zip(lengths, steps, strict=True) if n]

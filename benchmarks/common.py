@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, rivals in turns, a table or JSON."""
+"""Common parts of the benchmarks: options, races of rivals, output as a table or JSON."""
 
 import argparse
 import json
@@ -24,11 +24,12 @@ __all__ = [
 
 
 _REPEATS = 2
-"""Times as many rounds as asked for that may be run again because others took that time."""
+"""Limit of rounds that are repeated because other guests of the host took processor time, as a
+multiple of the number of rounds."""
 
 
 def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.Namespace:
-    """The options that every benchmark has."""
+    """The command line of a benchmark, with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(models), help="files or zoo names")
     parser.add_argument("--rounds", type=int, default=rounds, help="turns of each")
@@ -39,12 +40,12 @@ def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.N
 
 
 def source(name: str) -> str:
-    """A file as it is, anything else as a model of the zoo."""
+    """The source of a model: a path of a file unchanged, any other name as a model of the zoo."""
     return name if "/" in name or name.endswith(".onnx") else f"zoo:{name}"
 
 
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """The type of an option that takes some of the known names, with commas between."""
+    """The type of an option whose value is a list of known names, separated by commas."""
 
     def names(text: str) -> list[str]:
         chosen = list(dict.fromkeys(text.split(",")))
@@ -58,21 +59,21 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def a_model(text: str) -> str:
-    """The type of an option that takes a model of the zoo or a file."""
+    """The type of an option whose value is a model of the zoo or a file."""
     if text not in ZOO and not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"{text!r} is no file and none of {', '.join(ZOO)}")
     return text
 
 
 def a_count(text: str) -> int:
-    """The type of an option that takes a number of rounds."""
+    """The type of an option whose value is a number of rounds."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 1 or more")
     return int(text)
 
 
 def two_cores() -> list[str]:
-    """Two one-core clusters; ends the program where the machine has no two cores."""
+    """Two devices of one core each; ends the program if the machine has fewer than two cores."""
     cores = usable_cores()
     if len(cores) < 2:
         sys.exit(f"this benchmark needs two cores, this process may use {len(cores)}")
@@ -84,7 +85,10 @@ def in_turns(
     rounds: int,
     figures: Sequence[Requests] = tuple(REQUESTS),
 ) -> Outcome[str]:
-    """Warm up, and race in this process. ``figures``: what has to be measured.
+    """Warm up the rivals, and race them in this process.
+
+    Args:
+        figures: the kinds of requests that are measured.
 
     Raises:
         CoexecError: a rival failed.
@@ -100,7 +104,7 @@ def in_turns(
 
 
 def tell_disturbances(outcome: Outcome[str]) -> None:
-    """Say on standard error what makes the figures of a race doubtful."""
+    """Print to standard error the disturbances that make the figures of a race doubtful."""
     if outcome.disturbed:
         print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
     if outcome.repeated:
@@ -115,7 +119,7 @@ def tell_disturbances(outcome: Outcome[str]) -> None:
 def by_figure(
     outcome: Outcome[str], ratios: Mapping[str, tuple[str, str]]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each figure: medians of all rivals, and the named ratios of two of them."""
+    """A row for each kind of request: medians of all rivals, and the named ratios of two rivals."""
     for figure, words in REQUESTS.items():
         if any(outcome.rounds_s(name, figure) for name in outcome.laps):
             medians = {f"{name}_s": outcome.median_s(name, figure) for name in outcome.laps}
@@ -124,7 +128,8 @@ def by_figure(
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print the rows, numbers called ..._s in milliseconds; as JSON in one line, in seconds."""
+    """Print the rows as a table, in which columns named ..._s are in milliseconds; or as one line
+    of JSON, in which they are in seconds."""
     if as_json:
         print(json.dumps({"title": title, "rows": rows}), flush=True)
         return

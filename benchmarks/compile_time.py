@@ -1,8 +1,8 @@
-"""How long an OpenCL device needs for its first answer when no kernel is compiled yet.
+"""Time until the first outputs of an OpenCL device when no kernel is compiled yet.
 
-Each start is a process of its own with empty caches, PoCL's included. Times begin where the model
-is read and planned. Goal: one kernel for all layers that differ in sizes only, and an answer from
-inception_v3 within a quarter of the 15 to 36 s that it took with a kernel for each shape.
+Each start is a separate process with empty caches, PoCL's included. Times begin after the model was
+read and planned. Goal: one kernel for all layers that differ only in sizes, and outputs of
+inception_v3 within a quarter of the 15 to 36 s that they took with a kernel for each shape.
 
     python benchmarks/compile_time.py [MODEL ...] [--device cpu:1/opencl] [--runtime pocl]
 """
@@ -43,14 +43,14 @@ def main() -> None:
 
 
 def _median(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The start whose first answer took the median time."""
+    """The start with the median time until the first outputs."""
     starts = [_apart(name, options) for _ in range(options.rounds)]
     starts.sort(key=lambda start: start["first_answer_s"])
     return {"model": Path(name).stem, **starts[len(starts) // 2]}
 
 
 def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A start in a process of its own, with a folder of its own for all that is kept."""
+    """A start in a separate process, with a separate folder for all caches."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, name, "--device", options.device, "--runtime",
                    options.runtime, "--child", folder]  # fmt: skip
@@ -61,7 +61,7 @@ def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Compile, answer once, then answer again and again."""
+    """Compile, run once, then run repeatedly."""
     from coexec.frontend.load import random_inputs
     from coexec.workbench import Settings, Workbench
 
@@ -92,7 +92,7 @@ def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, An
 
 
 def _cpu_s() -> float:
-    """Processor time of this process and of those that it started and that have ended."""
+    """Processor time of this process and of its child processes that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -1,4 +1,4 @@
-"""Plans and other engines with one model on this machine, timed in turns in one process."""
+"""A comparison of plans and other engines with one model, timed in turns in one process."""
 
 import statistics
 import time
@@ -31,7 +31,7 @@ Run = Callable[[], Any]
 class Contest:
     """Collect rivals, then time all of them. Rivals with equal plans share one executor.
 
-    Use it in a ``with`` statement: executors keep threads and memory until then.
+    Use it in a ``with`` statement: executors keep threads and memory until its end.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Contest:
     ) -> None:
         """
         Args:
-            platform, model: the heads of the rows.
+            platform, model: the first cells of all rows.
             work: the model on its devices.
-            cost: what planners and simulator believe; by default the profile.
-            devices: what runs the plans; by default those of ``work``.
-            limit_s: for planners that know a limit of time; by default their own.
+            cost: costs for planners and simulator; by default the profile.
+            devices: devices that run the plans; by default those of ``work``.
+            limit_s: time limit for planners with such an option; by default their own limit.
         """
         self.platform, self.model, self.work = platform, model, work
         measured, self.system = work.measured
@@ -72,9 +72,9 @@ class Contest:
     def planned(
         self, label: str, planner: str | None = None, *, caching: bool = True, **options: Any
     ) -> None:
-        """A planner of the registry on all devices; why it cannot is noted in its row.
+        """Add the plan of a planner on all devices. If there is none, its row has the reason.
 
-        Without ``caching`` tensors are moved anew for each segment that reads them.
+        Without ``caching``, tensors are moved again for each segment that reads them.
         """
         row = head(self.platform, self.model, label)
         fill = partial(self._planned, label, planner or label, options, caching)
@@ -110,19 +110,19 @@ class Contest:
         return self._known[key]
 
     def of_another(self, label: str, work: Workbench, plan: Plan, **cells: Any) -> None:
-        """A plan of the same model for other devices, or in another configuration."""
+        """Add a plan of the same model for other devices or in another configuration."""
         cost, system = work.measured
         executor = self._stack.enter_context(work.start(work.prepared(plan)))
         simulated_s = simulate(work.schedule(plan), cost, system).makespan_s
         self.other(label, partial(executor.run, self.feeds), simulated_s=simulated_s, **cells)
 
     def other(self, label: str, run: Run, **cells: Any) -> None:
-        """Anything that runs the model."""
+        """Add any other function that runs the model."""
         self._runs[label] = run
         self._rows.append(head(self.platform, self.model, label) | cells)
 
     def engines(self, threads: int) -> None:
-        """ONNX Runtime and OpenVINO with all cores."""
+        """Add ONNX Runtime and OpenVINO with ``threads`` threads."""
         session = self.work.given.onnx_runtime(threads=threads)
         self.other(f"ORT {threads}", lambda: session.run(None, self.feeds))
         label = f"OpenVINO {threads}"
@@ -136,12 +136,12 @@ class Contest:
             self.other(label, run)
 
     def noted(self, measure: Callable[[Run], Row]) -> None:
-        """What ``measure`` finds out by running a rival, in the rows of all that are there."""
+        """Add the cells that ``measure`` returns for a rival to the rows of all rivals so far."""
         self._rows = [row | measure(self._runs[row["planner"]])
                       if row["planner"] in self._runs else row for row in self._rows]  # fmt: skip
 
     def timed(self, rounds: int) -> list[Row]:
-        """The rows of all rivals in the order in which they came."""
+        """Time all rivals; their rows in the order in which the rivals were added."""
         outcome = in_turns(self._runs, rounds)
         return [
             row | {name: outcome.rounds_s(row["planner"], figure) or None
@@ -155,24 +155,24 @@ def openvino_run(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
 
     settings = {
         "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in 16 bits where it can
+        "INFERENCE_PRECISION_HINT": "f32",  # the default computes in 16 bits where possible
     }  # fmt: skip
     with TemporaryDirectory() as folder:
         path: Any = Path(folder) / "model.onnx"
-        given = source_of(model)
-        if isinstance(given, bytes):
-            path.write_bytes(given)
-        elif given.startswith("zoo:"):
-            ir.save(zoo.build(given.removeprefix("zoo:")), path)
+        model_source = source_of(model)
+        if isinstance(model_source, bytes):
+            path.write_bytes(model_source)
+        elif model_source.startswith("zoo:"):
+            ir.save(zoo.build(model_source.removeprefix("zoo:")), path)
         else:
-            path = given
+            path = model_source
         compiled = openvino.Core().compile_model(path, "CPU", settings)
     request = compiled.create_infer_request()
     return lambda: request.infer(dict(feeds))
 
 
 def accuracy(rows: Sequence[Row]) -> list[Row]:
-    """Simulated makespan over that in a loop, by platform and model, for each planner."""
+    """Simulated makespan over measured time in a loop, by platform and model, for each planner."""
     table: dict[tuple[str, str], Row] = {}
     for row in rows:
         if row["simulated_s"] and row["loop_rounds_s"]:

@@ -1,6 +1,6 @@
-"""Rivals in processes of their own, which are asked in turns.
+"""Rivals in separate processes, which run in turns.
 
-An engine's threads belong to its process, and some engines bind them once for a process.
+The threads of an engine belong to its process, and some engines bind them once for a process.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from coexec.errors import CoexecError, ExecutionError, first_line
 __all__ = ["Contestant", "Ready", "started", "watch_of"]
 
 _LIMIT_S = 30.0
-"""For a process to end by itself."""
+"""Time in which a process has to end by itself."""
 
 
 class Ready(NamedTuple):
-    """What a rival's process has when it is warm."""
+    """State of a rival's process after warm-up."""
 
     outputs: list[Any]
-    """Of one run, for the comparison."""
+    """Outputs of one run, for the comparison."""
     turn: Callable[[], Any]
-    """What is done there when a turn is asked for; the result has to be picklable."""
+    """Function of one turn; its result has to be picklable."""
     note: Any = None
 
 
@@ -37,16 +37,16 @@ class Contestant:
 
     name: str
     process: int
-    """Its id."""
+    """Number of the process."""
     connection: Connection
     outputs: list[Any]
     note: Any
 
     def turn(self) -> Any:
-        """The result of a turn there.
+        """The result of one turn in the process.
 
         Raises:
-            CoexecError: its session failed, or the process has ended.
+            CoexecError: the session in the process failed, or the process has ended.
         """
         try:
             self.connection.send(True)
@@ -59,31 +59,31 @@ class Contestant:
 def started(
     makers: Mapping[str, Callable[[], Ready]], left_out: Callable[[str, str], None]
 ) -> Iterator[list[Contestant]]:
-    """A process for each maker, which is called there, one after the other.
+    """Start a process for each maker, one after the other. The process calls the maker.
 
     Args:
         makers: functions of a module, or partials of them.
-        left_out: told the name of a rival that does not start, and why.
+        left_out: called with the name of a rival that does not start, and the reason.
     """
     context = multiprocessing.get_context("spawn")
-    found, processes = [], []
+    contestants, processes = [], []
     try:
         for name, maker in makers.items():
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, maker))
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_serve, args=(child_end, maker))
             process.start()
-            theirs.close()  # so that the end of the process ends the connection
-            processes.append((process, ours))
+            child_end.close()  # so that the end of the process ends the connection
+            processes.append((process, parent_end))
             try:
-                outputs, note = _received(ours, name)
+                outputs, note = _received(parent_end, name)
             except CoexecError as error:
                 left_out(name, first_line(error))
             else:
-                found.append(Contestant(name, process.pid or 0, ours, outputs, note))
-        yield found
+                contestants.append(Contestant(name, process.pid or 0, parent_end, outputs, note))
+        yield contestants
     finally:
-        for _, ours in processes:
-            ours.close()
+        for _, parent_end in processes:
+            parent_end.close()
         for process, _ in processes:
             process.join(_LIMIT_S)
             if process.exitcode is None:
@@ -92,7 +92,7 @@ def started(
 
 
 def watch_of(contestants: list[Contestant]) -> Stopwatch:
-    """A stopwatch that sees when the processes of the contestants are idle."""
+    """A stopwatch that detects whether the processes of the contestants are idle."""
     return Stopwatch(used_s=cpu_clock([one.process for one in contestants]))
 
 
@@ -107,8 +107,10 @@ def _received(connection: Connection, name: str) -> Any:
 
 
 def _serve(connection: Connection, maker: Callable[[], Ready]) -> None:
-    """Send the outputs, then the result of each turn that is asked for, until the connection is
-    closed. What engines print is not the table's."""
+    """Send the outputs, then the result of each requested turn, until the connection is closed.
+
+    Standard error is discarded, so that messages of engines do not appear between the tables.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     ready = _tried(maker)
     connection.send((ready.outputs, ready.note) if isinstance(ready, Ready) else ready)
@@ -119,10 +121,10 @@ def _serve(connection: Connection, maker: Callable[[], Ready]) -> None:
 
 
 def _tried(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns, or the error."""
+    """The result of ``work``, or its error."""
     try:
         return work()
     except CoexecError as error:
         return error
-    except Exception as error:  # an engine's own: it fails, and is left out
+    except Exception as error:  # an error of the engine: the rival is left out
         return ExecutionError(f"{type(error).__name__}: {first_line(error)}")

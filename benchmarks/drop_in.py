@@ -1,11 +1,11 @@
-"""What a program gets when nothing but its import is changed.
+"""Speed and memory of a program in which only the import is changed.
 
-`coexec.InferenceSession(path)` against `onnxruntime.InferenceSession(path)`, default settings of
-both, each in a process of its own, in turns; on models that are given, on those that the packages
-rapidocr-onnxruntime and silero-vad ship, and on all that rapidocr does with 50 pages. coexec is
-measured when its choice is made, and its first answer with an empty cache. Goals: on no model more
-than 1.02 of ONNX Runtime's time, the mean below 1; a first answer within 1.2 of its time and 1.3 of
-its memory; the same text of every page, the first page within 1.2, all pages no later.
+`coexec.InferenceSession(path)` against `onnxruntime.InferenceSession(path)`, both with default
+settings, each in a separate process, in turns. The models are those of the command line and those
+of the packages rapidocr-onnxruntime and silero-vad; in addition, rapidocr reads 50 pages. coexec is
+measured after its choice of a plan; its first outputs are measured with an empty cache. Goals: on
+no model more than 1.02 of ONNX Runtime's time, the mean below 1; first outputs within 1.2 of its
+time and 1.3 of its memory; equal text of every page, the first page within 1.2, all pages no later.
 
     python benchmarks/drop_in.py FOLDER_OF_MODELS
     python benchmarks/drop_in.py FOLDER_OF_MODELS --ours onnxruntime     # the noise
@@ -40,39 +40,39 @@ PARTS = ("models", "packages", "pages")
 PACING = Pacing(paced=2, loop=5)
 _WARM_UP = 3
 _RUNS = 20
-"""Requests after the first one, before the memory is read at the end."""
+"""Number of requests between the first one and the last reading of the memory."""
 
 
 @dataclass
 class Compared:
-    """What became of one model."""
+    """The results of one model."""
 
     model: str
     timed: list[dict[str, Any]] = field(default_factory=list)
-    """A row for each figure."""
+    """A row for each kind of request."""
     first: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
 
 
 def main() -> None:
     args = _arguments()
-    found = []
+    results = []
     for word in _words(args):
         one = _compared(word, args)
         print(f"{one.model}: {one.failed or 'done'}", file=sys.stderr)
-        found.append(one)
-    ours = f"{args.ours} over {BASELINE}"
-    if found:
-        timed = [row for one in found for row in one.timed]
-        show(f"{ours}, default settings, requests", timed, args.json)
-        show(f"{ours}, first answer", [one.first for one in found if one.first], args.json)
-        show(f"{ours}, summary", list(_summary(found)), args.json)
-        failed = [{"what": one.model, "why": one.failed} for one in found if one.failed]
-        _show_failed(ours, failed, args.json)
+        results.append(one)
+    title = f"{args.ours} over {BASELINE}"
+    if results:
+        timed = [row for one in results for row in one.timed]
+        show(f"{title}, default settings, requests", timed, args.json)
+        show(f"{title}, first answer", [one.first for one in results if one.first], args.json)
+        show(f"{title}, summary", list(_summary(results)), args.json)
+        failed = [{"what": one.model, "why": one.failed} for one in results if one.failed]
+        _show_failed(title, failed, args.json)
     if "pages" in args.parts:
         rows, failed = pages_read(BASELINE, args.ours, args.pages, args.repeats)
-        show(f"{ours}, rapidocr reads {args.pages} pages", rows, args.json)
-        _show_failed(ours, failed, args.json)
+        show(f"{title}, rapidocr reads {args.pages} pages", rows, args.json)
+        _show_failed(title, failed, args.json)
 
 
 def _show_failed(ours: str, failed: Sequence[dict[str, Any]], as_json: bool) -> None:
@@ -99,15 +99,15 @@ def _arguments() -> argparse.Namespace:
 
 
 def _words(args: Any) -> list[str]:
-    """The models of all parts; packages that are missing are left out, with the reason."""
-    found = expanded(args.models) if "models" in args.parts else []
+    """The models of all parts. For a missing package, the reason is printed."""
+    words = expanded(args.models) if "models" in args.parts else []
     if "packages" in args.parts:
         for package in PACKAGES:
             try:
-                found += packaged(package)
+                words += packaged(package)
             except CoexecError as error:
                 print(f"left out: {error}", file=sys.stderr)
-    return found
+    return words
 
 
 def _compared(word: str, args: Any) -> Compared:
@@ -123,37 +123,39 @@ def _compared(word: str, args: Any) -> Compared:
 
 
 class _Sides:
-    """One model with both classes. ``folder`` is for its file, its inputs and the caches."""
+    """Comparison of both classes on one model. ``folder`` has its file, inputs and caches."""
 
     def __init__(self, word: str, folder: Path, args: Any) -> None:
         self._path, self._folder = model_file(word, folder), folder
         self._rounds, self._starts = args.rounds, args.starts
-        # By side, as ONNX Runtime can be compared with itself.
+        # Keys are sides and not modules, because ONNX Runtime can be compared with itself.
         self._sides = {"theirs": BASELINE, "ours": args.ours}
         self._feeds = folder / "feeds"
         self._feeds.write_bytes(pickle.dumps(feeds_for(self._path)))
 
     def first_answers(self) -> dict[str, Any]:
-        """Of programs that are started in turns. The first ones stay until the choice is made.
+        """Times of first outputs, from programs that are started in turns. The first program of
+        each side runs until the choice is made.
 
         Raises:
-            ExecutionError: one of them failed.
+            ExecutionError: a program failed.
         """
-        found: dict[str, list[dict[str, Any]]] = {side: [] for side in self._sides}
+        starts: dict[str, list[dict[str, Any]]] = {side: [] for side in self._sides}
         for number in range(1 + max(1, self._starts)):
             for side in sorted(self._sides, reverse=number % 2 == 1):
-                found[side].append(self._answered(side, number))
-        theirs, ours = (_medians(found[side]) for side in self._sides)
+                starts[side].append(self._answered(side, number))
+        ort_medians, coexec_medians = (_medians(starts[side]) for side in self._sides)
         difference = self._difference(*(self._outputs(side) for side in self._sides))
-        return _first_row(theirs, ours) | {"difference": f"{difference:.1e}"}
+        return _first_row(ort_medians, coexec_medians) | {"difference": f"{difference:.1e}"}
 
     def _answered(self, side: str, number: int) -> dict[str, Any]:
-        """A program with an empty cache. The first leaves behind what the race starts from."""
+        """Measurements of a program with an empty cache. The cache of the first program is kept for
+        the race."""
         words = self._sides[side], str(self._path), str(self._feeds), str(self._file(side))
         if number == 0:
-            found = measured("first_answer.py", *words, str(_RUNS), cache=self._cache(side))
-            del found["program_s"]  # the others end after one answer
-            return found
+            result = measured("first_answer.py", *words, str(_RUNS), cache=self._cache(side))
+            del result["program_s"]  # the others end after one answer
+            return result
         return measured("first_answer.py", *words, "0", cache=self._folder / f"{side}-{number}")
 
     def _cache(self, side: str) -> Path:
@@ -171,10 +173,10 @@ class _Sides:
         return max(worst_difference(a, b) for a, b in zip(found, expected, strict=True))
 
     def timed(self) -> Iterator[dict[str, Any]]:
-        """A row for each figure: a race between processes that have made their choice.
+        """A row for each kind of request: a race between processes that have made their choice.
 
         Raises:
-            CoexecError: one of them failed.
+            CoexecError: a process failed.
         """
         makers = {
             side: partial(_ready, module, str(self._path), self._feeds, self._cache(side))
@@ -184,14 +186,14 @@ class _Sides:
             turns = {one.name: one.turn for one in contestants}
             watch = watch_of(contestants)
             outcome = compete(turns, (self._rounds, self._rounds), watch=watch).complete()
-        theirs, ours = contestants
-        difference = self._difference(theirs.outputs, ours.outputs)
+        ort_contestant, coexec_contestant = contestants
+        difference = self._difference(ort_contestant.outputs, coexec_contestant.outputs)
         for row in _figures(outcome):
-            yield row | {"difference": f"{difference:.1e}", "runs on": ours.note}
+            yield row | {"difference": f"{difference:.1e}", "runs on": coexec_contestant.note}
 
 
 def _ready(module: str, path: str, feeds: Path, cache: Path) -> Ready:
-    """A session whose choice has been made, warm."""
+    """A session after its choice and warm-up."""
     os.environ["XDG_CACHE_HOME"] = str(cache)
     session = import_module(module).InferenceSession(path)
     run = partial(session.run, None, pickle.loads(feeds.read_bytes()))
@@ -218,13 +220,14 @@ def _figures(outcome: Outcome[str]) -> Iterator[dict[str, Any]]:
 
 
 def _medians(starts: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of each number; those which only some of the programs have, of these."""
+    """The median of each number, over the programs that have the number."""
     keys = dict.fromkeys(key for start in starts for key in start)
     return {key: statistics.median(one[key] for one in starts if key in one) for key in keys}
 
 
 def _first_row(theirs: dict[str, float], ours: dict[str, float]) -> dict[str, Any]:
-    """Imports count in "first", which is what a user waits for; not in "creation + run"."""
+    """A row of first outputs. "first" includes imports, because a user waits for them; "creation +
+    run" does not."""
 
     def first(side: dict[str, float]) -> float:
         return side["import_s"] + side["creation_s"] + side["run_s"]
@@ -247,7 +250,7 @@ def _first_row(theirs: dict[str, float], ours: dict[str, float]) -> dict[str, An
 
 
 def _summary(found: Sequence[Compared]) -> Iterator[dict[str, Any]]:
-    """Geometric mean and worst of each ratio."""
+    """The geometric mean and the worst value of each ratio."""
     ratios = {words: [(row["ratio"], row["model"]) for one in found for row in one.timed
                       if row["requests"] == words] for words in REQUESTS.values()}  # fmt: skip
     titles = {

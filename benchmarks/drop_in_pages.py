@@ -1,7 +1,7 @@
-"""All that a program does: rapidocr finds and reads the text of pages of varying size.
+"""A complete program: rapidocr finds and reads the text of pages of varying size.
 
-The pages are drawn here, the same ones each time. rapidocr is run as it is, with ONNX Runtime's
-class replaced before it is imported, and with its one import line changed in a copy.
+The pages are drawn here and are equal in each run. rapidocr runs unchanged, with ONNX Runtime's
+class replaced before rapidocr is imported, and as a copy in which one import line is changed.
 """
 
 import importlib.util
@@ -33,25 +33,25 @@ Total Street Garden Mountain River 2024 1789 4096 27.50 EUR No. Page Chapter Fig
 
 @dataclass(frozen=True)
 class _Way:
-    """How rapidocr gets the class."""
+    """A method by which rapidocr gets the class."""
 
     title: str
     module: str
     how: str
     kept: bool = False
-    """The cache stays from program to program; else each begins with none."""
+    """Whether the cache is kept from program to program; otherwise each program begins without."""
 
 
 Row = dict[str, Any]
 
 
 def pages_read(theirs: str, ours: str, count: int, repeats: int) -> tuple[list[Row], list[Row]]:
-    """A row for each way that works, and one with the reason for each that does not.
+    """A row for each method that works, and a row with the reason for each method that does not.
 
     Args:
         theirs, ours: modules that have the class.
-        count: of the pages.
-        repeats: programs of each way, in turns.
+        count: number of pages.
+        repeats: number of programs of each method, in turns.
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
@@ -61,18 +61,18 @@ def pages_read(theirs: str, ours: str, count: int, repeats: int) -> tuple[list[R
         folder = Path(name)
         (folder / "pages").mkdir()
         draw_pages(folder / "pages", count)
-        ways = [
+        methods = [
             _Way("ONNX Runtime", theirs, "as it is"),
             _Way("class patched", ours, "patched"),
             _Way("import changed", ours, str(_changed_copy(folder / "changed", ours))),
             _Way("the same, cache kept", ours, str(folder / "changed"), kept=True),
         ]
-        _tried(ways[-1], folder)  # its cache
-        programs: dict[_Way, list[Any]] = {way: [] for way in ways}
+        _tried(methods[-1], folder)  # its cache
+        programs: dict[_Way, list[Any]] = {method: [] for method in methods}
         for number in range(repeats):
-            shift = number % len(ways)
-            for way in ways[shift:] + ways[:shift]:
-                programs[way].append(_tried(way, folder))
+            shift = number % len(methods)
+            for method in methods[shift:] + methods[:shift]:
+                programs[method].append(_tried(method, folder))
     return _rows(programs)
 
 
@@ -97,46 +97,49 @@ def draw_pages(folder: Path, count: int, seed: int = 0) -> None:
 
 
 def _changed_copy(folder: Path, module: str) -> Path:
-    """A folder with a rapidocr that imports the class and what belongs to it from ``module``."""
+    """A folder with a copy of rapidocr that imports the class and related names from ``module``."""
     spec = importlib.util.find_spec(_PACKAGE)
     assert spec is not None and spec.submodule_search_locations
     package = folder / _PACKAGE
     shutil.copytree(spec.submodule_search_locations[0], package)
-    found = [path for path in package.rglob("*.py") if _IMPORT in path.read_text("utf-8")]
-    if len(found) != 1:
-        sys.exit(f"this version of rapidocr imports onnxruntime in {len(found)} files, not in one")
-    text = found[0].read_text("utf-8")
-    found[0].write_text(text.replace(_IMPORT, f"from {module} import"), "utf-8")
+    sources = [path for path in package.rglob("*.py") if _IMPORT in path.read_text("utf-8")]
+    if len(sources) != 1:
+        sys.exit(
+            f"this version of rapidocr imports onnxruntime in {len(sources)} files, not in one"
+        )
+    text = sources[0].read_text("utf-8")
+    sources[0].write_text(text.replace(_IMPORT, f"from {module} import"), "utf-8")
     return folder
 
 
 def _tried(way: _Way, folder: Path) -> Any:
-    """What a program measured, with its "texts"; or the reason why it failed."""
+    """The measurements of a program, with its "texts"; or the reason why it failed."""
     result = folder / "result"
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         cache = folder / "kept" if way.kept else Path(empty)
         words = way.module, way.how, str(folder / "pages"), str(result)
         try:
-            found = measured("read_pages.py", *words, cache=cache)
+            result_row = measured("read_pages.py", *words, cache=cache)
         except CoexecError as error:
             return first_line(error)
-    return found | {"texts": pickle.loads(result.read_bytes())}
+    return result_row | {"texts": pickle.loads(result.read_bytes())}
 
 
 def _rows(programs: Mapping[_Way, Sequence[Any]]) -> tuple[list[Row], list[Row]]:
-    """Medians of the programs of each way, and their ratios by repeat over the first way.
+    """Medians of the programs of each method, and medians of their ratios to the first method.
 
-    The creation of the sessions counts in the first page and in all pages.
+    The times of the first page and of all pages include the creation of the sessions.
     """
     reasons = {
-        way.title: [one for one in found if isinstance(one, str)] for way, found in programs.items()
+        method.title: [one for one in results if isinstance(one, str)]
+        for method, results in programs.items()
     }
     failed = [{"what": f"rapidocr, {name}", "why": why[0]} for name, why in reasons.items() if why]
     baseline = next(iter(programs))
     if reasons[baseline.title]:
         return [], failed
-    works = [way for way in programs if not reasons[way.title]]
-    return [_row(way.title, programs[way], programs[baseline]) for way in works], failed
+    works = [method for method in programs if not reasons[method.title]]
+    return [_row(method.title, programs[method], programs[baseline]) for method in works], failed
 
 
 def _row(title: str, found: Sequence[Any], baseline: Sequence[Any]) -> Row:
@@ -156,11 +159,11 @@ def _row(title: str, found: Sequence[Any], baseline: Sequence[Any]) -> Row:
 
 
 def _seconds(program: Mapping[str, Any]) -> tuple[float, float]:
-    """Of creation and first page; of creation and all pages."""
+    """Seconds of creation and first page, and of creation and all pages."""
     creation_s, pages_s = program["creation_s"], program["pages_s"]
     return creation_s + pages_s[0], creation_s + sum(pages_s)
 
 
 def _differing(found: Sequence[Any], expected: Sequence[Any]) -> int:
-    """Pages whose texts or boxes are not exactly the same."""
+    """The number of pages whose texts or boxes are not exactly equal."""
     return sum(a != b for a, b in zip(found, expected, strict=True))

@@ -1,13 +1,13 @@
-"""A program that answers one request, as it would be without coexec or with its import changed.
+"""A program that runs one request, either without coexec or with its import changed to coexec.
 
     python benchmarks/first_answer.py MODULE MODEL FEEDS OUTPUTS RUNS
 
 MODULE has the `InferenceSession` that is used, FEEDS is a pickled dict, and the first outputs are
 pickled to OUTPUTS. Prints JSON: seconds of the import, of the creation and of the first run, and
-the peak of the memory in bytes. If RUNS is not 0, the program waits for what the session prepares
-in the background, runs that many requests more, and prints how long and how much that took.
+the peak memory in bytes. If RUNS is not 0, the program waits until the session's background work is
+done, runs that many further requests, and also prints the time and memory of this.
 
-Nothing else is imported, as it would take time and memory.
+Nothing else is imported, because an import would take time and memory.
 """
 
 import json
@@ -17,11 +17,11 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-import numpy  # noqa: F401  the feeds are its arrays: any such program has imported it
+import numpy  # noqa: F401  the feeds are NumPy arrays, so every such program imports it
 
 
 def peak_bytes():
-    """The most memory that this process has had at a time; Linux only."""
+    """The peak memory of this process; Linux only."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
@@ -39,16 +39,16 @@ def main():
     answer = session.run(None, inputs)
     times_s.append(time.perf_counter())
     steps = zip(("import_s", "creation_s", "run_s"), times_s, times_s[1:], strict=False)
-    found = {name: end_s - start_s for name, start_s, end_s in steps}
-    found["first_bytes"] = peak_bytes()
+    results = {name: end_s - start_s for name, start_s, end_s in steps}
+    results["first_bytes"] = peak_bytes()
     Path(outputs).write_bytes(pickle.dumps(answer))
     if int(runs):
         getattr(session, "wait", lambda: None)()
-        found["waited_s"] = time.perf_counter() - times_s[-1]
+        results["waited_s"] = time.perf_counter() - times_s[-1]
         for _ in range(int(runs)):
             session.run(None, inputs)
-        found["end_bytes"] = peak_bytes()
-    print(json.dumps(found))
+        results["end_bytes"] = peak_bytes()
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """Fit the rates of the phones that MACE was measured on to whole networks on one processor.
 
-Few figures were published for each processor: four whole networks, of which each is a sum over its
-operators, and on one phone a few single convolutions. So few rates are free, the others are tied to
-these (`tied`), and free ones are drawn to what is expected beforehand: made small is
+Few figures were published for each processor: four whole networks, each of which is a sum over its
+operators, and on one phone a few single convolutions. Therefore few rates are free, the others are
+tied to these (`tied`), and free rates have prior values. The fit minimises
 
     sum over figures of (log(model / published) / 0.05)^2
     + sum over free rates of (log(rate / expected) / spread)^2
 
-Expected on the first phone is `EXPECTED`, from the processors' data sheets and the single
-convolutions; on the others what was fitted on the first, with a smaller spread, as they run the
-same kernels. style_transfer is compared and not fitted to: the CPU needs twice as long for each of
-its multiply-accumulates as for the others', and it alone has 9x9 filters, transposed convolutions
-and instance normalisation, so nothing tells which of these is slow.
+The expected rates of the first phone are `EXPECTED`, from the processors' data sheets and the
+single convolutions. Those of the other phones are the fitted rates of the first phone, with a
+smaller spread, because all phones run the same kernels. style_transfer is compared but not fitted:
+the CPU needs twice as long for each of its multiply-accumulates as for those of the other networks,
+and only style_transfer has 9x9 filters, transposed convolutions and instance normalisation, so it
+is unknown which of these is slow.
 
     python benchmarks/fit_mace.py snapdragon_855              # rates as they stand in the file
     python benchmarks/fit_mace.py --quality snapdragon_855    # model against published
@@ -39,9 +40,9 @@ FIRST = "snapdragon_855"
 PHONES = (FIRST, "snapdragon_865", "snapdragon_888")
 CPU, IMAGE, BUFFER = "cpu:4-7", "gpu:0/image", "gpu:0/buffer"
 PRECISION = 0.05
-"""Of a published figure, as a logarithm: they are rounded, and means of 50 runs."""
+"""Error of a published figure, as a logarithm: figures are rounded, and are means of 50 runs."""
 SPREADS = {True: 0.5, False: 0.2}
-"""Of a rate around what is expected, as a logarithm: on the first phone, on the others."""
+"""Deviation of a rate from its expected value, as a logarithm: on the first phone, on others."""
 ROUNDS = 60
 
 FREE = ("conv_macs_per_s", "winograd_macs_per_s", "pointwise_macs_per_s", "copy_bytes_per_s",
@@ -61,7 +62,7 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Published:
-    """A network, or an operator, on one processor."""
+    """The published figure of a network or an operator on one processor."""
 
     what: str
     device: str
@@ -109,20 +110,20 @@ def quality(name: str) -> list[dict[str, Any]]:
 
 @cache
 def published(name: str, key: str) -> tuple[Published, ...]:
-    """The networks in the tables ``key`` of a platform file; with those that were fitted to also
+    """The networks in the tables ``key`` of a platform file; for the fitted networks also the
     single operators."""
     data = read(name)
-    found = []
+    figures = []
     for row in data[key]:
         alone_s = partial(network_s, row["model"])
-        found.append(Published(row["model"], row["device"], figure(row, "published_s"), alone_s))
+        figures.append(Published(row["model"], row["device"], figure(row, "published_s"), alone_s))
     if key == "fitted" and "operators" in data:
         for what, *columns in data["operators"]["us"]:
             alone_s = partial(operator_s, *described_operator(what))
             for device, us in zip(data["operators"]["devices"], columns, strict=True):
                 if not math.isnan(us):
-                    found.append(Published(what, device, us * 1e-6, alone_s))
-    return tuple(found)
+                    figures.append(Published(what, device, us * 1e-6, alone_s))
+    return tuple(figures)
 
 
 @cache
@@ -131,7 +132,7 @@ def graph_of(model: str) -> Graph:
 
 
 def network_s(model: str, rates: Rates) -> float:
-    """Seconds of all tasks of a network, one after the other."""
+    """Seconds of a network whose tasks run one after the other."""
     graph, place = graph_of(model), Place("", "")
     cost = PlatformCosts({place: rates}, {})
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
@@ -140,7 +141,7 @@ def network_s(model: str, rates: Rates) -> float:
 
 @cache
 def fit(name: str, device: str, without: str = "") -> Rates:
-    """The rates of one processor, ``without`` one of the figures."""
+    """The fitted rates of one processor; the figure ``without`` is left out."""
     if device == BUFFER:
         return buffered(name)
     expected = EXPECTED[device] if name == FIRST else fit(FIRST, device)
@@ -151,9 +152,10 @@ def fit(name: str, device: str, without: str = "") -> Rates:
 
 
 def buffered(name: str) -> Rates:
-    """The GPU on buffers: all convolutions slower by as much as 3x3 ones on the first phone.
+    """The rates of the GPU with buffers: all convolutions are slower by the factor of 3x3
+    convolutions on the first phone.
 
-    Adreno's advantage of images is the texture cache, which inputs of convolutions go through.
+    Adreno's advantage with images is the texture cache for the inputs of convolutions.
     """
     own = [row for row in published(FIRST, "fitted") if row.device == BUFFER]
     image = fit(FIRST, IMAGE)
@@ -166,11 +168,11 @@ def buffered(name: str) -> Rates:
 
 
 def tied(rates: Rates) -> Rates:
-    """With the rates that follow from those which are free.
+    """All rates, where tied rates follow from the free ones.
 
-    Weights of fully connected layers stream by like all other data; a pool reads each element of
-    four bytes. No network has depthwise convolutions or unaligned concatenations: those are as
-    much slower than 1x1 convolutions and copies as on kirin_990, a Cortex-A76 and a Mali.
+    Weights of fully connected layers are streamed like all other data; a pool reads each element of
+    four bytes. No network has depthwise convolutions or unaligned concatenations. Their ratios to
+    1x1 convolutions and copies are those of kirin_990, a Cortex-A76 and a Mali.
     """
     kirin = fitted_rates(read("kirin_990"))["gpu:0" if rates.half_items else "cpu:6-7"]
     pointwise = rates.pointwise_macs_per_s / kirin.pointwise_macs_per_s
@@ -197,15 +199,16 @@ def loss(
 
 
 def descended(rates: Rates, free: Sequence[str], error: Callable[[Rates], float]) -> Rates:
-    """Multiply one rate after the other by a factor that shrinks while it does not help."""
+    """Coordinate descent: multiply one rate after the other by a factor; a factor that does not
+    reduce the error shrinks."""
     factors = dict.fromkeys(free, 1.5)
     best = error(rates)
     for _ in range(ROUNDS):
         for name in free:
             for factor in (factors[name], 1 / factors[name]):
                 tried = tied(replace(rates, **{name: getattr(rates, name) * factor}))
-                if (found := error(tried)) < best:
-                    best, rates = found, tried
+                if (tried_error := error(tried)) < best:
+                    best, rates = tried_error, tried
                     break
             else:
                 factors[name] = math.sqrt(factors[name])
@@ -213,9 +216,9 @@ def descended(rates: Rates, free: Sequence[str], error: Callable[[Rates], float]
 
 
 def _given(rates: Rates) -> Mapping[str, float]:
-    """The rates by name that a platform file gives: all but those that say nothing."""
-    found = {key: float(getattr(rates, key)) for key in Rates.__dataclass_fields__}
-    return {key: value for key, value in found.items() if 0 < value < math.inf}
+    """The rates by name that are in a platform file: those that are positive and finite."""
+    all_rates = {key: float(getattr(rates, key)) for key in Rates.__dataclass_fields__}
+    return {key: value for key, value in all_rates.items() if 0 < value < math.inf}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Fit the rates of a simulated platform's processors to the latencies of single operators.
 
-Each processor is fitted on its own, to the operators that its platform file lists. What is made
-small is the sum over operators of |log(model / published)|, weighted by the square root of the
-latency: a long operator counts more, yet the short ones decide the overhead. Printed are the rates
-as they stand in the platform file, and how far the model is off.
+Each processor is fitted separately, to the operators in its platform file. The fit minimises the
+sum over operators of |log(model / published)|, weighted by the square root of the latency: a long
+operator counts more, but the short ones determine the overhead. The program prints the rates in the
+form of the platform file, and the errors of the model.
 
     python benchmarks/fit_phones.py kirin_990
 
-With --quality: how far the model is off, for the operators that were fitted to; for operators that
-were left out, in turns a fifth of them, with rates fitted to the others; for transfers; and for
-whole networks on one processor, which were not fitted to.
+With --quality it prints the errors of the model: for the fitted operators; for operators that were
+left out of the fit (each fifth in turn, with rates fitted to the others); for transfers; and for
+whole networks on one processor, which were not fitted.
 
     python benchmarks/fit_phones.py --quality kirin_990
 """
@@ -36,7 +36,7 @@ from coexec.workbench import Workbench
 START = Rates(2e10, 2e10, 2e10, 1e10, 1e10, 1e9, 3e9, 3e9, 3e9, 1e9, 1e-4, 100.0)
 ROUNDS = 150
 SHORTEST_S = 1e-6
-"""No operator of the published ones takes less."""
+"""Lower bound for the overhead of an operator: no published operator takes less."""
 
 
 FOLDS = 5
@@ -59,27 +59,27 @@ def main() -> None:
 
 def by_device(name: str) -> dict[str, list[Comparison]]:
     """The published operators of each processor."""
-    found: dict[str, list[Comparison]] = {}
+    rows_of: dict[str, list[Comparison]] = {}
     for row in compare_operators(name):
-        found.setdefault(row.device, []).append(row)
-    return found
+        rows_of.setdefault(row.device, []).append(row)
+    return rows_of
 
 
 def print_rates(name: str) -> None:
     stated = fitted_rates(read(name))
     for device, own in by_device(name).items():
         now = stated[device]
-        found = fit(own, gpu=now.half_items > 0)
+        fitted = fit(own, gpu=now.half_items > 0)
         print(device)
-        for field in fields(found):
-            value, says = getattr(found, field.name), getattr(now, field.name)
+        for field in fields(fitted):
+            value, says = getattr(fitted, field.name), getattr(now, field.name)
             print(f"  {field.name:30} {value:9.3g}   the file says {says:.3g}")
-        errors = error("", device, [row.published_s for row in own], times(own, found))
+        errors = error("", device, [row.published_s for row in own], times(own, fitted))
         print(f"  {errors}")
 
 
 def quality(name: str) -> list[dict[str, Any]]:
-    """A row for each thing that can be compared: how many figures, how far off the model is."""
+    """A row for each comparison: the number of figures, and the errors of the model."""
     table = []
     for device, own in by_device(name).items():
         published_s = [row.published_s for row in own]
@@ -108,17 +108,17 @@ def error(what: str, where: str, published_s: list[float], model_s: list[float])
 
 
 def left_out_s(rows: list[Comparison], *, gpu: bool) -> list[float]:
-    """Seconds of each operator by rates that were fitted without it."""
-    found = [0.0] * len(rows)
+    """Seconds of each operator, with rates that were fitted without it."""
+    seconds = [0.0] * len(rows)
     for fold in range(FOLDS):
         rates = fit([r for i, r in enumerate(rows) if i % FOLDS != fold], gpu=gpu)
         for i in range(fold, len(rows), FOLDS):
-            found[i] = times(rows[i : i + 1], rates)[0]
-    return found
+            seconds[i] = times(rows[i : i + 1], rates)[0]
+    return seconds
 
 
 def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
-    """One network on one processor, operator by operator."""
+    """Row of one network on one processor; its time is the sum over its operators."""
     device, model = check["device"], check["model"]
     graph = Workbench(f"zoo:{model}").given.published_graph
     phone = load(name, [device])
@@ -142,7 +142,8 @@ def loss(rows: list[Comparison], rates: Rates) -> float:
 
 
 def fit(rows: list[Comparison], *, gpu: bool) -> Rates:
-    """Multiply one rate after the other by a factor that shrinks while it does not help."""
+    """Coordinate descent: multiply one rate after the other by a factor; a factor that does not
+    reduce the loss shrinks."""
     rates = START if gpu else replace(START, half_items=0.0)
     names = [f.name for f in fields(rates) if gpu or f.name != "half_items"]
     factors = dict.fromkeys(names, 2.0)

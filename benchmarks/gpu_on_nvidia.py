@@ -1,9 +1,10 @@
 """An NVIDIA GPU through OpenCL against PyTorch's eager mode and CUDA graphs, and the CPU.
 
-All run in turns in one process, at 30 requests a second and in a loop. Inputs and outputs of what
-runs on the GPU stay on the GPU, a run ends when its last kernel has. PyTorch runs torchvision's
-module of the same architecture; coexec's outputs are compared with those of ONNX Runtime for the
-same model. Needs an NVIDIA GPU with its OpenCL driver, and PyTorch with torchvision.
+All rivals run in turns in one process, at 30 requests a second and in a loop. Inputs and outputs of
+rivals on the GPU stay on the GPU; a run ends when its last kernel has ended. PyTorch runs
+torchvision's module of the same architecture. coexec's outputs are compared with those of ONNX
+Runtime for the same model. Needs an NVIDIA GPU with its OpenCL driver, and PyTorch with
+torchvision.
 
     python benchmarks/gpu_on_nvidia.py [MODEL ...] [--kernels 10]
 """
@@ -34,7 +35,7 @@ MODELS = {
     "resnet34": "resnet34",
     "vgg16": "vgg16",
 }
-"""The zoo's name, and torchvision's."""
+"""The zoo's name of each model, with torchvision's name."""
 
 
 def main() -> None:
@@ -63,7 +64,7 @@ def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
         Settings(["gpu:0/opencl"], cache=folder, engine_options={"opencl": options_of}),
     )
     feeds = random_inputs(work.model.graph)
-    kernels = Path(tempfile.gettempdir()) / "coexec-kernels"  # kept, unlike the folder
+    kernels = Path(tempfile.gettempdir()) / "coexec-kernels"  # not deleted, unlike the folder
     kernels.mkdir(exist_ok=True)
     (opened,) = open_devices(["gpu:0/opencl"], work.settings.engine_options, kernels)
     device = opened.first

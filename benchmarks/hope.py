@@ -1,4 +1,4 @@
-"""HOPE's tables, beside the paper's figures: on simulated phones, and measured on this machine.
+"""HOPE's tables with the paper's figures: on simulated phones, and measured on this machine.
 
     python benchmarks/hope.py                                # everything: hours
     python benchmarks/hope.py --parts phones                 # simulated
@@ -7,7 +7,7 @@
 Parts: "phones" (seven models, three phones, all planners; big and little cores), "here" (the same
 on two cores of this machine, as two CPU clusters and as CPU and GPU, with ONNX Runtime and
 OpenVINO), "clocks" (a slow CPU, simulated and here), "ablations" (tensor caching, merging, K, NT,
-transfer times; caching also here). Measure with nothing else running.
+transfer times; caching also here). Measure while no other program runs.
 """
 
 import argparse
@@ -43,30 +43,30 @@ def main() -> None:
 def phones(options: Arguments) -> Tables:
     plans = options.plans
     rows = hope_phones.rows(plans, options.models, options.phones, options.planners)
-    found = _gathered("phones", rows)
-    yield from explained("simulated phones, each planner", found, options.json)
-    yield from hope_phones.tables(found)
+    results = _gathered("phones", rows)
+    yield from explained("simulated phones, each planner", results, options.json)
+    yield from hope_phones.tables(results)
     yield from hope_phones.big_little(plans, options.models)
 
 
 def here(options: Arguments) -> Tables:
-    found = _gathered("here", hope_here.rows(options.models, options.planners, options))
-    yield from explained("this machine, each planner", found, options.json)
-    yield from hope_here.tables(found)
+    results = _gathered("here", hope_here.rows(options.models, options.planners, options))
+    yield from explained("this machine, each planner", results, options.json)
+    yield from hope_here.tables(results)
 
 
 def clocks(options: Arguments) -> Tables:
     yield from hope_phones.clocks(options.plans, options.models)
-    found = _gathered("clocks", hope_clocks.rows(options.models, options))
-    yield from explained("this machine, one device slow", found, options.json)
-    yield from hope_clocks.tables(found)
+    results = _gathered("clocks", hope_clocks.rows(options.models, options))
+    yield from explained("this machine, one device slow", results, options.json)
+    yield from hope_clocks.tables(results)
 
 
 def ablations(options: Arguments) -> Tables:
     yield from hope_ablations.tables(options.plans, options.models, options.phones)
-    found = _gathered("ablations", hope_ablations.caching_here(options.models, options))
-    yield from explained("this machine, tensor caching", found, options.json)
-    yield from hope_ablations.tables_here(found)
+    results = _gathered("ablations", hope_ablations.caching_here(options.models, options))
+    yield from explained("this machine, tensor caching", results, options.json)
+    yield from hope_ablations.tables_here(results)
 
 
 PARTS: Mapping[str, Callable[[Arguments], Tables]] = {
@@ -75,14 +75,14 @@ PARTS: Mapping[str, Callable[[Arguments], Tables]] = {
 
 
 def _gathered(part: str, groups: Iterable[list[Row]]) -> list[Row]:
-    """All rows; says on the way what is done, as real runs take long."""
-    found: list[Row] = []
+    """All rows. Progress is printed, because real runs take long."""
+    all_rows: list[Row] = []
     for rows in groups:
-        found += rows
+        all_rows += rows
         print(f"{part}: {rows[0]['model']} on {rows[0]['platform']} done", file=sys.stderr)
-    if not found:
+    if not all_rows:
         print(f"{part}: needs two cores, this process may use one; left out", file=sys.stderr)
-    return found
+    return all_rows
 
 
 def _arguments() -> Arguments:

@@ -1,8 +1,8 @@
-"""What each of HOPE's ideas is worth on the simulated phones, and tensor caching here as well.
+"""Gain of each of HOPE's ideas on the simulated phones; of tensor caching also on this machine.
 
 Tensor caching, merging of short operators, K of the greedy search, the size of the parts that the
-ILP solves and the weight of transfers in dmdar, each changed alone; and what would change if
-tensors moved faster than published.
+ILP solves, and the weight of transfers in dmdar, each changed alone; also the results if tensors
+moved faster than published.
 """
 
 import math
@@ -22,10 +22,10 @@ from coexec.platforms import Platform, load
 from coexec.workbench import Settings, Workbench
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
-"""Handing a tensor to the other processor takes 0.2 to 2 ms; a GPU starts nothing in less."""
+"""Moving a tensor to the other processor takes 0.2 to 2 ms; a launch on a GPU takes no less."""
 TOP_K = (1, 2, 3, 4)
 PART_TASKS = (4, 8, 12, 16)
-"""The paper takes 12."""
+"""The paper uses 12."""
 CACHED = ("dmdar", "hope_greedy", "hope_ilp")
 BETAS = (1.0, 2.0, 4.0)
 """StarPU's default is 1."""
@@ -34,7 +34,7 @@ TRANSFER_SHARES = (1.0, 0.25, 0.0)
 
 
 def tables(plans: Plans, models: Sequence[str], platforms: Sequence[str]) -> Tables:
-    """A row for each model and platform with a number for each variant; all simulated."""
+    """A row for each model and platform, with a figure for each variant; all simulated."""
     by_title = {
         "ms with tensors moved once, or anew for each reader": _caching,
         "ms of hope_greedy, operators merged that are shorter": _merging,
@@ -55,8 +55,8 @@ def _rows(
 ) -> Iterator[Row]:
     for model in models:
         for name in platforms:
-            found = {label: f"{x:.1f}" for label, x in variants(plans, graph_of(model), load(name))}
-            yield {"model": model, "platform": name, **found}
+            cells = {label: f"{x:.1f}" for label, x in variants(plans, graph_of(model), load(name))}
+            yield {"model": model, "platform": name, **cells}
 
 
 def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
@@ -64,7 +64,7 @@ def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> f
 
 
 def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
-    """The rows of each model on CPU and GPU: plans with tensor caching and without."""
+    """The rows of each model on CPU and GPU, for plans with and without tensor caching."""
     for platform, names in pairs(["opencl"]).items():
         for model in models:
             compare = partial(_compare, platform, names, model, options)
@@ -119,7 +119,8 @@ def _beta(plans: Plans, graph: Graph, phone: Platform) -> Variants:
 
 
 def _transfers(plans: Plans, graph: Graph, phone: Platform) -> Variants:
-    """What planners save of mosaic's latency, and what the bound leaves for any to save."""
+    """The share of mosaic's latency that planners save, and the largest share that the lower bound
+    allows."""
     for share in TRANSFER_SHARES:
         faster = _moving_in(phone, share)
         mosaic = plans.make("mosaic", graph, faster)[0]

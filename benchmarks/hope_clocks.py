@@ -1,8 +1,8 @@
 """Do gains persist when one processor is slower? On this machine, as the paper's Fig. 5 on a phone.
 
-The first device of each pair is made slow (`slow_device`), as low clocks do. What the profile says
-of it is multiplied by how much longer the whole network takes on it alone; planners plan with that,
-and their plans run on the slow device and the other one.
+The first device of each pair is slowed (`slow_device`), as by a low clock. Its profile is
+multiplied by the measured factor for the whole network on this device alone. Planners use this
+profile, and their plans run on the slow device and the second device.
 """
 
 import statistics
@@ -28,14 +28,14 @@ from coexec.system.hardware import Place
 from coexec.workbench import Settings, Workbench, make_plan
 
 SHARES = (0.32, 0.84, 1.0)
-"""Of the full speed: the paper's clocks over the highest of them."""
+"""Shares of the full speed: the paper's clocks over the highest of these clocks."""
 PLANNERS = tuple(name for name in PLANNED if name not in ("heft", "anneal", "cpsat"))
-"""Those of the paper."""
+"""The planners of the paper."""
 _CALIBRATION_ROUNDS = 10
 
 
 def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
-    """The rows of each model, pair and share, as soon as they are there."""
+    """The rows of each model, pair and share, as soon as they are measured."""
     for platform, names in pairs(options.pairs).items():
         for model in models:
             for share in options.shares:
@@ -47,9 +47,9 @@ def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
 def _compare(label: str, names: Pair, model: str, share: float, options: Any) -> list[Row]:
     fresh = options.fresh and share == options.shares[0]
     work = Workbench(source_of(model), Settings(devices=names, cache=options.cache, fresh=fresh))
-    first, *others = work.devices
+    first, *other_devices = work.devices
     with slowed(first.first, share, options.slow_by) as slow:
-        devices = (OpenDevice.of(slow), *others)
+        devices = (OpenDevice.of(slow), *other_devices)
         factor = slowdown(work, slow)
         cost = slowed_costs(work.measured[0], slow.place, factor)
         with Contest(
@@ -63,10 +63,10 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
 
 
 def slowdown(work: Workbench, slow: OpenEngine) -> float:
-    """How many times as long the whole network takes on the slow device as on the real one.
+    """The time of the whole network on the slow device over its time on the real device.
 
-    The median of the rounds, so that a disturbance of one round drops out. A round counts by its
-    mean, as a quota stops only some of the runs.
+    The median of the rounds, so that a disturbance of one round has no effect. The time of a round
+    is the mean of its runs, because a quota stops only some of the runs.
     """
     cost, system = work.measured
     feeds = random_inputs(work.model.graph)
@@ -83,7 +83,7 @@ def slowdown(work: Workbench, slow: OpenEngine) -> float:
 
 
 def slowed_costs(cost: CostTable, place: Place, factor: float) -> CostTable:
-    """``cost`` with all that is computed at ``place`` taking ``factor`` times as long."""
+    """``cost`` with all times at ``place`` multiplied by ``factor``."""
     tasks_s = {task: seconds * factor for task, seconds in cost.tasks_s[place].items()}
     launches_s = {**cost.launches_s, place: cost.launch_s(place) * factor}
     return replace(cost, tasks_s={**cost.tasks_s, place: tasks_s}, launches_s=launches_s)

@@ -1,10 +1,10 @@
 """HOPE's tables on this machine: each planner on two cores, as two clusters and as CPU and GPU.
 
-OpenCL on a CPU core stands for the GPU: another engine with a memory of its own. For each
-model and pair all run in turns: each device alone, every planner, "auto", ONNX Runtime and OpenVINO
+OpenCL on a CPU core represents the GPU: another engine with separate memory. For each model and
+pair all rivals run in turns: each device alone, every planner, "auto", ONNX Runtime and OpenVINO
 with all cores; at 30 requests a second and in a loop. Goals: on nasnet_large and pnasnet_large
-"auto" at least 1.75 times faster than one core and ahead of both engines; on every model "auto" at
-most 1.02 times the best single device.
+"auto" is at least 1.75 times faster than one core and faster than both engines; on every model
+"auto" takes at most 1.02 times as long as the best single device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,21 +37,22 @@ Pair = tuple[str, str]
 
 
 ENGINES = ("onnxruntime", "opencl")
-"""Of the second core."""
+"""Engines of the second core."""
 
 
 def pairs(engines: Sequence[str]) -> dict[str, Pair]:
-    """By name: two cores with ONNX Runtime; OpenCL on the second. None without two cores."""
+    """Pairs of devices by name: two cores with ONNX Runtime; OpenCL on the second core. Empty if
+    the machine has fewer than two cores."""
     cores = usable_cores()
     if len(cores) < 2:
         return {}
     first, second = (f"cpu:{core}" for core in cores[:2])
-    found = {"onnxruntime": (first, second), "opencl": (first, f"{second}/opencl")}
-    return {"+".join(found[engine]): found[engine] for engine in engines}
+    pair_of_engine = {"onnxruntime": (first, second), "opencl": (first, f"{second}/opencl")}
+    return {"+".join(pair_of_engine[engine]): pair_of_engine[engine] for engine in engines}
 
 
 def rows(models: Sequence[str], planners: Sequence[str], options: Any) -> Iterator[list[Row]]:
-    """The rows of each model on each pair, as soon as they are there."""
+    """The rows of each model on each pair, as soon as they are measured."""
     for platform, pair in pairs(options.pairs).items():
         for model in models:
             compare = partial(_compare, platform, pair, model, planners, options)
@@ -64,7 +65,7 @@ def _compare(
     choice, fresh = None, options.fresh
     if AUTO in planners:
         choice = Auto(source_of(model), Settings(pair, cache=options.cache, fresh=fresh)).choose()
-        fresh = False  # it has measured all that there is
+        fresh = False  # this call has already measured everything
     work = Workbench(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for device in pair:
@@ -88,7 +89,8 @@ def _described(choice: Prepared) -> str:
 
 
 def tables(found: Sequence[Row]) -> Tables:
-    """For each pair what the paper's Fig. 4 shows, how auto stands, and how well it was known."""
+    """For each pair the figures of the paper's Fig. 4, the comparison with auto, and the accuracy
+    of predictions."""
     for platform in dict.fromkeys(row["platform"] for row in found):
         own = [row for row in found if row["platform"] == platform]
         unit = platform.split("+")[1]
@@ -102,7 +104,7 @@ def tables(found: Sequence[Row]) -> Tables:
 
 
 def _auto(found: Sequence[Row]) -> list[Row]:
-    """How auto stands against each device alone, the best of them, and other engines."""
+    """Time of each single device, of the best of them, and of other engines over auto's time."""
     by_model: dict[str, dict[str, Row]] = {}
     for row in found:
         if row["rounds_s"]:
@@ -113,9 +115,9 @@ def _auto(found: Sequence[Row]) -> list[Row]:
             continue
         auto_s = own[AUTO]["rounds_s"]
         cells = {"model": model, "auto is": own[AUTO]["note"]}
-        others = {n: r["rounds_s"] for n, r in own.items() if n not in (*PLANNED, AUTO)}
-        cells |= {name: ratio(rounds_s, auto_s) for name, rounds_s in others.items()}
-        alone = [rounds_s for name, rounds_s in others.items() if ":" in name]
+        rivals = {n: r["rounds_s"] for n, r in own.items() if n not in (*PLANNED, AUTO)}
+        cells |= {name: ratio(rounds_s, auto_s) for name, rounds_s in rivals.items()}
+        alone = [rounds_s for name, rounds_s in rivals.items() if ":" in name]
         cells["auto / best device"] = max(ratio(auto_s, rounds_s) for rounds_s in alone)
         table.append(cells)
     return table

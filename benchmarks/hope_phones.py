@@ -1,8 +1,8 @@
 """HOPE's tables on simulated phones: seven models, three phones, every planner; all simulated.
 
 Latencies come from `coexec.platforms`, calibrated on published latencies of single operators on
-single processors and never on a scheduler's result, so what planners do with them is a prediction.
-docs/phones.md says where it differs from what the paper measured, and why.
+single processors and never on a scheduler's result, so the planners' results are predictions.
+docs/phones.md lists the differences to the paper's measurements and their causes.
 """
 
 import time
@@ -37,26 +37,31 @@ from coexec.workbench import make_plan
 
 PHONES = ("snapdragon_625", "snapdragon_712", "kirin_990")
 PAPER_CLOCKS = {652.8e6: (19.2, 10.8), 1689.6e6: (17.5, 9.3), 2016.0e6: (22.1, 10.3)}
-"""By CPU clock of the Snapdragon 625: percent saved of mosaic's and of dmdar's latency."""
+"""Percent saved of mosaic's and of dmdar's latency, by CPU clock of the Snapdragon 625."""
 
 
 class Plans:
-    """Makes plans, each once: several tables ask for the same."""
+    """Cache of plans, because several tables need the same ones."""
 
     def __init__(self, limit_s: float | None = None) -> None:
-        """``limit_s`` is for planners that know a limit of time; by default their own."""
+        """
+        Args:
+            limit_s: time limit for planners with such an option; by default their own limit.
+        """
         self._limit_s = limit_s
         self._known: dict[str, tuple[Plan, float]] = {}
 
     def make(
         self, planner: str, graph: Graph, phone: Platform, **options: Any
     ) -> tuple[Plan, float]:
-        """A plan, and the seconds that it took."""
-        asked = options | limited(planner, self._limit_s)
-        key = repr((planner, graph.fingerprint, phone.system, phone.cost, sorted(asked.items())))
+        """A plan, and the seconds of planning."""
+        all_options = options | limited(planner, self._limit_s)
+        key = repr(
+            (planner, graph.fingerprint, phone.system, phone.cost, sorted(all_options.items()))
+        )
         if key not in self._known:
             start_s = time.perf_counter()
-            plan = make_plan(planner, asked, graph, phone.cost, phone.system)
+            plan = make_plan(planner, all_options, graph, phone.cost, phone.system)
             self._known[key] = plan, time.perf_counter() - start_s
         return self._known[key]
 
@@ -67,7 +72,7 @@ def rows(
     phones: Sequence[str] = PHONES,
     planners: Sequence[str] = PLANNED,
 ) -> Iterator[list[Row]]:
-    """By phone and model, a row for each planner and for each processor alone."""
+    """For each phone and model, a row for each planner and each single processor."""
     for name in phones:
         for model in models:
             yield _compare(plans, model, load(name), planners)
@@ -75,23 +80,24 @@ def rows(
 
 def _compare(plans: Plans, model: str, phone: Platform, planners: Sequence[str]) -> list[Row]:
     graph = graph_of(model)
-    found = []
+    results = []
     for label, device in _labels(phone).items():
         row = head(phone.name, model, label)
-        found.append(tried(row, partial(_run, plans, "single", graph, phone, device=device)))
+        results.append(tried(row, partial(_run, plans, "single", graph, phone, device=device)))
     for name in planners:
         row = head(phone.name, model, name)
         if name == AUTO:
-            found.append(
+            results.append(
                 row | {"skipped": "auto: it runs what it chooses from, phones are only simulated"}
             )
         else:
-            found.append(tried(row, partial(_run, plans, name, graph, phone)))
-    return found
+            results.append(tried(row, partial(_run, plans, name, graph, phone)))
+    return results
 
 
 def _labels(phone: Platform) -> dict[str, str]:
-    """Processors as CPU and GPU where that is clear: which cores they are differs by phone."""
+    """Names of processors in tables: "CPU" and "GPU" where this is unambiguous, because the numbers
+    of the cores differ between phones."""
     kinds = [name.partition(":")[0].upper() for name in phone.system.names]
     clear = len(set(kinds)) == len(kinds)
     return dict(zip(kinds if clear else phone.system.names, phone.system.names, strict=True))
@@ -105,13 +111,13 @@ def _run(plans: Plans, planner: str, graph: Graph, phone: Platform, **options: A
 
 
 def simulated_s(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> float:
-    """The makespan; without ``caching`` a tensor is moved anew for each segment that reads it."""
+    """The makespan; without ``caching``, a tensor is moved again for each segment that reads it."""
     schedule = derive(plan, graph, tensor_caching=caching)
     return simulate(schedule, phone.cost, phone.system).makespan_s
 
 
 def tables(found: Sequence[Row]) -> Tables:
-    """What the paper's Fig. 4 and its text say, from simulated rows."""
+    """The figures of the paper's Fig. 4 and its text, from simulated rows."""
     yield "simulated phones, ms", in_ms(found)
     yield "the same over the GPU's alone", normalised(found, lambda phone: "GPU")
     yield "latency saved, %: simulated / as the paper measured it", beside_the_paper(found)
@@ -119,7 +125,8 @@ def tables(found: Sequence[Row]) -> Tables:
 
 
 def headroom(found: Sequence[Row]) -> list[Row]:
-    """By phone and model: how unequal its processors are, and what the bound leaves to save."""
+    """For each phone and model: the ratio of its processors' times, and the largest saving that the
+    lower bound allows."""
     by_case: dict[tuple[str, str], dict[str, Row]] = {}
     for row in found:
         if row["rounds_s"]:
@@ -142,7 +149,7 @@ def headroom(found: Sequence[Row]) -> list[Row]:
 
 
 def _serial(graph: Graph, phone: Platform) -> float:
-    """The share of the CPU's time that is on the longest path: nothing runs beside it."""
+    """The share of the CPU's time that is on the longest path and cannot run in parallel."""
     cpu = phone.system.places[0]
 
     def seconds(task: Task) -> float:
@@ -152,23 +159,24 @@ def _serial(graph: Graph, phone: Platform) -> float:
 
 
 def big_little(plans: Plans, models: Sequence[str]) -> Tables:
-    """Two big and four little cores of the Kirin 990, no GPU."""
+    """Savings on two big and four little cores of the Kirin 990, without GPU."""
     phone = load("kirin_990", ["cpu:6-7", "cpu:0-3"])
-    found = [
+    results = [
         row
         for m in models
         for row in _compare(plans, m, phone, ("dmdar", "hope_greedy", "hope_ilp"))
     ]
     title = "latency saved, %, on two big and four little cores of kirin_990: simulated / paper"
-    yield title, beside_the_paper(found, PAPER_BIG_LITTLE)
+    yield title, beside_the_paper(results, PAPER_BIG_LITTLE)
 
 
 def clocks(plans: Plans, models: Sequence[str]) -> Tables:
-    """The Snapdragon 625 with its CPU at the lowest, middle and highest clock; mean of models."""
+    """Savings on the Snapdragon 625 with its CPU at the lowest, middle and highest clock; mean of
+    the models."""
     table = []
     for hertz, paper in PAPER_CLOCKS.items():
         phone = load("snapdragon_625", clocks_hz={"cpu:0-3": hertz})
         names = ("mosaic", "dmdar", "hope_greedy", "hope_ilp")
-        found = [row for m in models for row in _compare(plans, m, phone, names)]
-        table.append({"CPU clock": f"{hertz / 1e6:.0f} MHz"} | saved_by_hope(found, paper))
+        results = [row for m in models for row in _compare(plans, m, phone, names)]
+        table.append({"CPU clock": f"{hertz / 1e6:.0f} MHz"} | saved_by_hope(results, paper))
     yield "latency saved, %, by CPU clock of snapdragon_625: simulated / paper", table

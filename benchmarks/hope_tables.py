@@ -1,8 +1,8 @@
-"""What HOPE's tables have in common, simulated or measured: models, planners, the paper's figures.
+"""Common parts of HOPE's tables, simulated or measured: models, planners, the paper's figures.
 
 A row is one planner with one model on one machine. ``rounds_s`` has its seconds by round at 30
-requests a second, ``loop_rounds_s`` in a loop. Where it was simulated, ``rounds_s`` has one figure.
-Both are None where the planner is not there or refuses, which ``skipped`` then explains.
+requests a second, ``loop_rounds_s`` in a loop. A simulated row has one figure in ``rounds_s``. Both
+are None if the planner does not exist or refuses; ``skipped`` then has the reason.
 """
 
 import inspect
@@ -29,13 +29,14 @@ __all__ = [
 
 Row = dict[str, Any]
 Tables = Iterator[tuple[str, Sequence[Row]]]
-"""Title and rows."""
+"""Pairs of a title and rows."""
 
 LSTM = "lstm"
 MODELS = ("inception_v3", "inception_v4", "pnasnet_mobile", "pnasnet_large", "nasnet_large",
           "squeezenet", LSTM)  # fmt: skip
 PLANNED = ("mosaic", "dmdar", "heft", "hope_greedy", "hope_ilp", "anneal", "cpsat")
-"""In the paper's order, and what it did not have: heft, annealing, the whole graph with a bound."""
+"""The paper's planners in its order, with heft, annealing, and cpsat (the whole graph with a bound)
+added."""
 AUTO = "auto"
 
 PAPER: Mapping[tuple[str, str], tuple[float, ...]] = {
@@ -45,7 +46,7 @@ PAPER: Mapping[tuple[str, str], tuple[float, ...]] = {
 }
 """Percent that the first is faster than the second, by model, mean of the phones."""
 PAPER_MEAN = {("hope_ilp", "mosaic"): 22.0, ("hope_ilp", "dmdar"): 10.2}
-"""As the paper states it."""
+"""Means that the paper states."""
 PAPER_BIG_LITTLE = {("hope_ilp", "dmdar"): (15.7, 2.2, 2.6, 9.8, 8.3, 3.2, 0.0)}
 
 
@@ -73,15 +74,16 @@ def head(platform: str, model: str, planner: str) -> Row:
 
 
 def by_requests(found: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Measured rows twice: ``rounds_s`` as it is, and in a loop; each with its name in words."""
+    """Measured rows twice, each time with a title: with ``rounds_s`` unchanged, and with the times
+    of the loop as ``rounds_s``."""
     yield REQUESTS["paced"], [*found]
     yield REQUESTS["loop"], [row | {"rounds_s": row["loop_rounds_s"]} for row in found]
 
 
 def limited(planner: str, limit_s: float | None) -> dict[str, float]:
-    """The option that lets ``planner`` think so long; none where it knows no limit of time."""
-    known = inspect.signature(PLANNERS[planner]).parameters if planner in PLANNERS else ()
-    return {"time_limit_s": limit_s} if limit_s and "time_limit_s" in known else {}
+    """The option for a time limit of ``limit_s``; empty if the planner has no such option."""
+    option_names = inspect.signature(PLANNERS[planner]).parameters if planner in PLANNERS else ()
+    return {"time_limit_s": limit_s} if limit_s and "time_limit_s" in option_names else {}
 
 
 def tried(row: Row, fill: Callable[[], Row]) -> Row:
@@ -101,7 +103,7 @@ def all_tried(row: Row, where: str, compare: Callable[[], list[Row]]) -> list[Ro
 
 
 def explained(title: str, found: Sequence[Row], as_json: bool) -> Tables:
-    """The rows themselves for programs; for people, why some are missing."""
+    """With JSON output, all rows. The reasons of missing results are always printed."""
     if as_json:
         yield title, found
     for reason in reasons(found):
@@ -109,7 +111,7 @@ def explained(title: str, found: Sequence[Row], as_json: bool) -> Tables:
 
 
 def reasons(found: Iterable[Row]) -> list[str]:
-    """Why results are missing, or might be better; each reason once."""
+    """Reasons why results are missing or could be better; each reason once."""
     skipped = {f"left out: {row['skipped']}" for row in found if row["skipped"]}
     hurried = {
         f"{row['planner']} with {row['model']} on {row['platform']} was stopped by its time limit: "
@@ -134,20 +136,20 @@ def _reductions(found: Sequence[Row], better: str, worse: str) -> dict[str, floa
 def beside_the_paper(
     found: Sequence[Row], figures: Mapping[tuple[str, str], Sequence[float]] = PAPER
 ) -> list[Row]:
-    """Percent saved, ours and the paper's, by model and in the mean of the models."""
+    """Percent saved, by coexec and in the paper, by model and in the mean of the models."""
     table: dict[str, Row] = {}
     for (better, worse), percents in figures.items():
-        ours, paper = _reductions(found, better, worse), dict(zip(MODELS, percents, strict=True))
-        if not ours:
+        savings, paper = _reductions(found, better, worse), dict(zip(MODELS, percents, strict=True))
+        if not savings:
             continue
-        for model, percent in ours.items():
+        for model, percent in savings.items():
             cells = table.setdefault(model, {"model": model})
             cells[f"{better} against {worse}"] = _pair(percent, paper.get(model))
         mean = statistics.mean(percents)
         stated = PAPER_MEAN.get((better, worse), mean) if figures is PAPER else mean
         cells = table.setdefault("mean", {"model": "mean"})
         cells[f"{better} against {worse}"] = _pair(
-            statistics.mean(ours.values()), stated if ours.keys() >= {*MODELS} else None
+            statistics.mean(savings.values()), stated if savings.keys() >= {*MODELS} else None
         )
     return sorted(table.values(), key=lambda row: row["model"] == "mean")
 
@@ -155,14 +157,16 @@ def beside_the_paper(
 def saved_by_hope(found: Sequence[Row], paper: Sequence[float | None]) -> Row:
     """Percent that HOPE's planners save of mosaic's and of dmdar's latency, mean of the models.
 
-    Beside what ``paper`` says of its ILP, where all of its models are there.
+    The figures in ``paper`` for its ILP are added if the rows have all of its models.
     """
     cells: Row = {}
     for better in ("hope_ilp", "hope_greedy"):
         for worse, percent in zip(("mosaic", "dmdar"), paper, strict=True):
             if saved := _reductions(found, better, worse).values():
-                known = percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
-                cells[f"{better} against {worse}"] = _pair(statistics.mean(saved), known)
+                paper_percent = (
+                    percent if better == "hope_ilp" and len(saved) == len(MODELS) else None
+                )
+                cells[f"{better} against {worse}"] = _pair(statistics.mean(saved), paper_percent)
     return cells
 
 
@@ -171,7 +175,7 @@ def _pair(ours: float, paper: float | None) -> str:
 
 
 def in_ms(found: Iterable[Row]) -> list[Row]:
-    """A row for each platform and model: milliseconds by planner, and what no plan can beat."""
+    """A row for each platform and model: milliseconds by planner, and the lower bound for plans."""
     table: dict[tuple[str, str], Row] = {}
     bounds_s: dict[tuple[str, str], float] = {}
     for row in found:
@@ -183,7 +187,7 @@ def in_ms(found: Iterable[Row]) -> list[Row]:
 
 
 def normalised(found: Iterable[Row], unit: Callable[[str], str]) -> list[Row]:
-    """As in the paper's Fig. 4: latencies by planner over that of ``unit(platform)`` alone."""
+    """Latencies by planner over the latency of ``unit(platform)``, as in the paper's Fig. 4."""
     found = [row for row in found if row["rounds_s"]]
     unit_s = {
         (r["platform"], r["model"]): statistics.median(r["rounds_s"])

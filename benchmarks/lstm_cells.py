@@ -1,5 +1,6 @@
-"""The paper's LSTM, written out: an operator for each gate of each step, as engines for phones run
-it. The zoo's LSTM is one ONNX operator, which leaves a scheduler nothing to choose.
+"""The paper's LSTM with separate operators for each gate of each step, as engines of phones run it.
+
+The zoo's LSTM is one ONNX operator, which leaves a scheduler no choice.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ OPSET = 17
 
 
 def lstm_cells(steps: int = 10, size: int = 1024) -> onnx.ModelProto:
-    """One layer: [x, h] times a matrix of its own for each gate, then the usual sums.
+    """One layer: [x, h] times a separate matrix for each gate, then the usual sums.
 
     Step t reads "x<t>" of ``size`` features; the state starts as the inputs "h" and "c".
     """

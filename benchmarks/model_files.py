@@ -1,7 +1,7 @@
-"""Models as files, and inputs for them: what benchmarks of whole programs give to their rivals.
+"""Models as files, and inputs for them, for benchmarks of whole programs.
 
-Some exports are passed around without weights: large float initializers are emptied, and
-``metadata_props`` keep the mean and standard deviation of each under "weight:<name>". They are
+Some exported models are distributed without weights: large float initializers are empty, and
+``metadata_props`` have the mean and standard deviation of each under "weight:<name>". They are
 filled with random numbers of that distribution, so that the activations stay in range.
 """
 
@@ -25,13 +25,13 @@ Feeds = dict[str, Any]
 Array = Any
 
 PACKAGES = {"rapidocr_onnxruntime": "models", "silero_vad": "data"}
-"""Python packages that ship models, and the folder in each."""
+"""Python packages that contain models, with the folder of the models."""
 
 _STAT = "weight:"
 
 _SPEECH = {"input": (1, 64 + 512), "state": (2, 1, 128), "sr": 16000}
-"""Silero: a chunk of 512 samples at 16 kHz behind the last 64 of the one before, as its wrapper
-feeds it."""
+"""Feeds of Silero, as in its wrapper: a chunk of 512 samples at 16 kHz after the last 64 samples of
+the previous chunk."""
 
 _FEEDS: Mapping[str, Mapping[str, Any]] = {
     "*PP-OCR*_det_*.onnx": {"x": (1, 3, 736, 736)},
@@ -40,7 +40,7 @@ _FEEDS: Mapping[str, Mapping[str, Any]] = {
     "silero_vad*_sequence.onnx": {"input": (32, 64 + 512)},
     "silero_vad*.onnx": _SPEECH,
 }
-"""By file name: the shapes of dynamic inputs, as the packages feed them; a number is a value."""
+"""By file name, the shapes of dynamic inputs in the packages' programs; a number is a value."""
 
 
 def expanded(words: Sequence[str]) -> list[str]:
@@ -49,23 +49,23 @@ def expanded(words: Sequence[str]) -> list[str]:
     Raises:
         ModelError: a folder has none.
     """
-    found: list[str] = []
+    words_of_models: list[str] = []
     for word in words:
         if Path(word).is_dir():
             files = sorted(map(str, Path(word).glob("*.onnx")))
             if not files:
                 raise ModelError(f"{word} has no .onnx files")
-            found += files
+            words_of_models += files
         else:
-            found.append(word)
-    return found
+            words_of_models.append(word)
+    return words_of_models
 
 
 def packaged(package: str) -> list[str]:
     """The model files of an installed package, which is not imported.
 
     Raises:
-        ModelError: it is not installed.
+        ModelError: the package is not installed.
     """
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -75,10 +75,11 @@ def packaged(package: str) -> list[str]:
 
 
 def model_file(word: str, folder: Path) -> Path:
-    """The file of a model: itself, or one in ``folder`` where it has to be built or filled.
+    """The file of a model: the file itself, or a new one in ``folder`` if it has to be built or
+    filled.
 
     Raises:
-        ModelError: neither a file nor a name of the zoo.
+        ModelError: ``word`` is neither a file nor a name of the zoo.
     """
     if word in zoo.MODELS:
         ir.save(zoo.build(word), folder / f"{word}.onnx")
@@ -86,7 +87,7 @@ def model_file(word: str, folder: Path) -> Path:
     path = Path(word)
     if not path.is_file():
         raise ModelError(f"{word} is neither a file nor a model of the zoo")
-    # ONNX Runtime is given the original wherever that runs.
+    # ONNX Runtime gets the original file if it can run it.
     model = onnx.load(path, load_external_data=False)
     if not any(entry.key.startswith(_STAT) for entry in model.metadata_props):
         return path
@@ -96,7 +97,7 @@ def model_file(word: str, folder: Path) -> Path:
 
 
 def _fill(model: onnx.ModelProto) -> None:
-    """Weights for the initializers that were emptied. Equal names get equal numbers."""
+    """Fill the empty initializers with weights. Equal names get equal numbers."""
     stats = {entry.key: entry.value for entry in model.metadata_props}
     for tensor in model.graph.initializer:
         stat = stats.get(_STAT + tensor.name)
@@ -111,27 +112,33 @@ def _fill(model: onnx.ModelProto) -> None:
 
 
 def feeds_for(path: Path, seed: int = 0) -> Feeds:
-    """Standard normal numbers for float inputs, zeros and ones for others.
+    """Feeds with standard normal numbers for float inputs, and zeros and ones for others.
 
-    Dynamic inputs get the shapes that are listed here for the model's name, or one request at a
-    time where nothing but the first axis is dynamic.
+    Dynamic inputs get the shapes that this module lists for the model's name. For other models, the
+    first axis may be dynamic and gets the size 1.
 
     Raises:
         ModelError: another axis is dynamic.
     """
     model = onnx.load(path, load_external_data=False)
     rng = np.random.default_rng(seed)
-    known = next((entry for pattern, entry in _FEEDS.items() if fnmatch(path.name, pattern)), {})
+    input_shapes = next(
+        (entry for pattern, entry in _FEEDS.items() if fnmatch(path.name, pattern)), {}
+    )
     weights = {tensor.name for tensor in model.graph.initializer}
     return {
-        value.name: _feed(value, known.get(value.name), rng)
+        value.name: _feed(value, input_shapes.get(value.name), rng)
         for value in model.graph.input
         if value.name not in weights
     }
 
 
 def _feed(value: onnx.ValueInfoProto, known: Any, rng: np.random.Generator) -> Array:
-    """``known``: the value of a scalar, the shape, or None to take it from the model."""
+    """The array for one input.
+
+    Args:
+        known: the value of a scalar, the shape, or None: the model has the shape.
+    """
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     if isinstance(known, int):
         return np.array(known, dtype)

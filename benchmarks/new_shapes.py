@@ -1,8 +1,9 @@
-"""What a new shape of a known model costs to profile, and how far off its predicted times are.
+"""Profiling time of a new shape of a known model, and the errors of its predicted times.
 
-Shapes are profiled one after the other in one store, as a session meets them. Each is then measured
-in full, twice, in a store of its own: what was predicted is compared with the second time, and the
-first time tells how well measurements repeat. The second one finds its kernels built.
+Shapes are profiled one after the other in one store, in the order of a session's requests. Each
+shape is then measured completely, twice, in separate stores. Predictions are compared with the
+second measurement; the first one shows how well measurements repeat. In the second one, kernels are
+already built.
 """
 
 import argparse
@@ -40,22 +41,24 @@ def main() -> None:
 
 
 def rows(work: Workbench) -> Iterator[dict[str, Any]]:
-    """One for each place."""
+    """A row for each place."""
     work.compiler  # noqa: B018 - loading the model is not profiling
     started_s = time.perf_counter()
     cost, _ = work.measured
     profile_s = time.perf_counter() - started_s
     (first, _), (full, full_s) = in_full(work), in_full(work)
     for place, bases in cost.bases.items():
-        told = {n: cost.tasks_s[place][n] for n, b in bases.items() if b == "predicted"}
-        near = [n for n, s in told.items() if abs(s / full.tasks_s[place][n] - 1.0) < NEAR]
+        predicted_s = {n: cost.tasks_s[place][n] for n, b in bases.items() if b == "predicted"}
+        near = [n for n, s in predicted_s.items() if abs(s / full.tasks_s[place][n] - 1.0) < NEAR]
         yield {
             "place": str(place),
             "measured": sum(basis == "measured" for basis in bases.values()),
             "known": sum(basis == "known" for basis in bases.values()),
-            "predicted": len(told),
-            "within 20 %, tasks": len(near) / len(told) if told else None,
-            "within 20 %, time": share(near, list(told), full, place) if told else None,
+            "predicted": len(predicted_s),
+            "within 20 %, tasks": len(near) / len(predicted_s) if predicted_s else None,
+            "within 20 %, time": share(near, list(predicted_s), full, place)
+            if predicted_s
+            else None,
             "sum": total(list(bases), cost, place) / total(list(bases), full, place),
             "sum repeated": total(list(bases), first, place) / total(list(bases), full, place),
             "profile_s": profile_s,
@@ -65,7 +68,7 @@ def rows(work: Workbench) -> Iterator[dict[str, Any]]:
 
 
 def in_full(work: Workbench) -> tuple[CostTable, float]:
-    """All tasks measured, and seconds that this took."""
+    """Measured times of all tasks, and the seconds of this measurement."""
     with TemporaryDirectory() as folder, ProfileStore(Path(folder)) as store:
         started_s = time.perf_counter()
         cost = Profiler(work.devices, store, fresh=True).cost(work.compiler)

@@ -1,14 +1,14 @@
-"""Does the OpenCL engine compute what ONNX says? The ONNX project's own node tests answer.
+"""Conformance of the OpenCL engine with ONNX, checked with the ONNX project's own node tests.
 
-Each test is loaded as coexec loads any model, and every operator is asked for: a test with one that
-has no kernel is refused, with the engine's reason. All others are compiled, run and compared with
-the results that the test expects, within the tolerance of ONNX's own runner.
+Each test is loaded as coexec loads any model. A test with an operator that has no kernel is
+refused, with the engine's reason. All other tests are compiled, run and compared with the expected
+results, within the tolerance of ONNX's own runner.
 
-The tests feed everything as inputs, weights and parameters too. Models store those, and some
-kernels rely on it: they want to know weights, pads or axes when they are generated. So a test that
-is refused as it is, is asked for again with its operators' further inputs stored in the model.
-First inputs are always fed, so that no test is folded away; where a single operator is folded all
-the same, as Shape is, it is asked for as it stands.
+The tests feed everything as inputs, also weights and parameters. Real models store these, and some
+kernels depend on it: weights, pads or axes must be constants when the kernel is generated.
+Therefore a test that is refused in its original form is tried again with the further inputs of its
+operators stored in the model. First inputs are always fed, so that tests are not folded to
+constants. If the only operator is folded nevertheless, such as Shape, the unfolded model is used.
 """
 
 import argparse
@@ -43,14 +43,14 @@ from coexec.frontend.module import Module
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a test."""
+    """The result of a test."""
 
     name: str
     outcome: str
     """"passed", "refused" or "failed"."""
     why: str = ""
     stored: bool = False
-    """Whether it was run with parameters stored in the model."""
+    """Whether the parameters were stored in the model."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Question:
 
 
 def check(case: TestCase, device: OpenEngine) -> Result:
-    """Ask for the test, run it where it is accepted. Whatever is raised in between is a failure."""
+    """Run the test if the engine accepts it. Any exception is a failure."""
     try:
         return _check(case, device)
     except Exception as error:
@@ -84,7 +84,7 @@ def check(case: TestCase, device: OpenEngine) -> Result:
 
 
 def _check(case: TestCase, device: OpenEngine) -> Result:
-    """As the test is, then with stored parameters."""
+    """Try the test in its original form, then with stored parameters."""
     inputs, outputs = ([_plain(v) for v in values] for values in case.data_sets[0])
     reason = _not_plain([*inputs, *outputs])
     if reason is not None:
@@ -126,13 +126,13 @@ def _by_name(infos: Sequence[onnx.ValueInfoProto], values: Sequence[Any]) -> dic
 
 
 def _parameters(graph: onnx.GraphProto) -> frozenset[str]:
-    """The inputs of the test that are no operator's first."""
+    """The inputs of the test that are not the first input of any operator."""
     firsts = {node.input[0] for node in graph.node if node.input}
     return frozenset(info.name for info in graph.input if info.name not in firsts)
 
 
 def _model(question: Question) -> Model:
-    """As `load` gives it; if that folds the only operator away, as it stands."""
+    """The model as `load` returns it; the original one if `load` folds its only operator."""
     proto = question.proto
     shapes = {n: a.shape for n, a in question.feeds.items() if n not in question.stored}
     fixed = {n: s for n, s in shapes.items() if all(s)}
@@ -157,16 +157,16 @@ def _refusal(model: Model, device: OpenEngine) -> str | None:
 
 def _run(question: Question, model: Model, device: OpenEngine) -> Result:
     name = question.case.name
-    found = _outputs(question, model, device)
+    outputs = _outputs(question, model, device)
     for key, expected in question.expected.items():
-        difference = _difference(question.case, found[key], expected)
+        difference = _difference(question.case, outputs[key], expected)
         if difference is not None:
             return Result(name, "failed", f"{key}: {difference}")
     return Result(name, "passed", stored=bool(question.stored))
 
 
 def _outputs(question: Question, model: Model, device: OpenEngine) -> dict[str, Array]:
-    """Run the model as one module, as a plan with one segment would."""
+    """The outputs of the model as one module, as in a plan with one segment."""
     graph = model.graph
     stored = {
         name: value.const_value.numpy()
@@ -184,7 +184,7 @@ def _outputs(question: Question, model: Model, device: OpenEngine) -> dict[str, 
 
 
 def _difference(case: TestCase, found: Array, expected: Array) -> str | None:
-    """How ONNX's runner compares: shape, type, then ``rtol`` and ``atol``."""
+    """The difference by the rules of ONNX's runner: shape, type, then ``rtol`` and ``atol``."""
     if (found.shape, found.dtype) != (expected.shape, expected.dtype):
         return f"{found.dtype}{found.shape} instead of {expected.dtype}{expected.shape}"
     if np.allclose(found, expected, case.rtol, case.atol, equal_nan=True):
@@ -196,13 +196,13 @@ def _difference(case: TestCase, found: Array, expected: Array) -> str | None:
 
 
 def _general(reason: str) -> str:
-    """The reason without names of values and numbers of one test, to be counted."""
+    """The reason without names and numbers of a single test, so that equal reasons are counted."""
     reason = re.sub(r"(?<!\w)'[^']*'", "'…'", reason)
     return re.sub(r"\bnode \S+|\[[^\]]*\]", "…", reason)
 
 
 def _rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Totals, then reasons by how many tests they concern, then each failure."""
+    """Totals, then reasons by falling number of tests, then each failure."""
     totals = Counter(r.outcome for r in results)
     stored = sum(r.stored for r in results)
     notes = {"passed": f"{stored} of them with parameters stored in the model"}

@@ -1,11 +1,10 @@
-"""Does a session compute what ONNX says? The ONNX project's own node tests answer.
+"""Conformance of sessions with ONNX, checked with the ONNX project's own node tests.
 
-Each test goes through `coexec.InferenceSession`, as a user's model does: loaded, planned, run with
-the test's own inputs. One message that says why a model is not run ("refused") is a good answer
-where ONNX Runtime does not run it either; another result than ONNX Runtime's and any error that is
-no CoexecError are not. An error while a model runs is not a refusal either: the model was accepted,
-and its feeds are valid. Where ONNX Runtime itself fails or deviates from what ONNX says, a session
-may do the same.
+Each test is loaded, planned and run by `coexec.InferenceSession`, as a user's model is. A message
+with the reason why a model is not run ("refused") is accepted if ONNX Runtime does not run the
+model either. Outputs that differ from ONNX Runtime's, and errors that are not CoexecErrors, are
+failures. An error during a run is a failure, too, because the model was accepted and its feeds are
+valid. If ONNX Runtime itself fails or deviates from ONNX, a session may do the same.
 """
 
 import argparse
@@ -44,7 +43,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a test."""
+    """The result of a test."""
 
     name: str
     outcome: str
@@ -53,7 +52,7 @@ class Result:
 
 
 def check(case: TestCase, settings: Mapping[str, Any]) -> Result:
-    """Load the test's model and run it. Whatever is raised is an outcome."""
+    """Load the test's model and run it. Any exception is an outcome."""
     inputs, outputs = ([_plain(v) for v in values] for values in case.data_sets[0])
     feeds = dict(zip((v.name for v in case.model.graph.input), inputs, strict=False))
     try:
@@ -62,28 +61,28 @@ def check(case: TestCase, settings: Mapping[str, Any]) -> Result:
         lines = str(error).splitlines()
         if len(lines) > 1:
             return Result(case.name, "traceback", " | ".join(lines))
-        theirs = _on_onnx_runtime(case, feeds)
-        passes = theirs is not None and _difference(case, theirs, outputs) is None
+        ort_outputs = _on_onnx_runtime(case, feeds)
+        passes = ort_outputs is not None and _difference(case, ort_outputs, outputs) is None
         return Result(case.name, "refused here" if passes else "refused", lines[0])
     except Exception as error:
         return Result(case.name, "traceback", f"{type(error).__name__}: {first_line(error)}")
     try:
         with session:
-            found = session.run(None, feeds)
+            session_outputs = session.run(None, feeds)
     except Exception as error:
         outcome = "traceback" if _on_onnx_runtime(case, feeds) else "as ONNX Runtime"
         return Result(case.name, outcome, f"{type(error).__name__}: {first_line(error)}")
-    difference = _difference(case, found, outputs)
+    difference = _difference(case, session_outputs, outputs)
     if difference is None:
         return Result(case.name, "passed")
-    theirs, again = _on_onnx_runtime(case, feeds), _on_onnx_runtime(case, feeds)
-    same = theirs is not None and _difference(case, found, theirs) is None
-    random = theirs and again and _difference(case, theirs, again) is not None
+    ort_outputs, again = _on_onnx_runtime(case, feeds), _on_onnx_runtime(case, feeds)
+    same = ort_outputs is not None and _difference(case, session_outputs, ort_outputs) is None
+    random = ort_outputs and again and _difference(case, ort_outputs, again) is not None
     return Result(case.name, "as ONNX Runtime" if same or random else "wrong", difference)
 
 
 def _plain(value: Any) -> Any:
-    """Arrays, of scalars too; lists of them; absent values as they are."""
+    """The value as an array, also for scalars; or as a list of arrays; absent values unchanged."""
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
     elif isinstance(value, onnx.SequenceProto):
@@ -94,32 +93,32 @@ def _plain(value: Any) -> Any:
 
 
 def _shapes(case: TestCase, feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of the inputs that the model leaves dynamic."""
-    found = {}
+    """Shapes of the inputs that are dynamic in the model."""
+    shapes = {}
     for info in case.model.graph.input:
         kind = info.type.tensor_type
-        known = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
-        if not known and isinstance(feeds.get(info.name), np.ndarray):
-            found[info.name] = feeds[info.name].shape
-    return found
+        is_static = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
+        if not is_static and isinstance(feeds.get(info.name), np.ndarray):
+            shapes[info.name] = feeds[info.name].shape
+    return shapes
 
 
 def _on_onnx_runtime(case: TestCase, feeds: Mapping[str, Any]) -> list[Any] | None:
-    """What ONNX Runtime computes; None if it fails."""
+    """ONNX Runtime's outputs; None if it fails."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     try:
         session = ort.InferenceSession(
             case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        found: list[Any] = session.run(None, dict(feeds))
-        return found
+        outputs: list[Any] = session.run(None, dict(feeds))
+        return outputs
     except Exception:
         return None
 
 
 def _difference(case: TestCase, found: Sequence[Any], expected: Sequence[Any]) -> str | None:
-    """What ONNX's own runner says of them; None if it lets them pass."""
+    """The error message of ONNX's own runner; None if it accepts the outputs."""
     try:
         Runner.assert_similar_outputs(list(expected), list(found), case.rtol, case.atol)
     except (AssertionError, TypeError) as error:
@@ -128,13 +127,13 @@ def _difference(case: TestCase, found: Sequence[Any], expected: Sequence[Any]) -
 
 
 def _general(reason: str) -> str:
-    """The reason without names and numbers of one test, to be counted."""
+    """The reason without names and numbers of a single test, so that equal reasons are counted."""
     reason = re.sub(r"(?<!\w)'[^']*'", "'…'", reason)
     return re.sub(r"\bnode \S+|\[[^\]]*\]|\d+", "…", reason)
 
 
 def _rows(results: Sequence[Result], every: bool) -> list[dict[str, Any]]:
-    """Totals, then reasons by how many tests they concern, then what must not be."""
+    """Totals, then reasons by falling number of tests, then all failures."""
     totals = Counter(r.outcome for r in results)
     rows = [{"outcome": k, "tests": totals[k], "what": what} for k, what in OUTCOMES.items()]
     reasons = Counter(_general(r.why) for r in results if r.outcome == "refused")
@@ -185,8 +184,8 @@ def main() -> None:
                 sys.exit(f"{len(results)} of {len(cases)} tests ran in {args.limit:.0f} s; "
                          f"raise --limit")  # fmt: skip
             results.append(check(case, {"cache": cache, **words}))
-    told = ", ".join(f"{key} {value}" for key, value in words.items()) or "as a session runs them"
-    title = f"ONNX {onnx.__version__} node tests, {told}"
+    used = ", ".join(f"{key} {value}" for key, value in words.items()) or "as a session runs them"
+    title = f"ONNX {onnx.__version__} node tests, {used}"
     show(title, _rows(results, args.every), args.json)
     if any(result.outcome in ("wrong", "refused here", "traceback") for result in results):
         sys.exit(1)

@@ -1,9 +1,10 @@
 """OpenCL on CPU cores, by each runtime that works, against ONNX Runtime with as many threads.
 
-On one core and on all. Every engine has a process of its own, as an OpenCL runtime binds its
-threads once for a process, and all take turns. A turn is a request after 80 ms without any, two at
-30 a second, and five in a loop; medians count. Times are from inputs in host memory to outputs in
-host memory; ratios are over ONNX Runtime in the same round.
+The models run on one core and on all cores. Every engine has a separate process, because an OpenCL
+runtime binds its threads once for a process. The processes run in turns. A turn is one request
+after 80 ms of idle time, two requests at 30 a second, and five in a loop; medians count. Times are
+from inputs in host memory to outputs in host memory; ratios are over ONNX Runtime in the same
+round.
 
     python benchmarks/opencl_on_cpu.py [MODEL ...]
 """
@@ -48,8 +49,9 @@ def main() -> None:
 
 
 def _runtimes() -> dict[str, str]:
-    """By title, the names of the runtimes that work: {"PoCL": "Portable Computing Language"}."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # here it would start threads
+    """Names of the runtimes that work, by title: {"PoCL": "Portable Computing Language"}."""
+    # In this process, the search would start threads of the runtimes.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_listed)
 
 
@@ -58,9 +60,9 @@ def _listed() -> dict[str, str]:
     from coexec.engines.opencl.trial import unusable
 
     return {
-        found.runtime.title: found.platform
-        for found in devices()
-        if found.runtime is not None and unusable(found) is None
+        handle.runtime.title: handle.platform
+        for handle in devices()
+        if handle.runtime is not None and unusable(handle) is None
     }
 
 
@@ -94,16 +96,16 @@ def _figures(outcome: Outcome[str], name: str) -> dict[str, Any]:
 
 
 def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric means of the ratios of each engine on each number of cores."""
-    found = []
+    """Rows with the geometric means of the ratios of each engine on each number of cores."""
+    mean_rows = []
     for cores, engine in dict.fromkeys((row["cores"], row["engine"]) for row in rows):
         same = [row for row in rows if (row["cores"], row["engine"]) == (cores, engine)]
         means = {
             key: math.exp(statistics.mean(math.log(row[key]) for row in same))
             for key in (f"{words} ratio" for words in FIGURES.values())
         }
-        found.append({"model": "geometric mean", "cores": cores, "engine": engine, **means})
-    return found
+        mean_rows.append({"model": "geometric mean", "cores": cores, "engine": engine, **means})
+    return mean_rows
 
 
 def _left_out(model: str, name: str, why: str) -> None:
@@ -123,11 +125,11 @@ def _ready(model: str, cores: Sequence[int], runtime: str, cache: str | None) ->
 def _session(
     model: str, cores: Sequence[int], runtime: str, cache: str | None
 ) -> tuple[Any, dict[str, Any]]:
-    """A session with an OpenCL runtime, or ONNX Runtime's own where ``runtime`` is empty."""
+    """A session with an OpenCL runtime, or ONNX Runtime's own session if ``runtime`` is empty."""
     work = Workbench(source(model), Settings(devices=[cpu_name(cores)], cache=cache))
     feeds = random_inputs(work.model.graph)
     if not runtime:
-        # 0: its own default of a thread for each core, bound to it.
+        # 0 is ONNX Runtime's default: one thread for each core, bound to the core.
         return work.given.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
     session = InferenceSession(
         source(model), devices=[f"{cpu_name(cores)}/opencl"], planner="single", cache=cache,

@@ -1,4 +1,4 @@
-"""What coexec costs where it can gain nothing: one device, against ONNX Runtime itself.
+"""Overhead of coexec if it can gain nothing: on one device, against ONNX Runtime itself.
 
 Both run the same model on the same core in turns, at 30 requests a second and in a loop. Goal: a
 median ratio of at most 1.03.
@@ -16,7 +16,8 @@ from coexec.workbench import Settings, Workbench
 def main() -> None:
     args = arguments(__doc__ or "", ["inception_v3", "squeezenet"])
     device = two_cores()[0]
-    os.sched_setaffinity(0, {int(device.removeprefix("cpu:"))})  # both, fairly
+    # Both rivals run on this core, for a fair comparison.
+    os.sched_setaffinity(0, {int(device.removeprefix("cpu:"))})
     rows = []
     for name in args.models:
         work = Workbench(source(name), Settings(devices=[device], cache=args.cache))

@@ -1,15 +1,15 @@
-"""PICO's tables, beside the paper's figures: planned here, periods simulated.
+"""PICO's tables with the paper's figures: planned on this machine, with simulated periods.
 
     python benchmarks/pico.py                        # everything: half an hour
     python benchmarks/pico.py --parts pieces         # Table IV
     python benchmarks/pico.py --parts speedup --json
 
 Parts: "pieces" (Table IV: Algorithm 1 on six models), "exact" (Tables VI and VII, Figs 17 and 18:
-planning time and period beside the exhaustive planner's), "speedup" (Fig. 12: pieces and blocks on
-1 to 8 machines), "models" (the same by the paper's Eq. 11 and with what it leaves out), "schemes"
-(Figs 13 to 15: all schemes on 2 to 8 machines of three capacities), "mixed" (Table V and Fig. 16: a
-cluster of unlike machines). No machine but this one is needed, and only planning times depend on
-it.
+planning time and period, compared with the exhaustive planner), "speedup" (Fig. 12: pieces and
+blocks on 1 to 8 machines), "models" (the same by the paper's Eq. 11, and with the messages that
+Eq. 11 leaves out), "schemes" (Figs 13 to 15: all schemes on 2 to 8 machines of three capacities),
+"mixed" (Table V and Fig. 16: a cluster of unlike machines). No other machine is needed, and only
+planning times depend on this machine.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SCHEMES = {
     "CoEdge": ("coedge", {}), "PICO": ("pico", {}),
     "PICO stages": ("pico", {"rebalance": "stages"}),
 }  # fmt: skip
-"""By what the paper calls them, planner and options; the last is not the paper's."""
+"""Planner and options by the paper's name; the last entry is not in the paper."""
 PAPER_MIXED = {
     "vgg16": {"EFL": "67.4 / 15.7 / 164", "OFL": "67.3 / 9.4 / 153", "CoEdge": "53.4 / 1.5 / 158",
               "PICO": "77.4 / 6.0 / 125"},
@@ -99,7 +99,7 @@ def models(options: Arguments) -> Tables:
 def schemes(options: Arguments) -> Tables:
     for name in ("vgg16", "yolov2"):
         graph = without_classifier(of_zoo(name))
-        known = PipelineProblem(graph, *alike(1, 1.0))
+        problem = PipelineProblem(graph, *alike(1, 1.0))
         for network in ("ports", "shared"):
             for gflops in (2.0, 4.0, 8.0):
                 rows = []
@@ -107,9 +107,9 @@ def schemes(options: Arguments) -> Tables:
                     row: Row = {"scheme": label}
                     for count in range(2, 9) if network == "ports" else (8,):
                         where = alike(count, gflops, network)
-                        found = scheme_row(graph, planner, extra, known.on(*where))
-                        row[str(count)] = found["period, s"]
-                    last = {k: v for k, v in found.items() if k != "period, s"}
+                        cells = scheme_row(graph, planner, extra, problem.on(*where))
+                        row[str(count)] = cells["period, s"]
+                    last = {k: v for k, v in cells.items() if k != "period, s"}
                     rows.append(row | last)
                 yield (f"Figs 13 to 15, simulated: {name}, {gflops:g} GFLOP/s, {network}: period "
                        f"in s by machines; the rest with 8", rows)  # fmt: skip
@@ -118,16 +118,16 @@ def schemes(options: Arguments) -> Tables:
 def mixed_cluster(options: Arguments) -> Tables:
     for name in ("vgg16", "yolov2"):
         graph = without_classifier(of_zoo(name))
-        known = PipelineProblem(graph, *alike(1, 1.0))
+        problem = PipelineProblem(graph, *alike(1, 1.0))
         for per_ghz in (GHZ, NCNN_GHZ):
             where = mixed(per_ghz)
             rows = []
             for label, (planner, extra) in SCHEMES.items():
-                found = scheme_row(graph, planner, extra, known.on(*where))
+                cells = scheme_row(graph, planner, extra, problem.on(*where))
                 paper = PAPER_MIXED[name].get(label, "")
-                rows.append({"scheme": label, **found, "paper: busy / redundant / MB": paper})
+                rows.append({"scheme": label, **cells, "paper: busy / redundant / MB": paper})
             yield f"Table V, Fig. 16, simulated: {name}, {per_ghz / 1e9:.1f} GFLOP/s a GHz", rows
-        plan = PIPELINES["pico"].plan(known.on(*mixed(GHZ)), rebalance="stages")
+        plan = PIPELINES["pico"].plan(problem.on(*mixed(GHZ)), rebalance="stages")
         by_machine = list(machine_rows(graph, plan, Cluster(*mixed(GHZ))))
         yield f"Table V by machine, simulated: {name}, PICO stages", by_machine
 

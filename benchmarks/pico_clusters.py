@@ -1,8 +1,8 @@
-"""Machines, networks and small graphs that PICO's tables are simulated with.
+"""Machines, networks and small graphs for simulations of PICO's tables.
 
-Capacities of the paper are CPU frequencies. One core does 2 GFLOP/s per GHz here where nothing
-else is said: then machines wait for computing and not for 50 Mbit/s, as the paper's do, which are
-busy 77 to 93 % of the time.
+The paper gives capacities as CPU frequencies. Here one core has 2 GFLOP/s per GHz by default. Then
+computation, and not the network of 50 Mbit/s, limits the machines, as in the paper, whose machines
+are busy 77 to 93 % of the time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,20 @@ from coexec.system.network import Network, connected, machine
 from coexec.zoo import build
 
 BANDWIDTH = 50e6 / 8
-"""Bytes per second: 50 Mbit/s."""
+"""50 Mbit/s in bytes per second."""
 GHZ = 2e9
 """FLOP/s of one core per GHz."""
 NCNN_GHZ = 2 * 15.47e9 / 1.072 / 1.5
-"""The same with ncnn: VGG-16 in 1072 ms on one core of a Raspberry Pi 4 at 1.5 GHz."""
+"""FLOP/s per GHz with ncnn: VGG-16 in 1072 ms on one core of a Raspberry Pi 4 at 1.5 GHz."""
 PI, NX = Power(busy_w=4.0, idle_w=2.7), Power(busy_w=7.0, idle_w=4.0)
-"""Watts of a Raspberry Pi 4B with one core at work and of a TX2 NX: stated, not measured."""
+"""Watts of a Raspberry Pi 4B with one busy core, and of a TX2 NX: assumed, not measured."""
 MIXED = (("NX@2.2 a", 2.2), ("NX@2.2 b", 2.2), ("Pi@1.5 a", 1.5), ("Pi@1.5 b", 1.5),
          ("Pi@1.2 a", 1.2), ("Pi@1.2 b", 1.2), ("Pi@0.8 a", 0.8), ("Pi@0.8 b", 0.8))  # fmt: skip
-"""Machines of Table V and their GHz."""
+"""Machines of Table V, with their GHz."""
 
 
 class Cluster(NamedTuple):
-    """Machines that a pipeline is planned for."""
+    """Machines for a pipeline: their costs and their system."""
 
     cost: CapacityCosts
     system: System
@@ -41,14 +41,14 @@ class Cluster(NamedTuple):
 def cluster(
     gflops: Mapping[str, float], network: Network = "ports", bandwidth: float = BANDWIDTH
 ) -> Cluster:
-    """Machines by name with their GFLOP/s."""
+    """The cluster of machines with these names and GFLOP/s."""
     devices = [machine(name, power=NX if name.startswith("NX") else PI) for name in gflops]
     cost = CapacityCosts({name: Capacity(1e9 * speed) for name, speed in gflops.items()})
     return Cluster(cost, connected(devices, bandwidth, network))
 
 
 def alike(count: int, gflops: float, network: Network = "ports") -> Cluster:
-    """So many Raspberry Pis of one capacity."""
+    """A cluster of ``count`` Raspberry Pis with equal capacity."""
     return cluster({f"Pi {i}": gflops for i in range(1, count + 1)}, network)
 
 
@@ -58,7 +58,7 @@ def mixed(per_ghz: float, network: Network = "ports") -> Cluster:
 
 
 def without_classifier(graph: Graph) -> Graph:
-    """The graph up to the last feature map: the paper counts convolutions and pools alone."""
+    """The graph up to the last feature map: the paper counts only convolutions and pools."""
     tasks = list(graph.tasks)
     while 2 not in splittable_axes(graph, tasks[-1]):
         tasks.pop()
@@ -71,8 +71,8 @@ def of_zoo(name: str) -> Graph:
 
 
 def branched(branches: int, layers: int, rows: int = 56, channels: int = 64) -> Graph:
-    """Branches of 3x3 convolutions side by side, ``layers`` in all, joined by a concatenation; a
-    chain if there is one branch."""
+    """A graph of parallel branches of 3x3 convolutions, ``layers`` in total, joined by a
+    concatenation; a chain if there is one branch."""
     net = _Network((1, channels, rows, rows))
     ends = []
     for branch in range(branches):
@@ -86,7 +86,7 @@ def branched(branches: int, layers: int, rows: int = 56, channels: int = 64) -> 
 
 
 class _Network:
-    """Tasks of one operator each, on maps of one size."""
+    """A graph under construction: tasks of one operator each, on feature maps of one size."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self._shape = tuple(shape)

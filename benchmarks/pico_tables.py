@@ -1,4 +1,4 @@
-"""Rows of PICO's tables, ours and the paper's. All periods are simulated."""
+"""Rows of PICO's tables, with coexec's figures and the paper's. All periods are simulated."""
 
 import multiprocessing
 import time
@@ -37,7 +37,7 @@ __all__ = [
 
 Row = dict[str, Any]
 FRAMES = 120
-"""Sent through each plan."""
+"""Number of frames that are sent through each plan."""
 PAPER_PIECES: Mapping[str, tuple[int, int, str, str]] = {
     "vgg16": (19, 1, "0.10", "19"),
     "squeezenet": (30, 2, "0.14", "29"),
@@ -52,21 +52,22 @@ CASES: Mapping[str, Sequence[tuple[int, int, int]]] = {
     "VII": ((1, 4, 4), (1, 8, 4), (1, 12, 4), (1, 16, 4), (1, 8, 6), (1, 10, 6), (1, 12, 6),
             (1, 8, 8)),
 }  # fmt: skip
-"""Branches, layers, machines: alike in Table VI, of 1.2, 0.8 and 0.6 GHz in Table VII."""
+"""Branches, layers, machines. Machines are equal in Table VI, and have 1.2, 0.8 and 0.6 GHz in
+Table VII."""
 PAPER_EXACT = {
     (2, 4, 4): "1.58 s", (2, 8, 6): "18.2 s", (3, 12, 4): "12 min", (3, 12, 6): "45 min",
     (3, 12, 8): "> 1 h", (4, 20, 4): "> 1 h", (4, 20, 6): "> 1 h", (1, 4, 4): "< 1 s",
     (1, 8, 4): "1.62 s", (1, 12, 4): "3.84 s", (1, 16, 4): "11.3 s", (1, 8, 6): "4.35 min",
     (1, 10, 6): "12.3 min", (1, 12, 6): "> 1 h", (1, 8, 8): "> 1 h",
 }  # fmt: skip
-"""Seconds of the paper's breadth-first search."""
+"""Seconds of the breadth-first search in the paper."""
 _CUTS = (("pieces", "pico", {"cuts": "pieces"}), ("blocks", "pico_blocks", {}),
          ("both", "pico", {}))  # fmt: skip
 _WINDOWS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"}
 
 
 def pieces_row(name: str) -> Row:
-    """A model of Table IV."""
+    """The row of a model in Table IV."""
     graph = of_zoo(name)
     problem = PipelineProblem(graph, *alike(1, 1.0))
     start = time.perf_counter()
@@ -93,12 +94,13 @@ def pieces_row(name: str) -> Row:
 
 
 def unlike(count: int) -> Cluster:
-    """Machines of 1.2, 0.8 and 0.6 GHz in turn, as in Fig. 18."""
+    """A cluster of machines with 1.2, 0.8 and 0.6 GHz in turn, as in Fig. 18."""
     return cluster({f"Pi {i}": 2 * (1.2, 0.8, 0.6)[i % 3] for i in range(count)})
 
 
 def beside_exact(table: str, limit_s: float) -> Iterable[Row]:
-    """Table VI or VII, and what Figs 17 and 18 show: planning time, period, utilisation."""
+    """Rows of Table VI or VII, with the figures of Figs 17 and 18: planning time, period,
+    utilisation."""
     for case in CASES[table]:
         branches, layers, count = case
         graph = branched(branches, layers)
@@ -124,8 +126,8 @@ def beside_exact(table: str, limit_s: float) -> Iterable[Row]:
 
 def _use(label: str, plan: PipelinePlan, graph: Graph, where: Cluster) -> Row:
     """Mean utilisation and redundancy of a plan, in percent."""
-    found = run(plan, graph, where)
-    busy = sum(found.utilisation(name) for name in where.system.names) / len(where.system.names)
+    stats = run(plan, graph, where)
+    busy = sum(stats.utilisation(name) for name in where.system.names) / len(where.system.names)
     return {
         f"{label}, busy / redundant %": f"{100 * busy:.0f} / {100 * redundancy(graph, plan):.1f}"
     }
@@ -136,10 +138,10 @@ def _limited(graph: Graph, where: Cluster, limit_s: float) -> tuple[str, Pipelin
     receiver, sender = multiprocessing.Pipe(duplex=False)
     worker = multiprocessing.Process(target=_exhaustive, args=(sender, graph, where))
     worker.start()
-    found = receiver.recv() if receiver.poll(limit_s) else None
+    received = receiver.recv() if receiver.poll(limit_s) else None
     worker.kill()
     worker.join()
-    return found
+    return received
 
 
 def _exhaustive(sender: Any, graph: Graph, where: Cluster) -> None:
@@ -157,7 +159,7 @@ def run(plan: PipelinePlan, graph: Graph, where: Cluster, frames: int = FRAMES) 
 def speedups(
     graphs: Mapping[str, Graph], gflops: float, network: Network, machines: Sequence[int]
 ) -> Iterable[Row]:
-    """Fig. 12: how many times the throughput of one machine, by number of machines."""
+    """Fig. 12: throughput over the throughput of one machine, by number of machines."""
     for name, graph in graphs.items():
         problem = PipelineProblem(graph, *alike(1, gflops, network))
         alone = 2 * graph.macs / (1e9 * gflops)
@@ -171,7 +173,7 @@ def speedups(
 
 
 def by_model(graphs: Mapping[str, Graph], gflops: float, network: Network) -> Iterable[Row]:
-    """What eight machines gain by each model of time, as predicted, and simulated beside it."""
+    """Speedup of eight machines with each model of time, as predicted and as simulated."""
     where = alike(8, gflops, network)
     for name, graph in graphs.items():
         problem = PipelineProblem(graph, *where)
@@ -188,20 +190,20 @@ def by_model(graphs: Mapping[str, Graph], gflops: float, network: Network) -> It
 
 def used(graph: Graph, plan: PipelinePlan, where: Cluster) -> Row:
     """Period, latency, utilisation, redundancy, memory and energy of a plan."""
-    found = run(plan, graph, where, 4 if plan.at_once == 1 else FRAMES)
+    loaded_run = run(plan, graph, where, 4 if plan.at_once == 1 else FRAMES)
     names = where.system.names
     memory = machine_memory(graph, plan)
-    busy = [found.utilisation(name) for name in names]
-    held = [memory[name].total_bytes if name in memory else 0 for name in names]
-    energy = energy_j(found.trace, where.system)
-    frames = len(found.answered_s)
+    busy = [loaded_run.utilisation(name) for name in names]
+    memory_bytes = [memory[name].total_bytes if name in memory else 0 for name in names]
+    energy = energy_j(loaded_run.trace, where.system)
+    frames = len(loaded_run.answered_s)
     return {
-        "period, s": f"{found.period_s:.2f}",
-        "latency, s": f"{found.latency_s:.2f}",
+        "period, s": f"{loaded_run.period_s:.2f}",
+        "latency, s": f"{loaded_run.latency_s:.2f}",
         "busy, %": f"{100 * sum(busy) / len(busy):.1f}",
         "redundant, %": f"{100 * redundancy(graph, plan):.1f}",
-        "memory, MB": f"{sum(held) / len(held) / 1e6:.0f}",
-        "largest, MB": f"{max(held) / 1e6:.0f}",
+        "memory, MB": f"{sum(memory_bytes) / len(memory_bytes) / 1e6:.0f}",
+        "largest, MB": f"{max(memory_bytes) / 1e6:.0f}",
         "energy, J": "-" if energy is None else f"{energy / frames:.0f}",
     }
 
@@ -209,7 +211,7 @@ def used(graph: Graph, plan: PipelinePlan, where: Cluster) -> Row:
 def scheme_row(
     graph: Graph, planner: str, options: Mapping[str, Any], problem: PipelineProblem
 ) -> Row:
-    """A plan of one scheme on one cluster, or why there is none."""
+    """The row of one scheme on one cluster; without a plan, the row has the reason."""
     where = Cluster(problem.cost, problem.system)  # type: ignore[arg-type]
     try:
         plan = PIPELINES[planner].plan(problem, **options)
@@ -219,8 +221,8 @@ def scheme_row(
 
 
 def machine_rows(graph: Graph, plan: PipelinePlan, where: Cluster) -> Iterable[Row]:
-    """Table V by machine."""
-    found = run(plan, graph, where, 4 if plan.at_once == 1 else FRAMES)
+    """Rows of Table V, by machine."""
+    loaded_run = run(plan, graph, where, 4 if plan.at_once == 1 else FRAMES)
     macs: dict[str, list[float]] = {name: [0.0, 0.0] for name in where.system.names}
     for stage in plan.stages:
         for work in stage_work(graph, stage):
@@ -230,7 +232,7 @@ def machine_rows(graph: Graph, plan: PipelinePlan, where: Cluster) -> Iterable[R
     for name, (total, extra) in macs.items():
         yield {
             "machine": name,
-            "busy, %": f"{100 * found.utilisation(name):.1f}",
+            "busy, %": f"{100 * loaded_run.utilisation(name):.1f}",
             "redundant, %": f"{100 * extra / total if total else 0.0:.1f}",
             "memory, MB": f"{memory[name].total_bytes / 1e6 if name in memory else 0:.0f}",
         }

@@ -1,9 +1,8 @@
-"""How well the simulator knows what the executor will take.
+"""Accuracy of the simulator's prediction of the executor's time.
 
-The profile measures tasks one by one on one core; nothing of the plan's own time flows into it.
-Simulated makespans, and measured ones in a loop, as tasks are profiled: of the parallel plan, and
-of one device alone. Goal: a median error
-of at most 10 % over the zoo.
+The profile measures single tasks on one core and contains no time of a complete plan. The tables
+compare simulated makespans with times measured in a loop, which is also how tasks are profiled, for
+the parallel plan and for one device alone. Goal: a median error of at most 10 % over the zoo.
 """
 
 import statistics

@@ -1,11 +1,12 @@
-"""How well latency predictors know tasks that they have not seen.
+"""Accuracy of latency predictors for tasks that they were not trained with.
 
-Made-up networks are measured task by task on each device (what the cache holds is not measured
-again), unit times are learnt from 70 % of the tasks, and the rest is predicted: ten times, with
-others drawn each time, as a single draw says it to within 3 %. Printed is the share of all ten.
-Beside it: seconds in proportion to multiply-accumulates, learnt in the same way for each kind of
-kernel, and how far the same tasks are from themselves when they are measured twice. Goal: 84 % of
-convolutions within 10 %; at most 500 bytes a kind and 0.5 ms a prediction.
+Random networks are measured task by task on each device (tasks in the cache are not measured
+again). Unit times are learnt from 70 % of the tasks, and the other tasks are predicted. This is
+repeated ten times with different draws, because the result of a single draw has an error of 3 %.
+The program prints the share over all ten draws. For comparison it also prints the share for a model
+with seconds in proportion to multiply-accumulates, learnt in the same way for each kind of kernel,
+and for a second measurement of the same tasks. Goal: 84 % of convolutions within 10 %; at most 500
+bytes per kind and 0.5 ms per prediction.
 
     python benchmarks/predictor.py --devices cpu:0,cpu:1/opencl --cache FOLDER
 """
@@ -61,7 +62,7 @@ def table(device: OpenDevice, samples: Samples, again: Mapping[str, float]) -> l
     first = draws[0]
     sizes = {kind: len(text) for kind, text in to_json(first.kinds).items()}
     slower = float(np.median([again[key(s)] / s.seconds for s in samples if key(s) in again]))
-    """What the device as a whole has become slower between the two measurements."""
+    """The factor by which the whole device has become slower between the two measurements."""
     rows = []
     for name, chosen in groups(samples, first.kinds).items():
         tested = [draw.tested(chosen) for draw in draws]
@@ -85,12 +86,12 @@ def table(device: OpenDevice, samples: Samples, again: Mapping[str, float]) -> l
 
 @dataclass(frozen=True)
 class Draw:
-    """Unit times that were learnt from some of the samples."""
+    """Unit times that were learnt from a random part of the samples."""
 
     kinds: TrainedUnits
     by_macs: TrainedUnits
     taught: frozenset[str]
-    """`key` of each sample that they were learnt from."""
+    """`key` of each training sample."""
 
     @classmethod
     def of(cls, samples: Samples, number: int) -> "Draw":
@@ -107,12 +108,12 @@ class Draw:
 
 
 def groups(samples: Samples, kinds: TrainedUnits) -> dict[str, list[TrainingSample]]:
-    """All convolutions, then each kind that there is enough of to learn."""
-    known = [s for s in samples if s.workload.kind in kinds]
-    found = {"all convolutions": [s for s in known if is_convolution(s)]}
+    """Samples by group: all convolutions, then each kind with enough samples to learn from."""
+    usable_samples = [s for s in samples if s.workload.kind in kinds]
+    samples_of = {"all convolutions": [s for s in usable_samples if is_convolution(s)]}
     for kind in kinds:
-        found[kind] = [s for s in known if s.workload.kind == kind]
-    return {name: chosen for name, chosen in found.items() if chosen}
+        samples_of[kind] = [s for s in usable_samples if s.workload.kind == kind]
+    return {name: chosen for name, chosen in samples_of.items() if chosen}
 
 
 def is_convolution(sample: TrainingSample) -> bool:
@@ -130,13 +131,15 @@ def macs_only(sample: TrainingSample) -> Workload:
 def errors(
     samples: Samples, kinds: TrainedUnits, describe: Callable[[TrainingSample], Workload]
 ) -> list[float]:
-    """Relative ones; of what cannot be predicted, infinite."""
-    found = []
+    """Relative errors; infinite for samples that cannot be predicted."""
+    relative_errors = []
     for sample in samples:
         workload = describe(sample)
-        said = kinds[workload.kind].seconds(workload) if workload.kind in kinds else None
-        found.append(np.inf if said is None else said / sample.seconds - 1.0)
-    return found
+        predicted_s = kinds[workload.kind].seconds(workload) if workload.kind in kinds else None
+        relative_errors.append(
+            np.inf if predicted_s is None else predicted_s / sample.seconds - 1.0
+        )
+    return relative_errors
 
 
 def pooled(draws: Sequence[Sequence[float]]) -> list[float]:
@@ -144,7 +147,7 @@ def pooled(draws: Sequence[Sequence[float]]) -> list[float]:
 
 
 def near(errors: Sequence[float]) -> float:
-    """The share that is within 10 %."""
+    """The share of errors within 10 %."""
     return float(np.mean(np.abs(errors) <= NEAR))
 
 
@@ -153,7 +156,7 @@ def percent(share: float) -> str:
 
 
 def prediction_s(samples: Samples, predictor: LatencyPredictor) -> float:
-    """Seconds of a prediction, features and all."""
+    """Seconds of one prediction, including the computation of features."""
     tasks = [Unmeasured(s.graph, s.task, s.compiled, "", 0.0, ()) for s in samples]
     started_s = time.perf_counter()
     for task in tasks:
@@ -162,7 +165,7 @@ def prediction_s(samples: Samples, predictor: LatencyPredictor) -> float:
 
 
 def measured_again(device: OpenDevice, samples: Samples) -> dict[str, float]:
-    """The seconds of some of the tasks from another run of the same networks."""
+    """The seconds of some of the tasks, from a second run of the same networks."""
     with tempfile.TemporaryDirectory() as folder, ProfileStore(Path(folder)) as store:
         return {key(s): s.seconds for s in collect(device, store, round(REPEATED * len(samples)))}
 

@@ -1,4 +1,4 @@
-"""Programs that import nothing but what they measure, each with a cache folder of its own."""
+"""Programs that import only the measured package, each with a separate cache folder."""
 
 import json
 import os
@@ -16,13 +16,13 @@ _LIMIT_S = 1800.0
 
 
 def measured(script: str, *words: str, cache: Path) -> dict[str, Any]:
-    """What a script of this folder prints as JSON in its last line, and "program_s", its time.
+    """The JSON that a script of this folder prints in its last line, and its time, "program_s".
 
     Args:
-        cache: the user's cache folder, as far as the program knows.
+        cache: the folder that the program uses as the user's cache folder.
 
     Raises:
-        ExecutionError: the program failed; with the last line that it said.
+        ExecutionError: the program failed; the message is its last line.
     """
     command = [sys.executable, str(Path(__file__).with_name(script)), *words]
     variables = os.environ | {"XDG_CACHE_HOME": str(cache)}
@@ -35,7 +35,7 @@ def measured(script: str, *words: str, cache: Path) -> dict[str, Any]:
         raise ExecutionError(f"{script} took more than {_LIMIT_S:.0f} s") from None
     took_s = time.perf_counter() - start_s
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ExecutionError(said[-1])
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found | {"program_s": took_s}
+        error_lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ExecutionError(error_lines[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result | {"program_s": took_s}

@@ -1,11 +1,11 @@
-"""A program that reads pages with rapidocr, with ONNX Runtime or another module in its place.
+"""A program that reads pages with rapidocr, which uses ONNX Runtime or another module instead.
 
     python benchmarks/read_pages.py MODULE HOW PAGES RESULT
 
 HOW is "as it is", "patched" (the class is replaced before rapidocr is imported), or a folder with a
-rapidocr whose import names MODULE. PAGES is a folder of .png files, read in their order. The texts
-and boxes are pickled to RESULT. Prints JSON: seconds of the imports, of the creation, and of each
-page.
+copy of rapidocr that imports MODULE. PAGES is a folder of .png files, which are read in order. The
+texts and boxes are pickled to RESULT. Prints JSON: seconds of the imports, of the creation, and of
+each page.
 """
 
 import importlib

@@ -1,12 +1,12 @@
-"""A program that answers requests one after the other, from its first second on.
+"""A program that runs requests one after the other, from its start on.
 
     python benchmarks/requests_in_a_loop.py MODULE MODEL FEEDS SECONDS
 
-MODULE has the `InferenceSession` that is used, FEEDS is a pickled dict. Prints JSON: when each
-request began and how many seconds it took, and when the session said what by its logger. The loop
-ends after SECONDS, or as many after the session's `wait` returns, if it has one.
+MODULE has the `InferenceSession` that is used, FEEDS is a pickled dict. Prints JSON: the start and
+the seconds of each request, and the messages of the session's logger with their times. The loop
+ends SECONDS after the session's `wait` returns, or SECONDS after the start if there is no `wait`.
 
-Nothing else is imported, as it would take time and memory.
+Nothing else is imported, because an import would take time and memory.
 """
 
 import json
@@ -18,11 +18,11 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-import numpy  # noqa: F401  the feeds are its arrays: any such program has imported it
+import numpy  # noqa: F401  the feeds are NumPy arrays, so every such program imports it
 
 
 class Said(logging.Handler):
-    """When what was logged."""
+    """Log messages, each with the seconds since the start."""
 
     def __init__(self, start_s):
         super().__init__(logging.INFO)
@@ -38,8 +38,8 @@ def main():
     inputs = pickle.loads(Path(feeds).read_bytes())
     session_class = import_module(module).InferenceSession
     start_s = time.perf_counter()
-    said = Said(start_s)
-    logging.getLogger("coexec").addHandler(said)
+    log_handler = Said(start_s)
+    logging.getLogger("coexec").addHandler(log_handler)
     logging.getLogger("coexec").setLevel(logging.INFO)
     session = session_class(model)
     ended = threading.Event()
@@ -53,7 +53,7 @@ def main():
         session.run(None, inputs)
         requests.append((began_s - start_s, time.perf_counter() - began_s))
     waiter.join()
-    print(json.dumps({"requests": requests, "said": said.lines}))
+    print(json.dumps({"requests": requests, "said": log_handler.lines}))
 
 
 if __name__ == "__main__":

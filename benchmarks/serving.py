@@ -1,10 +1,10 @@
-"""What `coexec serve` adds to a run of the model, and how many requests it answers a second.
+"""Time that `coexec serve` adds to a run of the model, and its requests per second.
 
-The server runs the model on the first core that this process may use; its clients are a process of
-their own, which the operating system places. Each client sends its next request when it has the
-answer to the one before. "run" is the time of the session's run inside the server meanwhile, the
-rest of a request's time is HTTP, the protocol, threads and the client itself: tritonclient writes
-the tensors again for each request.
+The server runs the model on the first core that this process may use. The clients are in a separate
+process, which the operating system places. Each client sends its next request when it has received
+the previous answer. "run" is the time of the session's run inside the server. The remaining time of
+a request is HTTP, the protocol, threads and the client itself: tritonclient writes the tensors
+again for each request.
 """
 
 import json
@@ -30,7 +30,7 @@ CLIENTS = 1, 2, 4
 
 
 class _Timed(SessionServed):
-    """Notes what each run takes."""
+    """A served session that records the time of each run."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -79,42 +79,44 @@ def _row(served: _Timed, address: str, form: str, clients: int, rounds: int) -> 
     done = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=True
     )
-    found = json.loads(done.stdout)
-    run_s, request_s = statistics.median(served.runs_s), found["request_s"]
+    client_result = json.loads(done.stdout)
+    run_s, request_s = statistics.median(served.runs_s), client_result["request_s"]
     return {
         "model": served.name,
         "tensors": form,
         "clients": clients,
         "run_s": run_s,
         "request_s": request_s,
-        # With several clients a request waits for others, too.
+        # With several clients, a request also waits for other requests.
         "added_s": request_s - run_s if clients == 1 else "",
-        "per second": found["per_s"],
+        "per second": client_result["per_s"],
     }
 
 
 def _client(address: str, name: str, form: str, clients: str, rounds: str) -> None:
-    """Print the median seconds of a request, and requests a second of all clients together."""
+    """Print the median seconds of a request, and the requests per second of all clients."""
     import tritonclient.http as triton
 
-    told = triton.InferenceServerClient(address).get_model_metadata(name)["inputs"][0]
-    image = np.random.default_rng(0).standard_normal(told["shape"], dtype=np.float32)
-    tensor = triton.InferInput(told["name"], told["shape"], "FP32")
+    input_info = triton.InferenceServerClient(address).get_model_metadata(name)["inputs"][0]
+    image = np.random.default_rng(0).standard_normal(input_info["shape"], dtype=np.float32)
+    tensor = triton.InferInput(input_info["name"], input_info["shape"], "FP32")
     tensor.set_data_from_numpy(image, binary_data=form == "binary")
-    wanted = None  # binary
+    triton_outputs = None  # binary
     if form == "json":
         outputs = triton.InferenceServerClient(address).get_model_metadata(name)["outputs"]
-        wanted = [triton.InferRequestedOutput(o["name"], binary_data=False) for o in outputs]
+        triton_outputs = [
+            triton.InferRequestedOutput(o["name"], binary_data=False) for o in outputs
+        ]
     took_s: list[float] = []
     begin = threading.Barrier(int(clients) + 1)
 
     def ask() -> None:
-        client = triton.InferenceServerClient(address)  # it belongs to its thread
-        client.infer(name, [tensor], outputs=wanted)
+        client = triton.InferenceServerClient(address)  # a client must stay in one thread
+        client.infer(name, [tensor], outputs=triton_outputs)
         begin.wait()
         for _ in range(int(rounds)):
             start_s = time.perf_counter()
-            client.infer(name, [tensor], outputs=wanted)
+            client.infer(name, [tensor], outputs=triton_outputs)
             took_s.append(time.perf_counter() - start_s)
 
     threads = [threading.Thread(target=ask) for _ in range(int(clients))]

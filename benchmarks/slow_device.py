@@ -1,19 +1,20 @@
-"""A device made slow, as by a lower clock: by a CPU quota, or by waiting after each program.
+"""A device that is slowed, as by a lower clock: by a CPU quota, or by a delay after each program.
 
-"quota" puts the device's thread into a control group whose CPU time is limited (cgroup v1, root).
-Linux looks at quotas when its timer ticks, every 4 ms where CONFIG_HZ is 250. Measured there at
-50 %: with a period of 1 ms nothing gets slower (1.00 times); with 5 ms a matrix product of 0.13 ms
-takes 2.01 times as long in the mean and 1.00 times in the median, as the thread runs at full speed
-for some milliseconds and then stands still. Whole networks are slowed as asked, operators are not.
+"quota" puts the device's thread into a control group with limited CPU time (cgroup v1, needs root).
+Linux enforces quotas at timer ticks, every 4 ms if CONFIG_HZ is 250. Measured there at 50 %: with a
+period of 1 ms nothing becomes slower (factor 1.00). With 5 ms, a matrix product of 0.13 ms takes
+2.01 times as long in the mean and 1.00 times in the median, because the thread runs at full speed
+for some milliseconds and then stops. So whole networks have the requested speed, but operators have
+not.
 
-"stretch" lets each program take 1/share of the time that the calling thread computed: the thread
-keeps its core busy for the rest. That slows every operator alike, which is what a lower clock does,
-and needs no rights. What the thread waited for is not made longer. The thread computes hashes
-meanwhile, as these leave Python's interpreter lock to the other devices. (A loop in Python would
-hold it for up to 5 ms, and the other device would stand still.)
+"stretch" extends each program to 1/share of the time that the calling thread computed: the thread
+keeps its core busy for the remaining time. This slows every operator equally, as a lower clock
+does, and needs no rights. Times in which the thread waited are not extended. During the delay, the
+thread computes hashes, because these release Python's interpreter lock for the other devices. (A
+loop in Python would hold the lock for up to 5 ms, and the other device would stop.)
 
-Both count what the calling thread does, so they are for engines that compute in it: ONNX Runtime on
-one core.
+Both count the work of the calling thread, so they are for engines that compute in it: ONNX Runtime
+on one core.
 """
 
 import hashlib
@@ -36,20 +37,21 @@ __all__ = ["WAYS", "slowed"]
 WAYS = ("stretch", "quota")
 _PERIOD_US = 5000
 _HASH_S = 0.5e-6
-"""One iteration of `hashlib.pbkdf2_hmac`, about. The first guess of each wait."""
+"""Approximate time of one iteration of `hashlib.pbkdf2_hmac`; the first guess in each delay."""
 _STEP, _STEP_S = 0.7, 1e-3
-"""One call takes this share of the rest of a wait, at most so many seconds: the core may become
-slower during it."""
+"""One call takes this share of the remaining delay, and at most this number of seconds, because the
+speed of the core may change during a call."""
 _SHORT_S = 10e-6
-"""Too short for a call that leaves the interpreter lock."""
+"""A delay below this is too short for a call that releases the interpreter lock."""
 
 
 @contextmanager
 def slowed(engine: OpenEngine, share: float, way: str) -> Iterator[OpenEngine]:
-    """``engine`` at ``share`` of its speed, itself at 1. What was changed for it is undone.
+    """``engine`` at ``share`` of its speed; at 1, the unchanged engine. All changes are undone when
+    the block ends.
 
     Raises:
-        DeviceError: there is no control group to limit it with, or no right to make one.
+        DeviceError: no control group can be created, because of missing support or rights.
     """
     if share >= 1:
         yield engine
@@ -61,7 +63,8 @@ def slowed(engine: OpenEngine, share: float, way: str) -> Iterator[OpenEngine]:
 
 
 class _Like:
-    """An engine or a program like another one, but for what a subclass changes."""
+    """A wrapper of an engine or a program, which forwards everything that a subclass does not
+    change."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -101,8 +104,8 @@ class _StretchedBound(_Like):
 
 
 def _stay_busy(end_s: float) -> None:
-    """Keep the core busy until ``end_s`` (`time.perf_counter`), mostly without the interpreter
-    lock."""
+    """Keep the core busy until ``end_s`` (`time.perf_counter`); the interpreter lock is released
+    for most of the time."""
     hash_s, now_s = _HASH_S, time.perf_counter()
     while (rest_s := end_s - now_s) > _SHORT_S:
         count = max(1, int(min(_STEP * rest_s, _STEP_S) / hash_s))
@@ -150,14 +153,15 @@ def _join(group: Path) -> None:
 
 @contextmanager
 def _group(share: float) -> Iterator[Path]:
-    """A control group of this process with a quota; gone afterwards."""
+    """A control group with a quota for this process; it is removed when the block ends."""
     group = _own_group() / f"coexec-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
         raise DeviceError(f"a control group with a CPU quota cannot be made: {error}; it "
                           f"needs root, stretch does not") from error  # fmt: skip
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up then, too
+    # SIGTERM must also remove the group.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(round(share * _PERIOD_US)))

@@ -1,9 +1,9 @@
-"""Whatever leaves `run` early: time-outs, Ctrl-C, forks and closes at random moments.
+"""Interruptions of `run` at random moments: time-outs, Ctrl-C, forks and closes.
 
-After each, the session has to answer rightly, or to say at once that it is closed. Counts what
-happened; ends with 1 if an answer was wrong, something hung (nothing may take a minute), or an
-exception did not come. ``--rounds`` says how many time-outs and Ctrl-C there are. Of forks and
-closes there is a tenth.
+After each interruption, the session must return right outputs, or report at once that it is closed.
+The outcomes are counted. The exit code is 1 if outputs were wrong, something hung (nothing may take
+a minute), or an exception did not arrive. ``--rounds`` is the number of time-outs and of Ctrl-C;
+forks and closes happen a tenth as often.
 """
 
 import faulthandler
@@ -31,11 +31,11 @@ _HANG_S = 60.0
 
 
 class _TimeOut(Exception):
-    """What a user's handler of SIGALRM raises."""
+    """The exception that a user's handler of SIGALRM raises."""
 
 
 class _Case:
-    """A session with its feeds, right answers and usual duration."""
+    """A session with its feeds, right outputs and usual duration."""
 
     def __init__(self, name: str, words: dict[str, Any], cache: str | None) -> None:
         self._make: Callable[[], coexec.InferenceSession] = lambda: coexec.InferenceSession(
@@ -61,12 +61,12 @@ class _Case:
         return self.session.run(None, self.feeds)
 
     def outcome(self) -> str:
-        """Of a run that nothing disturbs."""
+        """The outcome of a run without interruption."""
         try:
-            found = self.answer()
+            outputs = self.answer()
         except ClosedError:
             return "closed"
-        return "right" if self.is_right(found) else "WRONG"
+        return "right" if self.is_right(outputs) else "WRONG"
 
     def is_right(self, found: list[Any]) -> bool:
         return all(
@@ -81,7 +81,7 @@ class _Case:
 
 @contextmanager
 def _watched() -> Iterator[None]:
-    """Ends the program with all stacks if what is inside hangs."""
+    """End the program, and print the stacks of all threads, if the block hangs."""
     faulthandler.dump_traceback_later(_HANG_S, exit=True)
     try:
         yield
@@ -106,7 +106,7 @@ def _control_c(case: _Case, count: int) -> Counter[str]:
         timers[-1].start()
 
     timers: list[threading.Timer] = []
-    # A shell that starts a program in the background lets it ignore Ctrl-C.
+    # A program that a shell starts in the background ignores Ctrl-C by default.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return _disturbed(case, count, KeyboardInterrupt, later, lambda: timers.pop().join())
@@ -123,7 +123,8 @@ def _disturbed(
     disturb: Callable[[float], object],
     settle: Callable[[], object] = lambda: None,
 ) -> Counter[str]:
-    """Runs that an exception of ``kind`` hits at a random moment, each followed by a quiet one."""
+    """Outcomes of runs in which an exception of ``kind`` is raised at a random moment, and of an
+    uninterrupted run after each of them."""
     seen: Counter[str] = Counter()
     for _ in range(count):
         with _watched():
@@ -135,7 +136,8 @@ def _disturbed(
                         seen["WRONG"] += 1
                 finally:
                     settle()
-                time.sleep(1.2 * case.usual_s)  # a late one comes here, not in the quiet run
+                # A late exception is raised during this pause, and not in the next run.
+                time.sleep(1.2 * case.usual_s)
             except kind:
                 hit = "hit"
             except Exception as error:
@@ -150,7 +152,8 @@ def _disturbed(
 
 
 def _forks(case: _Case, count: int) -> Counter[str]:
-    """The process forks while another thread runs; the child has to answer, or to say no."""
+    """Outcomes in children of forks during a run of another thread. A child must return right
+    outputs or an error."""
     seen: Counter[str] = Counter()
     stop = threading.Event()
 
@@ -181,7 +184,7 @@ def _forks(case: _Case, count: int) -> Counter[str]:
 
 
 def _closes(case: _Case, count: int) -> Counter[str]:
-    """Closed by a signal handler during the run, or by another thread."""
+    """Outcomes of runs during which a signal handler or another thread closes the session."""
     seen: Counter[str] = Counter()
     before = signal.signal(signal.SIGALRM, lambda *_: case.session.close())
     try:
@@ -207,7 +210,7 @@ def _closes(case: _Case, count: int) -> Counter[str]:
 
 
 def _beside_opencl(cores: list[str]) -> dict[str, dict[str, Any]]:
-    """A CPU core and OpenCL on the other, where that works; else the reason is printed."""
+    """A CPU core, and OpenCL on the other core, if it works; otherwise the reason is printed."""
     names = [cores[0], f"{cores[1]}/opencl"]
     try:
         open_devices(names)
@@ -232,20 +235,20 @@ def main() -> None:
             "devices": cores, "planner": "hope_greedy", "waiting": "active",
         },
     }  # fmt: skip
-    ways = {"time-outs": (_time_outs, count), "Ctrl-C": (_control_c, count),
+    disturbances = {"time-outs": (_time_outs, count), "Ctrl-C": (_control_c, count),
             "forks": (_forks, count // 10), "closes": (_closes, count // 10)}  # fmt: skip
     kinds |= _beside_opencl(cores)
     rows = []
     for name in args.models:
         for kind, words in kinds.items():
             case = _Case(name, words, args.cache)
-            for way, (disturb, times) in ways.items():
+            for title, (disturb, times) in disturbances.items():
                 seen = disturb(case, times)
-                told = ", ".join(f"{k} {v}" for k, v in sorted(seen.items()) if v)
-                rows.append({"model": name, "session": kind, "way": way, "seen": told})
+                counts = ", ".join(f"{k} {v}" for k, v in sorted(seen.items()) if v)
+                rows.append({"model": name, "session": kind, "way": title, "seen": counts})
             case.session.close()
     show("left early: what happened, and the answers after it", rows, args.json)
-    words = ("WRONG", "HUNG", "BOUND", "OTHER", "missed")  # what is not hit was not tried
+    words = ("WRONG", "HUNG", "BOUND", "OTHER", "missed")  # "missed" means that nothing was tested
     sys.exit(1 if any(word in str(row["seen"]) for row in rows for word in words) else 0)
 
 

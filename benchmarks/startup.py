@@ -1,7 +1,7 @@
-"""How long a session takes to start when its profile and plan are cached, against ONNX Runtime.
+"""Start time of a session whose profile and plan are cached, against ONNX Runtime.
 
-Each start is a process of its own, in turns; imports count. Goal: at most 0.5 s more than ONNX
-Runtime needs for the same model.
+Each start is a separate process, in turns; imports count. Goal: at most 0.5 s more than ONNX
+Runtime for the same model.
 """
 
 import statistics
@@ -51,16 +51,16 @@ def main() -> None:
                 path = str(Path(folder) / f"{name}.onnx")
                 ir.save(zoo.build(name), path)
             InferenceSession(path, devices=devices, cache=args.cache).close()
-            ours, theirs = [], []
+            coexec_s, ort_s = [], []
             for _ in range(min(args.rounds, 7)):
-                ours.append(_start_s(_OURS, path, devices, args.cache or ""))
-                theirs.append(_start_s(_THEIRS, path))
+                coexec_s.append(_start_s(_OURS, path, devices, args.cache or ""))
+                ort_s.append(_start_s(_THEIRS, path))
             rows.append(
                 {
                     "model": Path(name).stem,
-                    "coexec_s": statistics.median(ours),
-                    "onnxruntime_s": statistics.median(theirs),
-                    "more_s": statistics.median(ours) - statistics.median(theirs),
+                    "coexec_s": statistics.median(coexec_s),
+                    "onnxruntime_s": statistics.median(ort_s),
+                    "more_s": statistics.median(coexec_s) - statistics.median(ort_s),
                 }
             )
     show(f"start from the cache, {devices}, imports included", rows, args.json)

@@ -1,8 +1,8 @@
-"""Requests a second of eight clients that share one model, and how long each of them waits.
+"""Requests per second of eight clients that share one model, and the latency of their requests.
 
-ONNX Runtime and OpenVINO (f32) in the ways in which servers set them up, against one session of
-coexec and against one in its mode for throughput. Each in a process of its own, in turns. Every
-client sends its next request when the answer to the one before is there.
+ONNX Runtime and OpenVINO (f32), configured as servers do, against one session of coexec and one
+session in its mode for throughput. Each is in a separate process, in turns. Every client sends its
+next request when it has received the previous answer.
 
     python benchmarks/throughput.py [MODEL ...]
 """
@@ -38,20 +38,21 @@ from coexec.frontend.check import worst_difference
 MODELS = ["squeezenet", "resnet34", "inception_v3"]
 CLIENTS = 8
 SECONDS = 5.0
-"""Of one turn, after the start."""
+"""Seconds of one turn, after its start."""
 _START_S = 0.5
-"""Of a turn, before requests count: until all clients wait for one another as they will."""
+"""Seconds at the start of a turn in which requests do not count, because the clients are not yet in
+a steady state."""
 _WARM_UP = 3
 Feeds = Mapping[str, Any]
 Request = tuple[float, float]
-"""When it was sent and when it was answered, in seconds."""
+"""The times at which it was sent and answered, in seconds."""
 
 
 class Turn(NamedTuple):
-    """What the clients of a rival saw in one turn."""
+    """Measurements of a rival's clients in one turn."""
 
     per_s: float
-    """Requests that were answered in a second."""
+    """Answered requests per second."""
     latencies_s: list[float]
 
 
@@ -81,8 +82,8 @@ def _compared(word: str, folder: Path, options: Any) -> Iterator[dict[str, Any]]
     makers = {name: partial(maker, str(path), feeds) for name, maker in rivals.items()}
     with started(makers, partial(_left_out, Path(word).stem)) as contestants:
         turns = _in_turns(contestants, options.rounds)
-    others = {name: own for name, own in turns.items() if name not in _OURS}
-    best = max(others, key=lambda name: _median_per_s(others[name]))
+    other_turns = {name: own for name, own in turns.items() if name not in _OURS}
+    best = max(other_turns, key=lambda name: _median_per_s(other_turns[name]))
     expected = contestants[0].outputs
     for one in contestants:
         pairs = zip(one.outputs, expected, strict=True)
@@ -96,13 +97,14 @@ def _left_out(model: str, name: str, why: str) -> None:
 
 
 def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[Turn]]:
-    """The turns of each, by round; the order rotates, and a turn begins on idle processors."""
-    rest = Rest(watch_of(list(contestants)))
+    """The turns of each contestant, by round. The order rotates, and a turn begins when the
+    processors are idle."""
+    idle_wait = Rest(watch_of(list(contestants)))
     turns: dict[str, list[Turn]] = {one.name: [] for one in contestants}
     for number in range(rounds):
         shift = number % len(contestants)
         for one in [*contestants[shift:], *contestants[:shift]]:
-            if not rest.until_idle():
+            if not idle_wait.until_idle():
                 print(f"{one.name}: began while other threads were busy", file=sys.stderr)
             turns[one.name].append(one.turn())
     return turns
@@ -129,7 +131,7 @@ def _one_session(path: str, feeds: Path, create: Callable[[str], Any]) -> Ready:
 
 
 def _several(path: str, feeds: Path, create: Callable[[str], Any], count: int) -> Ready:
-    """Sessions beside each other, each for one request at a time; a single one is shared."""
+    """Several sessions, each for one request at a time, in a pool that all clients share."""
     inputs = pickle.loads(feeds.read_bytes())
     sessions = [create(path) for _ in range(count)]
     free: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -147,8 +149,8 @@ def _several(path: str, feeds: Path, create: Callable[[str], Any], count: int) -
 
     if count == 1:
         return Ready(outputs, partial(_clients, partial(sessions[0].run, None, inputs)))
-    # Requests are served in the order in which they came: a client that has its answer would take
-    # the session again before one that waits for it has woken up.
+    # The pool serves requests in the order of their arrival. Without it, a client with an answer
+    # would take the session again before a waiting client has woken up.
     pool = ThreadPoolExecutor(count)
     return Ready(outputs, partial(_clients, lambda: pool.submit(with_a_free_one).result()))
 
@@ -174,10 +176,10 @@ def _ours_for_throughput(path: str, feeds: Path, cache: str | None) -> Ready:
 
 
 def _clients(run: Callable[[], Any]) -> Turn:
-    """A turn of the clients, each a thread.
+    """A turn of the clients; each client is a thread.
 
     Raises:
-        Exception: what a request raised.
+        Exception: the exception of a request.
     """
     end_s = time.perf_counter() + _START_S + SECONDS
     done: list[list[Request]] = [[] for _ in range(CLIENTS)]
@@ -202,9 +204,10 @@ def _clients(run: Callable[[], Any]) -> Turn:
 
 
 def _counted(requests: Sequence[Request], end_s: float) -> Turn:
-    """Answers in the last seconds before ``end_s`` count, and how long all since then waited."""
+    """The measurements of a turn. Answers in the last `SECONDS` before ``end_s`` count; latencies
+    are those of all requests that were answered after the beginning of this time."""
     start_s = end_s - SECONDS
-    latencies_s = [at - sent for sent, at in requests if at >= start_s]
+    latencies_s = [at - sent_s for sent_s, at in requests if at >= start_s]
     answered = sum(start_s <= at < end_s for _, at in requests)
     if not answered:
         raise ExecutionError(f"no request was answered in {SECONDS:g} s")
@@ -212,19 +215,19 @@ def _counted(requests: Sequence[Request], end_s: float) -> Turn:
 
 
 def _openvino(path: str, feeds: Path) -> Ready:
-    """Its own queue in place of the clients' threads, with as many requests under way."""
+    """OpenVINO's own queue instead of threads of clients, with the same number of requests."""
     try:
         import openvino
     except ImportError:
         raise ExecutionError("it is not installed (pip install openvino)") from None
     settings = {
         "PERFORMANCE_HINT": "THROUGHPUT",
-        "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in 16 bits where it can
+        "INFERENCE_PRECISION_HINT": "f32",  # the default computes in 16 bits where possible
     }
     compiled = openvino.Core().compile_model(path, "CPU", settings)
     inputs = pickle.loads(feeds.read_bytes())
     for _ in range(_WARM_UP):
-        found = compiled(inputs)
+        first_outputs = compiled(inputs)
     requests = openvino.AsyncInferQueue(compiled, CLIENTS)
     done: list[Request] = []
     requests.set_callback(lambda _, sent_s: done.append((sent_s, time.perf_counter())))
@@ -233,12 +236,12 @@ def _openvino(path: str, feeds: Path) -> Ready:
         done.clear()
         end_s = time.perf_counter() + _START_S + SECONDS
         while time.perf_counter() < end_s:
-            requests.get_idle_request_id()  # waits for a free one, so that sending takes no time
+            requests.get_idle_request_id()  # waits for a free request, so that sending is fast
             requests.start_async(inputs, time.perf_counter())
         requests.wait_all()
         return _counted(done, end_s)
 
-    return Ready([np.array(found[output]) for output in compiled.outputs], turn)
+    return Ready([np.array(first_outputs[output]) for output in compiled.outputs], turn)
 
 
 _RIVALS: dict[str, Callable[..., Ready]] = {
@@ -251,7 +254,7 @@ _OURS: dict[str, Callable[..., Ready]] = {
     "coexec": _ours,
     "coexec, throughput": _ours_for_throughput,
 }
-"""Told the cache folder, too."""
+"""Functions that also get the cache folder."""
 
 
 if __name__ == "__main__":

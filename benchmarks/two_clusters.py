@@ -1,7 +1,7 @@
-"""What two one-core clusters gain over one, and over ONNX Runtime with two threads.
+"""Speedup of two one-core clusters over one cluster, and over ONNX Runtime with two threads.
 
-All run in turns, at 30 requests a second and in a loop. Goal: inception_v3 at least 1.35 times
-faster than on one cluster; whole operators in parallel cannot give more than about 1.5.
+All run in turns, at 30 requests a second and in a loop. Goal: inception_v3 is at least 1.35 times
+faster than on one cluster; with whole operators in parallel, the limit is about 1.5.
 """
 
 import statistics

@@ -1,8 +1,8 @@
-"""What requests take before, while and after a way to run the model is looked for.
+"""Latency of requests before, during and after planning in the background.
 
-A program that asks as fast as it can, with ONNX Runtime and with its import changed to coexec, each
-in a process of its own with an empty cache: ONNX Runtime, coexec, ONNX Runtime. Goal: medians of at
-most 1.05 of ONNX Runtime's, in each of the three times.
+A program that sends requests in a loop, with ONNX Runtime and with its import changed to coexec,
+each in a separate process with an empty cache: ONNX Runtime, coexec, ONNX Runtime. Goal: medians of
+at most 1.05 times ONNX Runtime's, in each of the three periods.
 
     python benchmarks/while_planning.py MODEL...
 """
@@ -50,18 +50,19 @@ def _row(path: Path, folder: Path, seconds: int) -> dict[str, Any]:
         return measured("requests_in_a_loop.py", *words, cache=folder / run)
 
     ort = [program("onnxruntime", "first")]
-    ours = program("coexec", "ours")
+    coexec_run = program("coexec", "ours")
     ort.append(program("onnxruntime", "last"))
     base_s = statistics.median(s for run in ort for _, s in run["requests"])
-    ratios = {name: statistics.median(times) / base_s for name, times in _times(ours)}
-    return {"onnxruntime_s": base_s, "planned_s": _planned_s(ours["said"])} | ratios
+    ratios = {name: statistics.median(times) / base_s for name, times in _times(coexec_run)}
+    return {"onnxruntime_s": base_s, "planned_s": _planned_s(coexec_run["said"])} | ratios
 
 
 def _times(program: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float]]]:
-    """Seconds of the requests before, while and after planning, as far as there were some."""
-    said, requests = program["said"], program["requests"]
-    begins_s = next((at for at, line in said if _BEGINS in line), None)
-    ends_s = max((at for at, _ in said), default=0.0)
+    """Seconds of the requests before, during and after planning; periods without requests are left
+    out."""
+    log_lines, requests = program["said"], program["requests"]
+    begins_s = next((at for at, line in log_lines if _BEGINS in line), None)
+    ends_s = max((at for at, _ in log_lines), default=0.0)
     if begins_s is None:
         yield "after", [s for _, s in requests]
         return

@@ -1,8 +1,9 @@
-"""What a user gets without asking: `auto` on all that the machine has, against other engines.
+"""Performance of the defaults: `auto` on all devices of the machine, against other engines.
 
-ONNX Runtime and OpenVINO (f32) have all cores and their own defaults. All take turns in one run, at
-30 requests a second and in a loop. Goal: on networks of 3x3 convolutions, such as vgg16 and yolov2,
-"auto" takes at most 0.75 of the better one's time, on none more than 1.02.
+ONNX Runtime and OpenVINO (f32) use all cores and their own defaults. All run in turns in one
+process, at 30 requests a second and in a loop. Goal: on networks of 3x3 convolutions, such as vgg16
+and yolov2, "auto" takes at most 0.75 of the time of the better engine, and on no network more than
+1.02.
 """
 
 import sys
@@ -43,8 +44,8 @@ def _compare(model: str, args: Any) -> Iterator[dict[str, Any]]:
         except ImportError:
             print("OpenVINO is not installed (pip install openvino)", file=sys.stderr)
         names = [output.name for output in session.get_outputs()]
-        found, expected = runs[AUTO](), dict(zip(names, runs[ORT](), strict=True))
-        worst = max(worst_difference(found[name], expected[name]) for name in names)
+        outputs, expected = runs[AUTO](), dict(zip(names, runs[ORT](), strict=True))
+        worst = max(worst_difference(outputs[name], expected[name]) for name in names)
         ratios = {f"over {name}": (AUTO, name) for name in runs if name != AUTO}
         outcome = in_turns(runs, args.rounds)
     head = {

@@ -1,4 +1,4 @@
-"""The version of this package: known without a look at what is installed."""
+"""The version of this package, available without reading the metadata of installed packages."""
 
 __all__ = ["__version__"]
 

@@ -69,12 +69,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # Names are imported when first used: planning alone needs no engine, and starts at once.
+    # Names are imported on first use, so that planning, which needs no engine, starts fast.
     if name in _HOME:
         return getattr(import_module(f"coexec.{_HOME[name]}"), name)
     if not name.startswith("_") and find_spec(f"coexec.{name}") is None:
-        # What programs take from onnxruntime beside its session, so that one import is enough.
-        theirs = import_module("onnxruntime")
-        if hasattr(theirs, name):
-            return getattr(theirs, name)
+        # Programs also use other names of onnxruntime, which makes importing coexec sufficient.
+        ort = import_module("onnxruntime")
+        if hasattr(ort, name):
+            return getattr(ort, name)
     raise AttributeError(f"module 'coexec' has no attribute {name!r}")

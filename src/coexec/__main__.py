@@ -1,4 +1,4 @@
-"""``python -m coexec`` is ``coexec``."""
+"""``python -m coexec`` runs the command line ``coexec``."""
 
 import sys
 

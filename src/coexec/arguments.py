@@ -1,7 +1,8 @@
-"""Checks of what a session or `load` is given: each returns the argument as the program takes it.
+"""Checks of the arguments of a session and of `load`. A check that returns a value returns the
+argument in the form that the program uses.
 
-All raise UsageError (`check_feeds` InputError) with what was given and what is wanted; none reads
-a file or opens a device.
+All raise UsageError (`check_feeds` and `check_names` InputError) with the value that was passed and
+the values that are allowed. None reads a file or opens a device.
 """
 
 import inspect
@@ -46,20 +47,20 @@ _MODES: tuple[str, ...] = get_args(Mode)
 def check_keywords(
     given: Iterable[str], function: Callable[..., Any], others: Sequence[str]
 ) -> None:
-    """Keywords that a constructor takes by name, or that are among ``others``."""
+    """Check that all keywords are parameters of a constructor, or among ``others``."""
     parameters = inspect.signature(function).parameters.values()
-    known = [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
-    known += others
-    if unknown := [name for name in given if name not in known]:
-        named = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+    allowed = [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+    allowed += others
+    if unknown := [name for name in given if name not in allowed]:
+        named = ", ".join(f"{name!r}{nearest(name, allowed)}" for name in unknown)
         owner = function.__qualname__.removesuffix(".__init__")
-        raise UsageError(f"{owner} takes no {named}; it takes {', '.join(known)}")
+        raise UsageError(f"{owner} takes no {named}; it takes {', '.join(allowed)}")
 
 
 def check_model(model: Any) -> Any:
-    """A path, serialized bytes, or a model of onnx or onnx_ir."""
+    """The model: a path, serialized bytes, or a model object of onnx or onnx_ir."""
     kinds = [
-        getattr(sys.modules[module], name)  # who has such a model has imported its module
+        getattr(sys.modules[module], name)  # a caller with such a model has imported its module
         for module, name in (("onnx", "ModelProto"), ("onnx_ir", "Model"))
         if module in sys.modules
     ]
@@ -79,18 +80,18 @@ def _path(given: Any, what: str) -> Any:
 
 
 def check_cache(cache: Any) -> Cache | Path | str | None:
-    """A folder, an opened cache, or None for the user's cache folder."""
+    """The cache: a folder, an opened cache, or None for the user's cache folder."""
     if cache is None or isinstance(cache, Cache):
         return cache
     if not isinstance(cache, str | os.PathLike):
         raise UsageError(f"cache={cache!r} is a {type(cache).__name__}; give the path of a folder "
                          f"or a coexec.Cache, or leave it out")  # fmt: skip
-    found: Path | str = _path(cache, "cache")
-    return found
+    path: Path | str = _path(cache, "cache")
+    return path
 
 
 def check_providers(providers: Any) -> None:
-    """What onnxruntime.InferenceSession takes."""
+    """Check ``providers``: the values that onnxruntime.InferenceSession accepts."""
     if providers is None:
         return
     names = list(providers) if isinstance(providers, Sequence) else [None]
@@ -101,7 +102,7 @@ def check_providers(providers: Any) -> None:
 
 
 def check_devices(devices: Any) -> list[str] | None:
-    """Names of devices, or None for those that the machine has."""
+    """The names of devices, or None for all devices of the machine."""
     if devices is None:
         return None
     if (
@@ -115,7 +116,7 @@ def check_devices(devices: Any) -> list[str] | None:
 
 
 def check_planner(planner: Any, options: Any) -> dict[str, Any]:
-    """The options of a planner; whether it has them, the planner knows."""
+    """The options of a planner. Whether the planner has these options is checked later."""
     if not isinstance(planner, str):
         raise UsageError(f"planner={planner!r} is a {type(planner).__name__}; give a name, such "
                          f"as 'auto'")  # fmt: skip
@@ -123,23 +124,23 @@ def check_planner(planner: Any, options: Any) -> dict[str, Any]:
 
 
 def check_shapes(shapes: Any) -> dict[str, tuple[int, ...] | int]:
-    """Shapes by input name and sizes by the name of a dimension, in plain integers."""
-    found: dict[str, tuple[int, ...] | int] = {}
+    """Shapes by input name and sizes by name of a dimension, as Python integers."""
+    checked: dict[str, tuple[int, ...] | int] = {}
     for name, shape in _mapping("shapes", shapes, "{'x': (1, 3, 224, 224)}").items():
         if _is_integer(shape):
-            found[name] = int(shape)
+            checked[name] = int(shape)
             continue
         dims: list[Any] = list(shape) if isinstance(shape, Sequence | np.ndarray) else [None]
         if isinstance(shape, str) or any(not _is_integer(d) for d in dims):
             raise UsageError(f"shapes[{name!r}] is {shape!r}; give a tuple of integers, such as "
                              f"(1, 3, 224, 224), or one for a dimension of that name")  # fmt: skip
-        found[name] = tuple(int(d) for d in dims)
-    return found
+        checked[name] = tuple(int(d) for d in dims)
+    return checked
 
 
 def check_values(values: Any) -> dict[str, Any]:
-    """Values by input name, as scalars or nested lists of Python: their text tells them apart."""
-    found: dict[str, Any] = {}
+    """Values by input name, as Python scalars or nested lists, whose text identifies the value."""
+    checked: dict[str, Any] = {}
     for name, value in _mapping("values", values, "{'sr': 16000}").items():
         try:
             array = np.asarray(value)
@@ -148,8 +149,8 @@ def check_values(values: Any) -> dict[str, Any]:
         if array.dtype.kind not in "biufUV":
             raise UsageError(f"values[{name!r}] is {' '.join(repr(value).split())[:80]}; give a "
                              f"number, a text, or an array of them")  # fmt: skip
-        found[name] = array.tolist()
-    return found
+        checked[name] = array.tolist()
+    return checked
 
 
 def _is_integer(value: Any) -> bool:
@@ -157,21 +158,21 @@ def _is_integer(value: Any) -> bool:
 
 
 def check_texts(what: str, given: Any, example: str) -> dict[str, str]:
-    """The argument ``what``: a mapping from texts to texts."""
-    found = _mapping(what, given, example)
-    for key, value in found.items():
+    """The argument named ``what``: a mapping from strings to strings."""
+    texts = _mapping(what, given, example)
+    for key, value in texts.items():
         if not isinstance(value, str):
             raise UsageError(f"{what}[{key!r}] is {value!r}; give a text, as in {what}={example}")
-    return found
+    return texts
 
 
 def check_engine_options(given: Any) -> dict[str, dict[str, str]]:
-    """Options by engine; whether an engine has them, it says itself."""
+    """Options by engine. Whether an engine has these options is checked by the engine."""
     example = "{'opencl': {'precision': 'fp16'}}"
-    found = _mapping("engine_options", given, example)
+    options_of = _mapping("engine_options", given, example)
     return {
         engine: check_texts(f"engine_options[{engine!r}]", options, "{'precision': 'fp16'}")
-        for engine, options in found.items()
+        for engine, options in options_of.items()
     }
 
 
@@ -184,13 +185,13 @@ def _mapping(what: str, given: Any, example: str) -> dict[str, Any]:
 
 
 def check_background(background: Any) -> None:
-    """True, False or None: a text such as "no" would count as True."""
+    """Check for True, False or None. A string is refused, because "no" would count as True."""
     if background is not None and not isinstance(background, bool | np.bool_):
         raise UsageError(f"background={background!r}; give True or False")
 
 
 def check_replan(replan: Any) -> None:
-    """A share above zero, or None."""
+    """Check for a share above zero, or None."""
     number = isinstance(replan, int | float | np.number) and not isinstance(replan, bool)
     if replan is not None and not (number and math.isfinite(replan) and replan > 0):
         raise UsageError(f"replan={replan!r}; give a share above 0, such as 0.25 for a quarter, "
@@ -198,13 +199,13 @@ def check_replan(replan: Any) -> None:
 
 
 def check_waiting(waiting: Any) -> None:
-    """How threads wait for each other."""
+    """Check how threads wait for each other: "passive" or "active"."""
     if not isinstance(waiting, str) or waiting not in _WAITING:
         raise UsageError(f"waiting is {waiting!r}; it is {' or '.join(map(repr, _WAITING))}")
 
 
 def check_mode(mode: Any, planner: str, auto: str) -> None:
-    """What is to be fast. Only the planner ``auto`` knows both."""
+    """Check the goal of planning, latency or throughput. Only planner ``auto`` supports both."""
     if not isinstance(mode, str) or mode not in _MODES:
         raise UsageError(f"mode is {mode!r}; it is {' or '.join(map(repr, _MODES))}")
     if mode != "latency" and planner != auto:
@@ -213,10 +214,10 @@ def check_mode(mode: Any, planner: str, auto: str) -> None:
 
 
 def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
-    """The outputs that are asked for; none is all.
+    """The names of the requested outputs; without a request, the names of all outputs.
 
     Raises:
-        InputError: the model does not have one.
+        InputError: the model has no output with such a name.
     """
     if isinstance(asked, str):
         raise InputError(f"output_names is the string {asked!r}; give a list of names")
@@ -228,12 +229,12 @@ def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
 
 
 def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """The feeds as contiguous arrays, refused if the model does not take them.
+    """The feeds as contiguous arrays.
 
-    A dimension of -1 may be of any size.
+    A dimension of -1 in ``inputs`` accepts any size.
 
     Raises:
-        InputError: naming the input, with what is wanted and what was given.
+        InputError: an input is missing, unknown, or has a wrong type or shape.
     """
     if not isinstance(feeds, Mapping):
         raise InputError(f"the feeds are a {type(feeds).__name__}; give a dict from input names "
@@ -255,11 +256,11 @@ def _same(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def _array(tensor: Tensor, fed: Any) -> Any:
     name = tensor.name
-    if tensor.opaque:  # ONNX Runtime says what it takes
+    if tensor.opaque:  # checked by ONNX Runtime itself
         return fed
     try:
         array = np.asarray(fed)
-    except Exception as error:  # whatever the object's own conversion raises
+    except Exception as error:  # the object's own conversion may raise any exception
         raise InputError(f"input {name!r} is not an array: {first_line(error)}") from None
     if array.dtype != tensor.dtype:
         raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
@@ -268,5 +269,5 @@ def _array(tensor: Tensor, fed: Any) -> Any:
         raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
                          f"{list(tensor.shape)}; for other shapes load the model with "
                          f"shapes={{{name!r}: ...}}")  # fmt: skip
-    # ascontiguousarray gives scalars an axis; an array that fits is passed on as it is
+    # np.ascontiguousarray would add an axis to a scalar, so contiguous arrays are not converted.
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -1,6 +1,7 @@
-"""The arrays that hold tensors, and names of their types.
+"""Arrays of tensors, and the names of their element types.
 
-A tensor's type is named as numpy and ml_dtypes name it ("float32", "bfloat16"), everywhere.
+Everywhere, the type of a tensor has the name that numpy or ml_dtypes gives it ("float32",
+"bfloat16").
 """
 
 from typing import Any
@@ -14,20 +15,20 @@ Array = npt.NDArray[Any]
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    """The type of this name: numpy's own, or one that ml_dtypes adds to it."""
+    """The type with this name: a type of numpy, or one that ml_dtypes adds to numpy."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # noqa: F401 - numpy knows "bfloat16" and its like from then on
+        import ml_dtypes  # noqa: F401 - the import registers "bfloat16" and others with numpy
 
         return np.dtype(name)
 
 
 def dtype_of_ort(name: str) -> str:
-    """The type's name, of what ONNX Runtime calls an element: "float" is "float32"."""
+    """The name of a type from ONNX Runtime's name of the element type: "float" is "float32"."""
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a type has fractions: numpy's floats, bfloat16 and the float8s of ml_dtypes."""
+    """Whether a type is a float: a float of numpy, bfloat16, or a float8 of ml_dtypes."""
     return np.issubdtype(dtype, np.floating) or "float" in dtype.name

@@ -1,6 +1,6 @@
-"""Settings that are one of several words, and their defaults.
+"""Settings whose value is one of several words, and their defaults.
 
-Nothing is imported here: the help of the command line shows them, and needs no engine for that.
+No engine is imported here, because the help of the command line shows these settings.
 """
 
 from typing import Literal
@@ -11,9 +11,10 @@ AUTO = "auto"
 """The planner that tries several configurations of the devices with several planners."""
 Mode = Literal["latency", "throughput"]
 MODE: Mode = "latency"
-"""One request as soon as possible, or as many as possible a second."""
+"""The goal: the shortest time of one request, or the most requests per second."""
 Waiting = Literal["passive", "active"]
 WAITING: Waiting = "active"
-"""Whether cores stay awake while devices wait for each other during a run, or may halt."""
+"""Whether a core may halt (passive) or stays awake (active) while it waits for another device
+during a run."""
 SAMPLES = 3000
-"""Tasks that a predictor learns from, on each device: three of four are convolutions."""
+"""Number of tasks on each device that a predictor learns from; three of four are convolutions."""

@@ -1,31 +1,31 @@
-"""Every error a user can cause.
+"""All errors that a user can cause.
 
     CoexecError
     ├── UsageError      an option or argument has no meaning here
     ├── ModelError      the model cannot be read, understood or checked
     ├── InputError      wrong name, shape or dtype of a tensor given to ``run``
     ├── DeviceError     a device does not exist, overlaps another or cannot run a task
-    │   ├── DeviceNameError   what is named is no device (a UsageError, too)
-    │   └── ForkedError       a forked child cannot use what its parent has used
+    │   ├── DeviceNameError   the name is no name of a device (also a UsageError)
+    │   └── ForkedError       a forked child cannot use a device that its parent has used
     ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
     │   └── InfeasibleError   no plan exists: some task runs on no device
-    ├── StoreError      what was asked for is not stored, is damaged, or cannot be written
+    ├── StoreError      a stored entry does not exist, is damaged, or cannot be written
     ├── PackageError    a package that is needed is not installed
     └── ExecutionError  a device failed while it ran a segment
-        ├── BusyError       as many requests are under way as are allowed: try again
-        ├── CheckError      outputs are not those of ONNX Runtime
-        ├── ClosedError     the session was closed, or cannot go on
-        ├── TerminatedError the caller has ended the run before it was ready
+        ├── BusyError       the limit of concurrent requests is reached: try again
+        ├── CheckError      outputs differ from those of ONNX Runtime
+        ├── ClosedError     the session was closed, or cannot continue
+        ├── TerminatedError the caller ended the run before it was finished
         └── UnfinishedError a run has no result, though no device failed: run again
 
 A message says what is wrong, where, with the numbers, and what to do about it. The command line
-prints it on one line; the exit code says of which sort it is (docs/cli.md). The classes also derive
+prints it on one line, and its exit code depends on the class (docs/cli.md). Each class also derives
 from the closest built-in exception, so that code written for ONNX Runtime (``except ValueError``)
 keeps working.
 
-Three warnings say on one line what does not stop a session: `DegradedWarning`, it carries on with
-less than it was asked for; `CacheWarning`, it carries on without the cache or with a part of it;
-`ModelWarning`, something about the model is doubtful.
+Three warnings report, on one line, problems that do not stop a session. `DegradedWarning`: the
+session continues with fewer devices or features than requested. `CacheWarning`: it continues
+without the cache or with a part of it. `ModelWarning`: something about the model is doubtful.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,11 +79,11 @@ class DeviceError(CoexecError, ValueError):
 
 
 class DeviceNameError(DeviceError, UsageError):
-    """The name of a device is not written as names of devices are."""
+    """A name does not have the form of a device name."""
 
 
 class ForkedError(DeviceError):
-    """A device was used by the process that was forked, and cannot be used in its child."""
+    """A forked child cannot use a device that its parent process has used before the fork."""
 
 
 class PlanError(CoexecError, ValueError):
@@ -95,7 +95,7 @@ class InfeasibleError(PlanError):
 
 
 class StoreError(CoexecError, OSError):
-    """What was asked for is not stored, is damaged, or cannot be written."""
+    """A stored entry does not exist, is damaged, or cannot be written."""
 
 
 class PackageError(CoexecError, ImportError):
@@ -107,35 +107,35 @@ class ExecutionError(CoexecError, RuntimeError):
 
 
 class BusyError(ExecutionError):
-    """As many requests are under way as are allowed. The same request may be answered later."""
+    """The limit of concurrent requests is reached. The same request may succeed later."""
 
 
 class CheckError(ExecutionError):
-    """Outputs differ from ONNX Runtime's by more than rounding does."""
+    """Outputs differ from those of ONNX Runtime by more than rounding errors."""
 
     facts: Mapping[str, Any] = {}
-    """What was found, for programs."""
+    """Details of the difference, for programs."""
 
 
 class ClosedError(ExecutionError):
-    """The session was closed, or cannot go on: another one has to be made."""
+    """The session was closed, or cannot continue: create a new one."""
 
 
 class TerminatedError(ExecutionError):
-    """The caller has ended the run, by its ``RunOptions``, before it was ready."""
+    """The caller ended the run by its ``RunOptions`` before it was finished."""
 
 
 class UnfinishedError(ExecutionError):
-    """A run has no result, though no device failed: its thread was killed, or the caller is inside
-    of a run already. The next one may have a result."""
+    """A run has no result, though no device failed: its thread was killed, or the caller is already
+    inside a run. The next run may have a result."""
 
 
 class DegradedWarning(RuntimeWarning):
-    """A session carries on with less than it was asked for: a device has failed."""
+    """A session continues with fewer devices or features than requested: a device has failed."""
 
 
 class CacheWarning(RuntimeWarning):
-    """The cache cannot be read or written, or was damaged. Results are right, only later."""
+    """The cache cannot be read or written, or was damaged. Results are correct, but take longer."""
 
 
 class ModelWarning(UserWarning):
@@ -143,18 +143,18 @@ class ModelWarning(UserWarning):
 
 
 class AssumedWarning(ModelWarning):
-    """A model leaves dimensions open that nobody has given: sizes were found for them."""
+    """A model has open dimensions without sizes from the caller: sizes were assumed for them."""
 
 
 def first_line(error: BaseException) -> str:
-    """What another library says, without its stack of details; its type if it says nothing."""
+    """The first line of an error message of another library; the error's type if it is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Hint for a name that does not exist: " (did you mean 'devices'?)"; empty if no known name is
-    similar. The error that it is a part of lists all of them."""
-    from difflib import get_close_matches  # every session imports this module, few make an error
+    """A hint for a name that does not exist: " (did you mean 'devices'?)"; empty if no known name
+    is similar. The error message with this hint should also list all known names."""
+    from difflib import get_close_matches  # imported here, because only errors need it
 
     similar = get_close_matches(name, known, n=1)
     return f" (did you mean {similar[0]!r}?)" if similar else ""

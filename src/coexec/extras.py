@@ -1,6 +1,6 @@
-"""Packages that extras bring, and how to install them.
+"""The packages of each extra, and the command that installs them.
 
-coexec is not on the package index: pip finds these packages by their own names.
+coexec is not on the package index, so pip has to install these packages by their own names.
 """
 
 __all__ = ["EXTRAS", "install"]
@@ -16,9 +16,9 @@ EXTRAS = {
     "serve": _SERVER,
     "cluster": (*_SERVER, "psutil", "ray"),
 }
-"""By extra, the packages that it brings, as in pyproject.toml."""
+"""The packages of each extra, as in pyproject.toml."""
 
 
 def install(extra: str, upgrade: bool = False) -> str:
-    """The command that installs what an extra brings: "pip install openvino"."""
+    """The command that installs the packages of an extra, such as "pip install openvino"."""
     return " ".join(["pip install", *(["--upgrade"] if upgrade else []), *EXTRAS[extra]])

@@ -1,7 +1,7 @@
-"""One way to tell things apart by a short text: keys of caches, and names of what was made of them.
+"""Digests: short texts that identify facts, for keys of caches and names of stored results.
 
-A digest is xxh3-128, see https://xxhash.com: quick, and no two things meet by chance. It is no
-protection against somebody who wants them to meet.
+A digest is xxh3-128, see https://xxhash.com: it is fast, and collisions do not happen by chance. It
+is no protection against deliberate collisions.
 """
 
 import xxhash
@@ -13,13 +13,14 @@ def digest(*facts: object, digits: int = 32) -> str:
     """Hexadecimal digits that are equal for equal facts, on every machine.
 
     Args:
-        facts: bytes count by their content, everything else by its `repr`.
-        digits: how many, 32 at most; as few as 8 only tell what people compare.
+        facts: bytes count by their content, all other objects by their `repr`.
+        digits: number of digits, at most 32; 8 are only enough for people who compare them.
     """
     state = xxhash.xxh3_128()
     for fact in facts:
         content = fact if isinstance(fact, bytes) else repr(fact).encode()
         kind = b"bytes" if content is fact else b"repr"
-        state.update(b"%s %d " % (kind, len(content)))  # so that no two facts read as one
+        # The kind and the length separate the facts: ("ab", "c") differs from ("a", "bc").
+        state.update(b"%s %d " % (kind, len(content)))
         state.update(content)
     return state.hexdigest()[:digits]

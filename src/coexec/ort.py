@@ -1,7 +1,7 @@
-"""ONNX Runtime's own session: its class as it is, and as a base of ours that opens it when needed.
+"""ONNX Runtime's own session class, and a subclass that opens the session when it is needed.
 
 Programs replace the class by assignment, ``onnxruntime.InferenceSession =
-coexec.InferenceSession``. Whoever needs ONNX Runtime's own takes it from here.
+coexec.InferenceSession``. Therefore code that needs ONNX Runtime's own class imports it from here.
 """
 
 import os
@@ -26,23 +26,24 @@ _CALLERS_FAULT = ("AttributeError", "InvalidArgument", "RuntimeError", "TypeErro
 
 
 class LazyOrtSession(OrtSession):  # type: ignore[misc]
-    """ONNX Runtime's session class with a session that is opened when it is first asked for, and
-    that can be given back.
+    """ONNX Runtime's session class with a session that is opened on first use, and whose memory can
+    be freed.
 
-    All that ONNX Runtime's constructor sets is missing until then; asking for it opens the session.
+    The attributes that ONNX Runtime's constructor sets are missing until then; reading one opens
+    the session.
     """
 
     def __init__(self, model: Callable[[], str | bytes], *arguments: Any, **keywords: Any) -> None:
-        """Keep what ONNX Runtime's constructor is to be called with.
+        """Store the arguments for ONNX Runtime's constructor.
 
         Args:
-            model: gives the model's path or its bytes, and raises CoexecError if it cannot.
+            model: returns the path or the bytes of the model, and raises CoexecError if it cannot.
         """
         self._ort_call = model, arguments, keywords
         self._ort_lock = threading.RLock()
         self._ort_names: frozenset[str] = frozenset()
         self._ort_handles: weakref.WeakSet[Any] = weakref.WeakSet()
-        """The sessions that were opened and are still in use somewhere."""
+        """The native sessions that were opened and are still referenced."""
 
     @property
     def ort_is_open(self) -> bool:
@@ -53,7 +54,8 @@ class LazyOrtSession(OrtSession):  # type: ignore[misc]
         """Open the session now.
 
         Raises:
-            ModelError: ONNX Runtime refuses the model. It is also of ONNX Runtime's own class.
+            ModelError: ONNX Runtime refuses the model. The error is also an instance of ONNX
+                Runtime's own class.
         """
         with self._ort_lock:
             if self._ort_names:
@@ -67,7 +69,7 @@ class LazyOrtSession(OrtSession):  # type: ignore[misc]
             except ModelError:
                 if not isinstance(source, str) or not os.path.islink(source):
                     raise
-                # The weights may lie beside the file that the link leads to.
+                # The weights may be in the folder of the file that the link points to.
                 with as_ours(ModelError, ModelError):
                     OrtSession.__init__(self, os.path.realpath(source), *arguments, **keywords)
             self._ort_handles.add(self._sess)
@@ -75,13 +77,14 @@ class LazyOrtSession(OrtSession):  # type: ignore[misc]
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """The session open, and not given back by another thread meanwhile."""
+        """Open the session, and keep it open until the block ends."""
         with self._ort_lock:
             self.open_ort()
             yield
 
     def give_back_ort(self) -> None:
-        """Free the session's memory, once no thread runs in it. It is opened again when needed."""
+        """Free the session's memory, after the running threads have left it. The session is opened
+        again when it is needed."""
         with self._ort_lock:
             names, self._ort_names = self._ort_names, frozenset()
             for name in names:
@@ -101,12 +104,13 @@ def as_ours(
     engines: type[CoexecError] = ExecutionError,
     because: Callable[[], CoexecError | None] = lambda: None,
 ) -> Iterator[None]:
-    """Errors of ONNX Runtime in one line, of our classes and of its own at once.
+    """Convert errors of ONNX Runtime to errors with a message of one line. Their class derives from
+    a class of coexec and from ONNX Runtime's class.
 
     Args:
-        callers: where the caller is to blame.
-        engines: elsewhere.
-        because: gives an error of ours that says more, where the caller is to blame.
+        callers: the class of coexec for errors that the caller caused.
+        engines: the class of coexec for all other errors.
+        because: returns a more precise error for an error that the caller caused, or None.
     """
     try:
         yield
@@ -114,19 +118,19 @@ def as_ours(
         raise
     except Exception as error:
         if not raised_by_ort(error):
-            raise  # by a signal handler of the program
-        ours = callers if type(error).__name__ in _CALLERS_FAULT else engines
-        told = because() if ours is callers else None
-        raise both(ours, type(error))(str(told or reason_of(error))) from error
+            raise  # for example from a signal handler of the program
+        coexec_class = callers if type(error).__name__ in _CALLERS_FAULT else engines
+        precise_error = because() if coexec_class is callers else None
+        raise both(coexec_class, type(error))(str(precise_error or reason_of(error))) from error
 
 
 def reason_of(error: BaseException) -> str:
-    """What ONNX Runtime says, in one line and without its own numbers and places."""
+    """ONNX Runtime's message in one line, without its error code and source location."""
     return _PREFIX.sub("", first_line(error))
 
 
 def raised_by_ort(error: Exception) -> bool:
-    """Whether ONNX Runtime raised it: by its type, or because its own code is where it arose."""
+    """Whether ONNX Runtime raised the error, by its type or by the file in which it was raised."""
     if type(error).__module__.startswith("onnxruntime."):
         return True
     traceback = error.__traceback__
@@ -141,7 +145,7 @@ _classes: dict[tuple[type[CoexecError], type[Exception]], type[CoexecError]] = {
 
 
 def both(ours: type[CoexecError], theirs: type[Exception]) -> type[CoexecError]:
-    """A class that ``except`` finds under either name."""
+    """A class that derives from both classes, so that ``except`` with either class catches it."""
     if issubclass(ours, theirs):
         return ours
     if (ours, theirs) not in _classes:

@@ -1,9 +1,9 @@
-"""Processes of our own beside the user's: for work in which a driver may lock, hang or crash, and
-for work that must not disturb.
+"""Child processes of coexec, for work in which a driver may lock, hang or crash, and for work that
+must not disturb the user's process.
 
 They are started by ``subprocess`` and not by ``multiprocessing``, which would run the user's script
-again if it has no ``__name__`` guard. A process runs a module as a program. What parent and child
-hand each other are pickled objects; what the child prints goes to its standard error.
+again if it has no ``__name__`` guard. A child process runs a module as a program. Parent and child
+exchange pickled objects. Text that the child prints goes to its standard error.
 """
 
 import contextlib
@@ -19,39 +19,41 @@ from coexec.errors import CoexecError, ExecutionError
 __all__ = ["Child", "EndedError", "Parent", "can_start", "command", "variables"]
 
 _FAILURES = (OSError, EOFError, pickle.PickleError, TypeError, AttributeError, ValueError)
-"""What pipes and pickles raise: of a process that has ended, or of what cannot be handed on."""
+"""Errors of pipes and of pickle: the process has ended, or an object cannot be pickled."""
 
 
 class EndedError(ExecutionError):
-    """A process of ours has ended early, or could not be told what to do."""
+    """A child process of coexec has ended early, or a message could not be sent to it."""
 
 
 def can_start() -> bool:
-    """Whether Python can be started: in a frozen program sys.executable is the user's program."""
+    """Whether Python can be started. In a frozen program, sys.executable is the user's program."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def command(module: str, *words: str) -> list[str]:
-    """The words that run ``module`` as a program."""
+    """The command line that runs ``module`` as a program."""
     # -P: a file in the current folder must not take the place of a module.
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def variables(**more: str) -> dict[str, str]:
-    """This process's variables, and ``more``, for a child that finds the same modules."""
+    """Environment variables for a child that finds the same modules: those of this process, and
+    ``more``."""
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
     return os.environ | {"PYTHONPATH": path} | more
 
 
 class Child:
-    """A process that runs a module of ours; the module talks to it by `Parent`."""
+    """A child process that runs a module of coexec. The module exchanges messages with the parent
+    process by `Parent`."""
 
     def __init__(self, module: str, does: str, errors: int | None = subprocess.DEVNULL) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            does: what it does, as in "the process that *plans in the background* has ended".
-            errors: where its standard error goes, as for ``subprocess``.
+            does: its work, for messages: "the process that *plans in the background* has ended".
+            errors: the destination of its standard error, as for ``subprocess``.
 
         Raises:
             ExecutionError: no process can be started.
@@ -72,11 +74,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The number of the process."""
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """
+        """Send a message to the process.
+
         Raises:
             EndedError: the process has ended, or the message cannot be pickled.
         """
@@ -91,7 +94,7 @@ class Child:
 
         Raises:
             EndedError: the process has ended.
-            CoexecError: that was the message.
+            CoexecError: the message is this error.
         """
         try:
             message = pickle.load(self._answers)
@@ -111,17 +114,17 @@ class Child:
                           f"what to do ({type(error).__name__})")  # fmt: skip
 
     def kill(self) -> None:
-        """End the process from any thread. One that is receiving finds that it has ended."""
+        """Kill the process; possible from any thread. A thread in `receive` gets an EndedError."""
         self._process.kill()
 
     def wait(self) -> None:
-        """Until the process has ended."""
+        """Wait until the process has ended."""
         self._process.wait()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Close the pipes, and kill the process if it has not ended ``patience_s`` seconds later.
 
-        The thread that receives is the one that closes.
+        Call it in the thread that calls `receive`.
         """
         if not patience_s:
             self._process.kill()
@@ -142,10 +145,10 @@ class Child:
 
 
 class Parent:
-    """In the child: the process that has started this one."""
+    """The parent process, used in the child."""
 
     def __init__(self) -> None:
-        # What a driver prints must not get between the messages.
+        # Text that a driver prints must not mix with the messages, so it goes to standard error.
         self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -153,17 +156,17 @@ class Parent:
         """The next message.
 
         Raises:
-            EOFError: the parent has ended, or has closed its end.
+            EOFError: the parent has ended, or has closed its end of the pipe.
         """
         return pickle.load(sys.stdin.buffer)
 
     def send(self, message: Any) -> None:
-        """Hand a message to the parent; an error of ours is raised there."""
+        """Send a message to the parent. A CoexecError is raised there."""
         pickle.dump(message, self._answers)
         self._answers.flush()
 
     def end_with_it(self) -> None:
-        """Behind the last message that is received: end this process as soon as the parent does."""
+        """End this process as soon as the parent ends. No message can be received afterwards."""
         threading.Thread(target=_end_behind_input, daemon=True).start()
 
 

@@ -1,4 +1,7 @@
-"""Human text in ("8GB", "50Mbit"), human text out ("1.2 ms"). Used at the edges only."""
+"""Parsing of text from users ("8GB", "50Mbit"), and formatting of text for users ("1.2 ms").
+
+Used at the edges of the program only; inside, quantities are plain numbers.
+"""
 
 import math
 import re
@@ -64,7 +67,7 @@ def format_joules(joules: float) -> str:
 
 
 def format_numbers(numbers: Sequence[int], between: str = ",") -> str:
-    """Ascending numbers with runs of them joined: (0, 1, 3) as "0-1,3"."""
+    """Ascending numbers as text; consecutive numbers are joined: (0, 1, 3) is "0-1,3"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -75,12 +78,12 @@ def format_numbers(numbers: Sequence[int], between: str = ",") -> str:
 
 
 def format_since(seconds: float) -> str:
-    """``5400`` becomes "1 h ago"; less than a minute, or a time to come, "now"."""
+    """``5400`` becomes "1 h ago"; less than a minute, or a negative number, becomes "now"."""
     steps = [(86400, "d"), (3600, "h"), (60, "min")]
-    found = next(
+    text = next(
         (f"{int(seconds // size)} {unit} ago" for size, unit in steps if seconds >= size), ""
     )
-    return found or "now"
+    return text or "now"
 
 
 def format_bytes(size_bytes: float) -> str:

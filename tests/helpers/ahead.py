@@ -1,4 +1,4 @@
-"""A slow engine that launches ahead: a thread of its own computes in order, after random rests."""
+"""A slow engine that launches ahead: its own thread computes in order, after random delays."""
 
 import random
 import threading
@@ -17,7 +17,7 @@ __all__ = ["AheadEngine", "Started"]
 
 
 class Started:
-    """What the thread of the engine was given."""
+    """Work that was submitted to the thread of the engine."""
 
     def __init__(self, work: "Future[tuple[float, float]]") -> None:
         self._work = work
@@ -34,7 +34,7 @@ class Started:
 
 
 class AheadEngine(ReferenceEngine):
-    """On arrays in the host's memory."""
+    """A reference engine that computes in a thread, on arrays in the host's memory."""
 
     launches_ahead = True
 
@@ -42,8 +42,8 @@ class AheadEngine(ReferenceEngine):
         """
         Args:
             number: the device is "ahead:NUMBER".
-            copies: whether it copies boxes by itself.
-            longest_s: of the rests before it does something.
+            copies: whether the engine copies boxes by itself.
+            longest_s: the longest random delay before any work.
         """
         info = EngineInfo("reference", memory=MAIN)
         super().__init__(Device(f"ahead:{number}", "ahead", (info,)), info)
@@ -51,12 +51,12 @@ class AheadEngine(ReferenceEngine):
         self._random = random.Random(number)
         self._thread = ThreadPoolExecutor(1)
         self.open = threading.Event()
-        """Nothing is computed before it is set."""
+        """Nothing is computed before this event is set."""
         self.open.set()
         self.fails = ""
-        """Once, what makes this tensor fails."""
+        """The program that makes this tensor fails once."""
         self.launched_by: list[str] = []
-        """The threads that have launched something."""
+        """The names of the threads that have launched a program."""
 
     def compile(self, module: Any) -> Any:
         return _Program(super().compile(module), self)
@@ -72,7 +72,11 @@ class AheadEngine(ReferenceEngine):
         return copier if self._copies else None
 
     def given(self, work: Callable[[], None]) -> "Future[tuple[float, float]]":
-        """Work for the engine's thread, behind all other; when it began and ended."""
+        """Append work to the queue of the engine's thread.
+
+        Returns:
+            The times at which the work begins and ends.
+        """
         return self._thread.submit(self._does, work)
 
     def _does(self, work: Callable[[], None]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """`docs/cli.md`: every verb of the command line with its options, exit codes, JSON documents.
 
-python tests/helpers/cli_page.py    # write the page anew
+python tests/helpers/cli_page.py    # write the page again
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ by then, and the exit code is that of the table:
 
 
 def commands() -> Iterator[tuple[str, Any, Any]]:
-    """By the words that call it, every command with its context: "cluster plan"."""
+    """Every command with its words, such as "cluster plan", and its context."""
     yield from _below("", group, _context(group, "coexec", None))
 
 
@@ -75,7 +75,7 @@ def _context(command: Any, name: str, parent: Any) -> Any:
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The text of the page."""
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
     return _HEAD + codes + _JSON + "".join(_section(*each) for each in commands())
 

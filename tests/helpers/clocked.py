@@ -1,4 +1,4 @@
-"""A device that computes nothing and says that each task took its time."""
+"""A device that computes nothing and reports a time for each task."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,8 @@ BYTE_S = 1e-7
 
 
 class Clocked(NullEngine):
-    """Computes nothing and tells that each task took its time: so much for each byte it made."""
+    """An engine that computes nothing and reports a time for each task, in proportion to the bytes
+    of its output."""
 
     def __init__(self, version: str = "") -> None:
         info = EngineInfo("null", version)

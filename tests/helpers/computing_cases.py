@@ -1,4 +1,4 @@
-"""Random operators that compute: windows, products, norms, reductions, element-wise ones."""
+"""Random operators that compute: windows, products, norms, reductions, element-wise operators."""
 
 from typing import Any
 
@@ -10,23 +10,25 @@ from operator_cases import Case, Draw, dims, ints, random
 def _window(
     draw: Draw, sizes: tuple[int, ...], *, pool: bool, dilated: bool = True
 ) -> dict[str, Any]:
-    """Kernel, strides, padding and dilations that fit on ``sizes``."""
+    """Kernel, strides, padding and dilations of a window that fits into ``sizes``."""
     rank = len(sizes)
     kernel = [draw(st.integers(1, min(4, s))) for s in sizes]
-    found: dict[str, Any] = {"kernel_shape": kernel, "strides": [*dims(draw, rank, 1, 3)]}
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": [*dims(draw, rank, 1, 3)]}
     kind = draw(st.sampled_from(["NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]))
     if kind != "NOTSET":
         if pool:  # ONNX Runtime refuses strides that skip elements here
-            found["strides"] = [min(s, k) for s, k in zip(found["strides"], kernel, strict=True)]
-        return {**found, "auto_pad": kind}
+            attributes["strides"] = [
+                min(s, k) for s, k in zip(attributes["strides"], kernel, strict=True)
+            ]
+        return {**attributes, "auto_pad": kind}
     if dilated and draw(st.booleans()):
-        found["dilations"] = [
+        attributes["dilations"] = [
             draw(st.integers(1, max(1, (s - 1) // max(k - 1, 1))))
             for s, k in zip(sizes, kernel, strict=True)
         ]
     limit = [k - 1 if pool else k + 1 for k in kernel]
-    found["pads"] = [draw(st.integers(0, most)) for most in limit * 2]
-    return found
+    attributes["pads"] = [draw(st.integers(0, most)) for most in limit * 2]
+    return attributes
 
 
 @st.composite
@@ -125,14 +127,14 @@ def axis_norm(draw: Draw) -> Case:
     shape = dims(draw, draw(st.integers(2, 4)))
     axis = draw(st.integers(0, len(shape) - 1))
     kind = draw(st.sampled_from(["Softmax", "LogSoftmax", "LayerNormalization", "LRN"]))
-    given = {"axis": draw(st.sampled_from([axis, axis - len(shape)]))}
+    attributes = {"axis": draw(st.sampled_from([axis, axis - len(shape)]))}
     before = tuple(range(axis))
     if kind == "LRN":
         return Case(kind, ((*shape[:2], 4, 5),), {"size": 3}, axes=(0, 2, 3))
     if kind == "LayerNormalization":
         scale = random(shape[axis:])
-        return Case(kind, (shape, scale, scale), given, axes=before)
-    return Case(kind, (shape,), given, draw(st.sampled_from([11, 17])), axes=before)
+        return Case(kind, (shape, scale, scale), attributes, axes=before)
+    return Case(kind, (shape,), attributes, draw(st.sampled_from([11, 17])), axes=before)
 
 
 @st.composite
@@ -144,8 +146,8 @@ def reduction(draw: Draw) -> Case:
     if kind == "ArgMax":
         return Case(kind, (shape,), {"axis": axis, **keep})
     if kind == "CumSum":
-        others = tuple(i for i in range(len(shape)) if i != axis % len(shape))
-        return Case(kind, (shape, np.array(axis)), {"reverse": 1}, axes=others)
+        other_axes = tuple(i for i in range(len(shape)) if i != axis % len(shape))
+        return Case(kind, (shape, np.array(axis)), {"reverse": 1}, axes=other_axes)
     if kind == "ReduceSum":
         return Case(kind, (shape, ints(axis)), keep)
     return Case(kind, (shape,), {"axes": [axis], **keep})

@@ -8,11 +8,11 @@ __all__ = ["write_distribution"]
 def write_distribution(
     folder: Path, module: str, version: str, code: str, group: str, entry: str
 ) -> None:
-    """Write a module of this code and its distribution.
+    """Write a module with this code, and the metadata of its distribution.
 
     Args:
-        folder: on the path of modules.
-        group: of the entry point, such as "coexec.engines".
+        folder: a folder on the path of modules.
+        group: group of the entry point, such as "coexec.engines".
         entry: the name and the object in the module, "slow:Slow".
     """
     name, _, item = entry.partition(":")

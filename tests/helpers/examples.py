@@ -1,11 +1,11 @@
-"""How many examples property tests draw."""
+"""The number of examples that property tests draw."""
 
 __all__ = ["FACTOR", "scaled"]
 
 FACTOR = [1]
-"""Set by ``pytest --examples``, before tests are collected."""
+"""Factor for all numbers of examples; ``pytest --examples`` sets it before tests are collected."""
 
 
 def scaled(count: int) -> int:
-    """``count``, for tests that every change has to pass; more where there is time for them."""
+    """``count`` in the tests that every change has to pass; more in longer test runs."""
     return count * FACTOR[0]

@@ -1,8 +1,8 @@
-"""Exports of public architectures, which lie beside some checkouts."""
+"""Exported models of public architectures. They are in a folder beside some checkouts only."""
 
 from pathlib import Path
 
 __all__ = ["EXPORTS"]
 
 EXPORTS = Path(__file__).parents[2].parent / "shared" / "models"
-"""Weightless models of fifteen networks."""
+"""Folder with models of fifteen networks, without weights."""

@@ -1,4 +1,4 @@
-"""Networks of blocks that ONNX Runtime fuses, in the small operators that exporters write."""
+"""Networks of blocks that ONNX Runtime fuses, as the small operators that exporters write."""
 
 from collections.abc import Sequence
 
@@ -17,20 +17,20 @@ _SCALE, _ZERO = np.float32(0.05), np.uint8(128)
 
 
 def network(blocks: Sequence[str], shape: Sequence[int]) -> onnx.ModelProto:
-    """``blocks`` one after the other, each from tensors of ``shape`` to the same shape.
+    """A network of ``blocks`` one after the other; inputs and outputs of each have ``shape``.
 
-    The nodes of the block at position 3 are called "3.Conv0", "3.Sigmoid1", ...
+    The nodes of the block at position 3 have the names "3.Conv0", "3.Sigmoid1", ...
     """
     return _Network(shape).model(blocks)
 
 
 def quantised_network(blocks: Sequence[str]) -> onnx.ModelProto:
-    """The same of blocks between QuantizeLinear and DequantizeLinear."""
+    """A network of ``blocks`` between QuantizeLinear and DequantizeLinear."""
     return _Quantised(IMAGES).model(blocks)
 
 
 def in_half(given: onnx.ModelProto) -> onnx.ModelProto:
-    """The same network with float16 in the place of float32."""
+    """The same network with float16 instead of float32."""
     made = onnx.ModelProto()
     made.CopyFrom(given)
     for weight in made.graph.initializer:
@@ -80,7 +80,7 @@ class _Network:
         return self.value(self.random.standard_normal(shape) / shape[-1] ** 0.5)
 
     def product(self, x: str) -> str:
-        """Something with weights: a convolution, or a linear layer with its bias in front."""
+        """A layer with weights: a convolution, or a linear layer with the bias as first operand."""
         channels = self.shape[1] if len(self.shape) == 4 else self.shape[-1]
         if len(self.shape) == 4:
             weight = self.value(self.random.standard_normal((channels, channels, 1, 1)) / channels)

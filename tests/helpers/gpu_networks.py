@@ -1,4 +1,4 @@
-"""Networks for tests of the OpenCL engine, and a short way to run them on a device."""
+"""Networks for tests of the OpenCL engine, and a function that runs them on a device."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ __all__ = ["mixed_network", "module_of", "run_on", "small_network"]
 
 
 class _Maker:
-    """Adds convolutions with random weights."""
+    """Nodes and random weights of a network under construction."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -48,7 +48,8 @@ class _Maker:
 
 
 def mixed_network() -> onnx.ModelProto:
-    """Every variant of convolution, pools, residuals, gates, Concat in and out of place, Gemm."""
+    """A network with all variants of convolution, pools, residuals, gates, Concat in and out of
+    place, and Gemm."""
     m = _Maker()
     y = m.conv("x", "stem", 3, 20, (3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
     y = m.node("Relu", [y], "stem.r")
@@ -83,7 +84,11 @@ def mixed_network() -> onnx.ModelProto:
 
 
 def small_network(kind: str, as_model: bool = False) -> Any:
-    """``kind``: "swish", "concat" or "pad". As a module of one segment, or as an ONNX model."""
+    """A small network, as a module of one segment or as an ONNX model.
+
+    Args:
+        kind: "swish", "concat" or "pad".
+    """
     m = _Maker()
     if kind == "swish":
         m.conv("x", "c", 8, 8)
@@ -118,7 +123,7 @@ def module_of(model: Model) -> Module:
 
 
 def run_on(engine: OpenEngine, model: Model, feeds: Any, only_compile: bool = False) -> Any:
-    """The outputs by name; or the program."""
+    """The outputs by name; with ``only_compile``, the program."""
     module = module_of(model)
     program = engine.compile(module)
     if only_compile:

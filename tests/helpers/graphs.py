@@ -1,4 +1,4 @@
-"""Small random graphs, cost tables and systems for hypothesis, and larger ones without chance."""
+"""Small random graphs, cost tables and systems for hypothesis, and larger deterministic ones."""
 
 import math
 import random
@@ -25,7 +25,7 @@ BANDWIDTHS = (math.inf, 4.0, 2.0)
 
 
 class Case(NamedTuple):
-    """What a planner is given."""
+    """The input of a planner."""
 
     graph: Graph
     cost: CostTable
@@ -33,32 +33,35 @@ class Case(NamedTuple):
 
 
 _FEW: Mapping[str, Mapping[str, int]] = {"anneal": {"steps": 1000}, "cpsat": {"workers": 1}}
-"""Of planners whose defaults take seconds: small graphs need no more."""
+"""Options for planners whose defaults take seconds; for small graphs these are enough."""
 
 
 def quickly(planner: str, case: Case, **options: Any) -> Plan:
-    """What a planner makes of a small case, in little time."""
+    """The plan of a planner for a small case, within a short time."""
     return PLANNERS[planner](*case, **{**_FEW.get(planner, {}), **options})
 
 
 class Placement(NamedTuple):
-    """Where and in which order tasks run, as indices."""
+    """Devices and order of tasks, as indices."""
 
     assignment: tuple[int, ...]
-    """By task, its device."""
+    """The device of each task."""
     sequence: tuple[int, ...]
 
 
 def make_graph(reads: Mapping[str, Sequence[str]], items: Mapping[str, int] | None = None) -> Graph:
-    """A graph from the tensors that each task reads, tasks in topological order.
+    """A graph from the tensors that each task reads, with tasks in topological order.
 
-    Task "a" makes tensor "a" and, for each reader that asks for "a>b", a tensor of that name.
-    Tasks without reads read the model's input "x". ``items`` are sizes of tensors, by default 1.
+    Task "a" makes tensor "a" and, for each reader of "a>b", a tensor of that name. Tasks without
+    reads read the model's input "x".
+
+    Args:
+        items: sizes of tensors by name, by default 1.
     """
     items = items or {}
-    asked = [name for names in reads.values() for name in names]
+    all_reads = [name for names in reads.values() for name in names]
     outputs = {
-        task: (task, *(n for n in dict.fromkeys(asked) if n.startswith(f"{task}>")))
+        task: (task, *(n for n in dict.fromkeys(all_reads) if n.startswith(f"{task}>")))
         for task in reads
     }
     names = ["x", *(name for made in outputs.values() for name in made)]
@@ -67,7 +70,7 @@ def make_graph(reads: Mapping[str, Sequence[str]], items: Mapping[str, int] | No
         _task(task, tuple(dict.fromkeys(inputs)) or ("x",), outputs[task])
         for task, inputs in reads.items()
     )
-    ends = tuple(made[0] for made in outputs.values() if not set(made) & set(asked))
+    ends = tuple(made[0] for made in outputs.values() if not set(made) & set(all_reads))
     return Graph("test", tensors, tasks, ("x",), ends)
 
 
@@ -77,12 +80,12 @@ def _task(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Task:
 
 
 def at(device: str) -> Place:
-    """A device with the only engine that it has here."""
+    """A device with its engine, which is always "null" here."""
     return Place(device, "null")
 
 
 def table(graph: Graph, rows: Mapping[str, Sequence[float]], **launches_s: float) -> CostTable:
-    """Costs from the seconds of each task in topological order, by device."""
+    """A cost table. ``rows`` has, by device, the seconds of each task in topological order."""
     names = [task.name for task in graph.tasks]
     tasks_s = {at(device): dict(zip(names, row, strict=True)) for device, row in rows.items()}
     return CostTable(tasks_s, {at(device): seconds for device, seconds in launches_s.items()})
@@ -94,14 +97,14 @@ def make_system(
     items_per_s: float = math.inf,
     busy: Busy = "target",
 ) -> System:
-    """Devices of one letter each, all pairs linked alike."""
+    """A system of devices with names of one letter, and with equal links between all pairs."""
     pairs = permutations(names, 2)
     links = tuple(Link(a, b, latency_s, items_per_s * ITEM_BYTES, busy) for a, b in pairs)
     return System(tuple(Device(name, "null") for name in names), links)
 
 
 def make_plan(graph: Graph, **order: str) -> Plan:
-    """The plan that runs tasks of one letter each in this order, by device."""
+    """The plan that runs tasks in this order, by device; names of tasks have one letter."""
     pieces = {d: tuple(graph.whole_piece(graph.task[t]) for t in ts) for d, ts in order.items()}
     return hand_made(graph, pieces)
 
@@ -112,8 +115,8 @@ def halves(graph: Graph, task: Task, axis: int, at: int) -> list[Region]:
 
 
 def halves_by_rows(graph: Graph, names: Sequence[str]) -> dict[str, list[Piece]]:
-    """All feature maps of more than four rows in halves, one for each of two devices; the rest is
-    the first one's."""
+    """Pieces by device: feature maps of more than four rows are halved between two devices; the
+    first device computes all other tasks."""
     order: dict[str, list[Piece]] = {name: [] for name in names}
     for task in graph.tasks:
         shape = graph.output_of(task).shape
@@ -142,28 +145,28 @@ def device_of(plan: Plan) -> dict[str, str]:
 
 
 def predicted_s(plan: Plan) -> float:
-    """The latency that its planner promises."""
+    """The latency that the planner predicts."""
     assert plan.provenance.predicted_s is not None
     return plan.provenance.predicted_s
 
 
 @st.composite
 def graphs(draw: st.DrawFn, min_tasks: int = 1, max_tasks: int = 6, several: bool = True) -> Graph:
-    """DAGs of tasks a, b, ...; each reads up to three earlier ones, some by a tensor of its own if
-    a task may make ``several``."""
+    """Graphs of tasks a, b, ...; each task reads up to three earlier ones. With ``several``, a task
+    may make a separate tensor for a reader."""
     names = "abcdefghij"[: draw(st.integers(min_tasks, max_tasks))]
     reads: dict[str, list[str]] = {}
     for i, name in enumerate(names):
         before = draw(st.lists(st.sampled_from(names[:i]), max_size=3, unique=True)) if i else []
-        own = st.booleans() if several else st.just(False)
-        reads[name] = [f"{p}>{name}" if draw(own) else p for p in before]
-    asked = {tensor for tensors in reads.values() for tensor in tensors}
-    return make_graph(reads, {name: draw(st.integers(1, 4)) for name in sorted(asked)})
+        separate = st.booleans() if several else st.just(False)
+        reads[name] = [f"{p}>{name}" if draw(separate) else p for p in before]
+    read_names = {tensor for tensors in reads.values() for tensor in tensors}
+    return make_graph(reads, {name: draw(st.integers(1, 4)) for name in sorted(read_names)})
 
 
 @st.composite
 def systems(draw: st.DrawFn, devices: str, busy: Busy | None = None) -> System:
-    """Some of ``devices``, at least two, with a different link for each pair."""
+    """Systems of at least two of ``devices``, with a different link for each pair."""
     names = devices[: draw(st.integers(2, len(devices)))]
     links = []
     for a, b in permutations(names, 2):
@@ -177,8 +180,8 @@ def systems(draw: st.DrawFn, devices: str, busy: Busy | None = None) -> System:
 def costs(
     draw: st.DrawFn, graph: Graph, system: System, launch: bool = True, alone: bool = True
 ) -> CostTable:
-    """Costs of whole seconds, ties being likely. Each task runs on some device, and each on the
-    first one if that can do the work ``alone``."""
+    """Costs from a few values, so that ties are likely. Each task runs on some device; with
+    ``alone``, the first device runs all tasks."""
     seconds = st.sampled_from((0.25, 1.0, 2.0, 3.0, 5.0, 8.0))  # some shorter than a launch
     rows: dict[str, list[float]] = {device: [] for device in system.names}
     for _ in graph.tasks:
@@ -209,7 +212,8 @@ def cases(
 
 @st.composite
 def placements(draw: st.DrawFn, case: Case) -> Placement:
-    """Any device that runs the task for each, and any order."""
+    """Placements with a random device for each task, out of those that run it, and in a random
+    topological order."""
     graph, cost, system = case
     assignment, sequence = [], []
     for task in graph.tasks:
@@ -242,7 +246,7 @@ def placed(case: Case, placement: Placement) -> Plan:
 
 
 def task_schedule(case: Case, placement: Placement) -> Schedule:
-    """The schedule whose segments are single tasks; they send tensors in order of the graph."""
+    """The schedule with one task in each segment; tensors are sent in the order of the graph."""
     graph, names = case.graph, case.system.names
     where = {t.name: names[d] for t, d in zip(graph.tasks, placement.assignment, strict=True)}
     place = {graph.tasks[i].name: at for at, i in enumerate(placement.sequence)}
@@ -273,8 +277,9 @@ def task_schedule(case: Case, placement: Placement) -> Schedule:
 
 
 def layered(tasks: int, width: int, devices: str = "AB", seed: int = 0) -> Case:
-    """A network-like DAG in milliseconds: layers of ``width`` tasks that read one to three of the
-    layer before, long and short ones mixed, about as fast on each device."""
+    """A graph similar to a network, with costs of milliseconds: layers of ``width`` tasks, each of
+    which reads one to three tasks of the previous layer. Long and short tasks are mixed, and all
+    devices are about equally fast."""
     rng = random.Random(seed)
     reads: dict[str, list[str]] = {}
     for i in range(tasks):

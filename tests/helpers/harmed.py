@@ -1,4 +1,4 @@
-"""What the tests of the cache share: a small model, its answers, and ways to harm a cache."""
+"""Helpers for tests of the cache: a small model, its outputs, and damage to a cache."""
 
 import os
 from pathlib import Path
@@ -22,14 +22,15 @@ FEEDS = {"x": np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np
 
 
 def save_model(folder: Path) -> Path:
-    """A small model in a file."""
+    """The path of a file with a small model, which is written."""
     path = folder / "m.onnx"
     onnx.save(branches(), str(path))
     return path
 
 
 def answer(model: Any, cache: Path | Cache, planner: str = "heft", **words: Any) -> list[Any]:
-    """By a plan that has something to compile for each device, whatever they measure."""
+    """The outputs of a session. Its plan has a task to compile on each device, whatever times are
+    measured."""
     if planner != "auto":
         words.setdefault("pins", PINS)
     with coexec.InferenceSession(
@@ -47,7 +48,7 @@ def files(cache: Path) -> list[Path]:
 
 
 def flip(file: Path, place: int) -> None:
-    """One bit, and the times of the file as before."""
+    """Flip one bit of a file and restore the times of the file."""
     stat = file.stat()
     content = bytearray(file.read_bytes())
     content[place] ^= 1 << place % 8

@@ -1,4 +1,4 @@
-"""Values that operators rarely meet: NaN, infinities, -0, denormals, extreme integers."""
+"""Values that are rare in practice: NaN, infinities, -0, denormals, extreme integers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ FLOATS = np.array(
 
 @dataclass(frozen=True)
 class Hostile:
-    """One node. Arrays that are no constants are fed."""
+    """One node with its input arrays. Arrays that are not constants are fed."""
 
     op_type: str
     inputs: tuple[Array | None, ...]
@@ -40,7 +40,7 @@ class Hostile:
 
 
 def integers(dtype: str) -> Array:
-    """The extreme ones, those next to them, and small ones."""
+    """The extreme integers of a type, their neighbours, and small integers."""
     limits = np.iinfo(dtype)
     small = [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 100]
     signed = [-v for v in small] if limits.min < 0 else []
@@ -50,7 +50,7 @@ def integers(dtype: str) -> Array:
 
 
 def mixed(shape: Sequence[int], values: Sequence[float], seed: int = 0) -> Array:
-    """Ordinary numbers, of which one in forty is one of ``values``, and whole rows of them."""
+    """Normal random numbers; one in forty, and some whole rows, are replaced by ``values``."""
     rng = np.random.default_rng(seed)
     array = rng.standard_normal(shape).astype(np.float32)
     flat = array.reshape(-1)
@@ -62,7 +62,7 @@ def mixed(shape: Sequence[int], values: Sequence[float], seed: int = 0) -> Array
 
 
 def laid_out(values: Array, shape: Sequence[int], seed: int = 0) -> Array:
-    """``values`` again and again, in any order."""
+    """An array of ``shape`` with ``values``, repeated and in random order."""
     rng = np.random.default_rng(seed)
     return rng.permutation(np.resize(values, int(np.prod(shape)))).reshape(shape)
 
@@ -70,9 +70,11 @@ def laid_out(values: Array, shape: Sequence[int], seed: int = 0) -> Array:
 def one_model(
     cases: Sequence[Hostile], opset: int, behind: str = ""
 ) -> tuple[Model, dict[str, Array]]:
-    """A model with a node for each case, and its feeds; equal arrays have one input.
+    """A model with a node for each case, and its feeds. An array that several cases share is one
+    input.
 
-    ``behind``: an operator that is computed from what each case makes.
+    Args:
+        behind: an operator that is applied to each output of each case.
     """
     nodes: list[NodeProto] = []
     feeds: dict[str, Array] = {}
@@ -101,18 +103,18 @@ def one_model(
 
 
 def answers_of_ort(model: Model, feeds: Mapping[str, Array]) -> list[Array]:
-    """The outputs of a session as users make it, on one thread."""
+    """The outputs of ONNX Runtime in a session with default optimisation, on one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     proto = ir.to_proto(model.source).SerializeToString()
     session = ort.InferenceSession(proto, options, ["CPUExecutionProvider"])
-    found: list[Array] = session.run(None, dict(feeds))
-    return found
+    outputs: list[Array] = session.run(None, dict(feeds))
+    return outputs
 
 
 def differences(found: Array, expected: Array) -> str:
-    """How two results differ; "" where both are alike."""
+    """Description of the differences of two results; "" if there are none."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"{found.dtype}{found.shape} for {expected.dtype}{expected.shape}"
     with np.errstate(all="ignore"):
@@ -130,7 +132,7 @@ def differences(found: Array, expected: Array) -> str:
 
 
 def refused(engine: OpenEngine, case: Hostile, opset: int) -> str | None:
-    """Why the engine does not take the case."""
+    """The reason why the engine refuses the case; None if it accepts it."""
     graph = one_model([case], opset)[0].graph
     reasons = [engine.why_not(task, graph.tensors) for task in graph.tasks]
     return next((reason for reason in reasons if reason is not None), None)

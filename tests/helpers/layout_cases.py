@@ -1,4 +1,4 @@
-"""Random operators that move elements: Concat, Slice, Pad, Resize, Reshape and their kin."""
+"""Random operators that move elements: Concat, Slice, Pad, Resize, Reshape and similar ones."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -84,7 +84,7 @@ def transpose(draw: Draw) -> Case:
 
 @st.composite
 def reshape(draw: Draw) -> Case:
-    """Both shapes are groupings of the same factors."""
+    """Reshape between two shapes that group the same factors."""
     factors = dims(draw, draw(st.integers(1, 5)), 1, 4)
 
     def grouped() -> tuple[int, ...]:

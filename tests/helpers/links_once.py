@@ -1,4 +1,5 @@
-"""Launches and links measured once, in short chains: every empty cache asks for them again."""
+"""Measurements of launches and links that run only once, with short chains. Without this helper,
+every empty cache measures them again."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ _MEASURED = ("launch_overhead", "stitching", "wake_up", "crossing", "changing_la
 
 @contextmanager
 def links_once() -> Iterator[None]:
-    """`EngineTimes` remembers what it has measured of the same engines, whatever its store."""
+    """Make `EngineTimes` reuse its measurements of equal engines, whatever its store is."""
     with pytest.MonkeyPatch.context() as patch:
         for name in _MEASURED:
             patch.setattr(engines, name, _once(getattr(engines, name)))
@@ -24,22 +25,22 @@ def links_once() -> Iterator[None]:
 
 
 def _once(measure: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[tuple[Any, ...], Any] = {}
+    cached_times: dict[tuple[Any, ...], Any] = {}
 
     def remembered(*of: Any) -> Any:
         key = tuple(map(_kind, of))
-        if key not in known:
+        if key not in cached_times:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(links, "_RUNS", 2)
                 patch.setattr(links, "_LAYERS", 12)
-                known[key] = measure(*of)
-        return known[key]
+                cached_times[key] = measure(*of)
+        return cached_times[key]
 
     return remembered
 
 
 def _kind(given: Any) -> Any:
-    """Equal for engines that take equally long; anything else is itself."""
+    """A key that is equal for engines with equal times; any other object is its own key."""
     if isinstance(given, OpenEngine):
         return type(given), given.device.key(given.info.name), given.memory
     return given

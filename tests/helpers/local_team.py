@@ -22,11 +22,11 @@ class LocalHandle:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.dead = False
-        """Whoever calls it is told that it is gone."""
+        """Each call raises MachineLostError."""
         self.silent = False
-        """Whoever calls it hears nothing, as if its link was cut."""
+        """A call gets no answer, as if the link was cut."""
         self.bytes_per_s: float | None = None
-        """What its port takes in; None: without delay."""
+        """Bandwidth of its port for received arrays; None: no delay."""
 
     async def call(self, method: str, *args: Any) -> Any:
         """See `MachineHandle.call`."""
@@ -34,9 +34,9 @@ class LocalHandle:
             arrays = args[-1] if method == "receive" else [args[0]]
             await asyncio.sleep(sum(array.nbytes for array in arrays) / self.bytes_per_s)
         await self._reach()
-        found = await getattr(self.machine, method)(*args)
+        answer = await getattr(self.machine, method)(*args)
         await self._reach()
-        return found
+        return answer
 
     async def _reach(self) -> None:
         if self.silent:
@@ -46,10 +46,13 @@ class LocalHandle:
 
 
 class LocalTeam:
-    """The machines of one session; more may be added while it lasts."""
+    """The machines of one session; machines may be added while the session exists."""
 
     def __init__(self, paces_flops_per_s: Mapping[str, float]) -> None:
-        """By machine, what it computes at: all have the same core."""
+        """
+        Args:
+            paces_flops_per_s: speed of each machine in FLOP/s; all use the same core.
+        """
         self.paces = dict(paces_flops_per_s)
         self.handles: dict[str, LocalHandle] = {}
         self.dismissed: list[str] = []
@@ -61,13 +64,13 @@ class LocalTeam:
         if self.ended:
             raise ClosedError("the head is gone")
         core = f"cpu:{min(usable_cores())}"
-        found = {
+        new_handles = {
             name: LocalHandle(Machine(name, MachineOptions([core], "single", pace)))
             for name, pace in self.paces.items()
             if name not in self.handles and name not in self.dismissed
         }
-        self.handles |= found
-        return found
+        self.handles |= new_handles
+        return new_handles
 
     @property
     def door(self) -> None:
@@ -85,7 +88,7 @@ class LocalTeam:
 def local_session(
     model: Model, team: LocalTeam, limits: Limits = QUICK, latency_s: float = 0.0, **options: Any
 ) -> ClusterSession:
-    """A session on a team, of which all is known that would be measured."""
+    """A session on a team. Speeds and links are stated, so nothing is measured."""
 
     def stated(facts: Any) -> Mapping[str, float]:
         pace = team.paces[facts.name]

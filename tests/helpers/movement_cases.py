@@ -1,7 +1,7 @@
 """Random operators that move elements, in the layouts of the OpenCL engine.
 
-Shapes are drawn so that tensors lie in blocks of channels, whole or not, and row-major. They are
-few, as every shape is a kernel of its own.
+Shapes are drawn so that tensors are stored in blocks of channels, full or not, or row-major. There
+are few shapes, because every shape needs a kernel of its own.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from operator_cases import Case, Draw, dims, ints, random
 
 
 def images(draw: Draw) -> tuple[int, ...]:
-    """A batch of images: row-major, of whole blocks, and of blocks that are not full."""
+    """The shape of a batch of images: row-major, in full blocks, or in blocks that are not full."""
     return draw(st.integers(1, 2)), draw(st.sampled_from([3, 16, 20, 40])), 2, 3
 
 
 def shapes(draw: Draw) -> tuple[int, ...]:
-    others = [(5,), (2, 3), (2, 3, 4), (1, 2, 1, 3, 2)]
-    return draw(st.sampled_from(others)) if draw(st.integers(0, 2)) == 0 else images(draw)
+    other_shapes = [(5,), (2, 3), (2, 3, 4), (1, 2, 1, 3, 2)]
+    return draw(st.sampled_from(other_shapes)) if draw(st.integers(0, 2)) == 0 else images(draw)
 
 
 def signed(draw: Draw, axis: int, rank: int) -> int:
@@ -39,7 +39,7 @@ def concat(draw: Draw) -> Case:
 
 @st.composite
 def split(draw: Draw) -> Case:
-    """Along channels mostly: at whole blocks and inside of them."""
+    """Split, mostly along channels, at borders of blocks and inside blocks."""
     sizes = draw(st.sampled_from([(16, 16), (16, 8), (3, 20, 17), (1, 1, 1)]))
     axis = draw(st.sampled_from([1, 1, 0, 2]))
     shape = [draw(st.integers(1, 2)), 20, 2, 3]
@@ -125,7 +125,7 @@ def resize(draw: Draw) -> Case:
             st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
         ),
     }
-    if draw(st.booleans()):  # the coordinates are those of the scale, whatever rows come out
+    if draw(st.booleans()):  # coordinates depend on the scale, not on the rounded number of rows
         scales = draw(st.sampled_from([(0.7, 1.4), (1.8, 0.9), (1.2, 2.3)]))
         return Case("Resize", (shape, None, np.array([1, 1, *scales], np.float32)), attributes)
     sizes = draw(st.sampled_from([(4, 6), (5, 2), (1, 3), (7, 4)]))
@@ -152,7 +152,7 @@ def space_depth(draw: Draw) -> Case:
 
 @st.composite
 def scatter(draw: Draw) -> Case:
-    """Places may be meant twice where the order does not count."""
+    """Scatter. An index may occur twice if the order of updates does not matter."""
     shape = images(draw)
     reduction = draw(st.sampled_from(["none", "add", "max"]))
     numbers = np.random.default_rng(0)
@@ -169,7 +169,7 @@ def scatter(draw: Draw) -> Case:
 
 @st.composite
 def by_place(draw: Draw) -> Case:
-    """Operators that decide by an element's place alone."""
+    """Operators whose result depends on the positions of elements."""
     shape = images(draw)
     kind = draw(st.sampled_from(["Trilu", "ReverseSequence", "OneHot"]))
     if kind == "Trilu":
@@ -184,7 +184,7 @@ def by_place(draw: Draw) -> Case:
 
 @st.composite
 def of_other_types(draw: Draw) -> Case:
-    """Types that lie row-major in any shape."""
+    """Operators on types that are row-major in any shape."""
     dtype = draw(st.sampled_from(["int64", "uint8", "bool", "float64", "int8"]))
     shape = images(draw)
     cases = [
@@ -201,7 +201,7 @@ def of_other_types(draw: Draw) -> Case:
 
 @st.composite
 def broadcast(draw: Draw) -> Case:
-    """Operands of fewer channels, rows, columns and axes, computed and constant."""
+    """Operands with fewer channels, rows, columns or axes, computed or constant."""
     shape = images(draw)
     kind = draw(st.sampled_from(["Add", "Div", "Pow", "Max", "PRelu", "Where"]))
     thin = tuple(draw(st.sampled_from([1, d])) for d in shape)[draw(st.integers(0, 3)) :]

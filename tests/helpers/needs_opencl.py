@@ -1,7 +1,7 @@
 """The OpenCL runtime on CPU cores that tests use, and the reason for skipping them without one.
 
-It is the first that works; ``pytest --opencl intel`` takes another. ``--opencl-block 16`` sets the
-width of its blocks of channels.
+It is the first runtime that works; ``pytest --opencl intel`` selects another one.
+``--opencl-block 16`` sets the width of its blocks of channels.
 """
 
 from functools import cache
@@ -18,21 +18,22 @@ from coexec.system.hardware import Device
 __all__ = ["BLOCK", "RUNTIME", "opencl_found", "opencl_name", "opencl_options"]
 
 RUNTIME = [""]
-"""A part of the runtime's name, as the engine's option has it; set by pytest's."""
+"""A part of the runtime's name: the engine's option ``runtime``; set by pytest's option."""
 BLOCK = ["auto"]
-"""The engine's option; set by pytest's."""
+"""The engine's option ``block``; set by pytest's option."""
 
 
 def opencl_found() -> DeviceHandle:
-    """The runtime on the last core. Skips the test if none works."""
-    found, reason = _search(RUNTIME[0])
-    if found is None:
+    """The runtime on the last core. Skips the test if no runtime works."""
+    handle, reason = _search(RUNTIME[0])
+    if handle is None:
         pytest.skip(f"no usable OpenCL runtime for CPU cores: {reason}")
-    return found
+    return handle
 
 
 def opencl_name(core: int | None = None) -> str:
-    """A device that computes with OpenCL on ``core``, by default the last one. Skips likewise."""
+    """The name of a device that computes with OpenCL on ``core``, by default the last core. Skips
+    the test if no runtime works."""
     opencl_found()
     return f"cpu:{usable_cores()[-1] if core is None else core}/opencl"
 
@@ -44,7 +45,7 @@ def opencl_options(**more: str) -> EngineOptions:
 
 @cache
 def _search(runtime: str) -> tuple[DeviceHandle | None, str]:
-    """It, or None and the reason."""
+    """The runtime, or None and the reason why none works."""
     cores = usable_cores()[-1:]
     try:
         return find(Device(cpu_name(cores), "cpu", cores=cores), runtime), ""

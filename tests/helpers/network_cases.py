@@ -1,4 +1,4 @@
-"""Small random networks of many operators, and random ways to cut their tasks into pieces."""
+"""Small random networks of many operators, and random cuts of their tasks into pieces."""
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise, product
@@ -20,7 +20,7 @@ Shape = tuple[int, int, int, int]
 
 
 class _Network:
-    """Layers on NCHW tensors, each reading tensors that are there."""
+    """A network under construction: layers on NCHW tensors; each layer reads existing tensors."""
 
     def __init__(self, draw: Draw, shape: Shape, filters: st.SearchStrategy[int]) -> None:
         self.draw, self.filters = draw, filters
@@ -31,8 +31,8 @@ class _Network:
     def pick(self, shape: Shape | None = None, without: Collection[str] = ()) -> str:
         fits = [name for name, other in self.shapes.items()
                 if shape in (None, other) and name not in without]  # fmt: skip
-        found: str = self.draw(st.sampled_from(fits))
-        return found
+        picked: str = self.draw(st.sampled_from(fits))
+        return picked
 
     def add(self, op_type: str, reads: list[str], shape: Shape, **attributes: Any) -> str:
         name = f"t{len(self.nodes)}"
@@ -62,8 +62,9 @@ class _Network:
             self.add("Relu", [y], shape)
 
     def pool(self) -> None:
-        # ONNX Runtime 1.31 makes one operator of a Pad and a pool, also where that pads as much as
-        # its window has, which it then refuses, and where a zero is the largest of a MaxPool.
+        # ONNX Runtime 1.31 fuses a Pad with a following pool. It does so even if the padding is as
+        # large as the window, which it then refuses, and if a padded zero is the maximum of a
+        # MaxPool's window.
         x = self.pick(without={n.output[0] for n in self.nodes if n.op_type == "Pad"})
         n, c, h, w = self.shapes[x]
         kind = self.draw(st.sampled_from(["MaxPool", "AveragePool"]))
@@ -76,9 +77,9 @@ class _Network:
         x = self.pick()
         n, c, h, w = self.shapes[x]
         fits = [o for o, (n2, _, h2, w2) in self.shapes.items() if (n2, h2, w2) == (n, h, w)]
-        others = self.draw(st.lists(st.sampled_from(fits), max_size=2))
-        channels = sum(self.shapes[o][1] for o in others)
-        self.add("Concat", [x, *others], (n, c + channels, h, w), axis=1)
+        further = self.draw(st.lists(st.sampled_from(fits), max_size=2))
+        channels = sum(self.shapes[o][1] for o in further)
+        self.add("Concat", [x, *further], (n, c + channels, h, w), axis=1)
 
     def pad(self) -> None:
         x = self.pick()
@@ -107,7 +108,7 @@ class _Network:
         self.add("Mul", [x, y], self.shapes[x])
 
     def split(self) -> None:
-        """Two outputs: only whole pieces."""
+        """A task with two outputs, of which only whole pieces are possible."""
         x = self.pick()
         n, c, h, w = self.shapes[x]
         y = self.add("Concat", [x, x], (n, c, 2 * h, w), axis=2)
@@ -124,15 +125,15 @@ _LAYERS = ["conv", "conv", "conv", "pool", "concat", "pad", "resize", "turn", "g
 
 FEW = st.integers(1, 4)
 BLOCKS = st.sampled_from([4, 8, 12, 16, 20, 24, 32])
-"""Numbers of filters whose results engines keep in blocks of channels, whole ones and others."""
+"""Numbers of filters with which engines store results in blocks of channels, full or not."""
 
 
 @st.composite
 def networks(draw: Draw, filters: st.SearchStrategy[int] = FEW) -> Model:
-    """A network from "x"; tensors that nothing reads are its outputs.
+    """A network with the input "x"; tensors without a reader are its outputs.
 
     Args:
-        filters: how many a convolution has.
+        filters: the number of filters of a convolution.
     """
     shape = (
         draw(st.integers(1, 2)),
@@ -150,7 +151,7 @@ def networks(draw: Draw, filters: st.SearchStrategy[int] = FEW) -> Model:
 
 @st.composite
 def pieces_of(draw: Draw, graph: Graph) -> list[Piece]:
-    """All tasks in order, each cut in a grid along some of its axes."""
+    """The pieces of all tasks in order; each task is cut into a grid along some of its axes."""
     return [p for task in graph.tasks for p in _grid(draw, graph, task)]
 
 

@@ -1,4 +1,4 @@
-"""The ONNX project's node tests: their values as numpy's, and runs of them on planned devices."""
+"""The ONNX project's node tests: their values as NumPy arrays, and runs of them with plans."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,10 @@ from coexec.workbench import Settings, Workbench
 __all__ = ["WAYS", "node_cases", "run_here", "run_on_onnx_runtime"]
 
 _ONCE = Effort(warm_up=0, least=1, most=1)
-"""Plans need not be good here."""
+"""One run for each measurement, because plans need not be good here."""
 WAYS = ("single", "heft", "alternate")
-"""One device; two with a planner; two that take the tasks in turn, so that all borders are real."""
+"""One device; two devices with a planner; two devices with alternating tasks, so that every tensor
+between tasks crosses devices."""
 
 
 @once
@@ -50,7 +51,7 @@ def run_on_onnx_runtime(case: TestCase) -> None:
 
 
 def run_here(case: TestCase, way: str, cache: Cache) -> None:
-    """Raise unless the test passes when it is planned and executed."""
+    """Plan and execute the test; raise an error unless it passes."""
     cores = usable_cores()[: 1 if way == "single" else 2]
     devices = [f"cpu:{core}" for core in cores]
     data = _data(case)
@@ -60,13 +61,13 @@ def run_here(case: TestCase, way: str, cache: Cache) -> None:
     names = [output.name for output in case.model.graph.output]
     with work.start(prepared) as executor:
         for feeds, expected in data:
-            found = executor.run(feeds)
-            _compare(case, expected, [found[name] for name in names])
+            outputs = executor.run(feeds)
+            _compare(case, expected, [outputs[name] for name in names])
     work.release()
 
 
 def _in_turn(work: Workbench) -> Plan:
-    """The tasks in their order, each on another device than the one before."""
+    """The plan that gives the tasks to the devices in turn."""
     places = [device.first.place for device in work.devices]
     pieces = [work.graph.whole_piece(task) for task in work.graph.tasks]
     rows = {place: tuple(pieces[i :: len(places)]) for i, place in enumerate(places)}
@@ -94,16 +95,16 @@ def _plain(value: Any) -> Any:
 
 
 def _shapes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of the inputs that the model leaves dynamic."""
-    found = {}
+    """The shapes of the inputs that have no fixed shape in the model."""
+    shapes = {}
     for info in model.graph.input:
         kind = info.type.tensor_type
-        known = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
-        if info.type.HasField("tensor_type") and not known:
-            found[info.name] = np.shape(feeds[info.name])
-    return found
+        is_static = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
+        if info.type.HasField("tensor_type") and not is_static:
+            shapes[info.name] = np.shape(feeds[info.name])
+    return shapes
 
 
 def _compare(case: TestCase, expected: Sequence[Any], found: Sequence[Any]) -> None:
-    """As ONNX's own runner does, with the test's tolerances."""
+    """Compare as ONNX's own runner does, with the test's tolerances."""
     Runner.assert_similar_outputs(list(expected), list(found), case.rtol, case.atol)

@@ -1,4 +1,4 @@
-"""Small ONNX models as they stand, and ONNX Runtime on one thread to run them."""
+"""Small ONNX models without simplification, and ONNX Runtime on one thread to run them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,19 +32,19 @@ def tensor(name: str, shape: Sequence[int], kind: str = "float32") -> onnx.Value
 
 
 def model_of(case: Case) -> Model:
-    """A model of the one node "node" from x0, x1, ... to "y"."""
+    """A model with the single node "node", from x0, x1, ... to "y"."""
     return _grouped(proto_of(case))
 
 
 def proto_of(case: Case) -> onnx.ModelProto:
-    """The same, without shapes of what it computes."""
+    """The same model as a protobuf, without shapes of computed tensors."""
     inputs, weights, names = [], {}, []
-    for i, given in enumerate(case.inputs):
-        names.append("" if given is None else f"x{i}")
-        if isinstance(given, tuple):
-            inputs.append(tensor(f"x{i}", given, case.dtypes.get(i, "float32")))
-        elif given is not None:
-            weights[f"x{i}"] = given
+    for i, value in enumerate(case.inputs):
+        names.append("" if value is None else f"x{i}")
+        if isinstance(value, tuple):
+            inputs.append(tensor(f"x{i}", value, case.dtypes.get(i, "float32")))
+        elif value is not None:
+            weights[f"x{i}"] = value
     node = helper.make_node(case.op_type, names, ["y"], name="node", **case.attributes)
     return _proto([node], inputs, ["y"], weights, case.opset)
 
@@ -56,7 +56,7 @@ def direct(
     weights: Mapping[str, Array],
     opset: int = 17,
 ) -> Model:
-    """The model without the simplifications of `load`, which would fold and fuse nodes."""
+    """A model without the simplifications of `load`, which would fold and fuse nodes."""
     return _grouped(_proto(nodes, inputs, outputs, weights, opset))
 
 
@@ -93,15 +93,15 @@ def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
     session = ort.InferenceSession(
         ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"]
     )
-    found: list[Array] = session.run(None, dict(feeds))
-    return found
+    outputs: list[Array] = session.run(None, dict(feeds))
+    return outputs
 
 
 def written(
     model: Model, pieces: Sequence[Piece], outputs: Sequence[Part],
     inputs: Sequence[Part] | None = None,
 ) -> ir.Model:  # fmt: skip
-    """The module of ``pieces`` in the model's own operators, with its weights."""
+    """The module of ``pieces`` in the model's own operators, with its weights, as a model."""
     module = module_of_pieces(model, plain_of(model), pieces, outputs, inputs)
     proto = onnx.load_model_from_string(module.proto)
     for weight in proto.graph.initializer:
@@ -111,7 +111,7 @@ def written(
 
 
 def plain_of(model: Model) -> Lowered:
-    """The model in its own operators, with all tasks apart."""
+    """The model in its own operators, with all tasks separate."""
     return as_it_is(model.source, [n for t in model.graph.tasks for n in t.outputs])
 
 
@@ -119,7 +119,8 @@ def module_of_pieces(
     model: Model, plain: Lowered, pieces: Sequence[Piece], outputs: Sequence[Part],
     inputs: Sequence[Part] | None = None,
 ) -> Module:  # fmt: skip
-    """What computes ``outputs`` by running ``pieces``; by default, all else comes from outside."""
+    """The module that computes ``outputs`` from ``pieces``. By default, ``inputs`` are all other
+    parts of tensors that this needs."""
     graph = model.graph
     writer = Writer(graph, plain, plain)
     for part in segment_inputs(graph, pieces, outputs) if inputs is None else inputs:
@@ -136,14 +137,14 @@ def module_of_pieces(
 def segment_inputs(
     graph: Graph, pieces: Sequence[Piece], outputs: Sequence[tuple[str, Region]] = ()
 ) -> tuple[tuple[str, Region], ...]:
-    """The parts of tensors that ``pieces`` need and none of them computes, in order of need."""
+    """The parts of tensors that ``pieces`` need and do not compute, in order of use."""
     computed: dict[str, list[Region]] = {}
-    found: dict[tuple[str, Region], None] = {}
+    external_parts: dict[tuple[str, Region], None] = {}
 
     def need(name: str, region: Region) -> None:
         if not graph.tensors[name].constant:
             boxes = missing(region, computed.get(name, ()))
-            found.update({(name, box): None for box in boxes})
+            external_parts.update({(name, box): None for box in boxes})
 
     for piece in pieces:
         task = graph.task[piece.task]
@@ -155,21 +156,21 @@ def segment_inputs(
             computed.setdefault(name, []).append(part)
     for name, region in outputs:
         need(name, region)
-    return tuple(found)
+    return tuple(external_parts)
 
 
 def random_feeds(model: Model) -> dict[str, Array]:
-    """Values for all inputs, the same every time."""
-    found: dict[str, Array] = {}
+    """Pseudo-random values for all inputs; equal in every call."""
+    feeds: dict[str, Array] = {}
     for name in model.graph.inputs:
-        wanted = model.graph.tensors[name]
-        values = np.random.default_rng(len(found)).standard_normal(wanted.shape)
-        found[name] = np.asarray(values > 0 if wanted.dtype == "bool" else values, wanted.dtype)
-    return found
+        info = model.graph.tensors[name]
+        values = np.random.default_rng(len(feeds)).standard_normal(info.shape)
+        feeds[name] = np.asarray(values > 0 if info.dtype == "bool" else values, info.dtype)
+    return feeds
 
 
 def part_feeds(model: Model, parts: Iterable[Part], whole: Mapping[str, Array]) -> dict[str, Array]:
-    """What an extracted model is fed, cut out of whole tensors."""
+    """The feeds of an extracted model: ``parts`` cut out of whole tensors."""
     return {
         tensor_part(name, region, model.graph): np.asarray(whole[name][region.slices])
         for name, region in parts

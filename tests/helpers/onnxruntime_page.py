@@ -1,9 +1,9 @@
-"""`docs/onnxruntime.md`: what becomes of ONNX Runtime's public names here.
+"""`docs/onnxruntime.md`: the meaning of ONNX Runtime's public names in coexec.
 
-    python tests/helpers/onnxruntime_page.py    # write the page anew
+    python tests/helpers/onnxruntime_page.py    # write the page again
 
-Every public name of ONNX Runtime has a row, and every row is a public name: a version of ONNX
-Runtime that adds one fails the test that compares them (`tests/session/test_onnxruntime_page.py`).
+Every public name of ONNX Runtime has a row, and every row is a public name. If a version of ONNX
+Runtime adds a name, the test that compares them fails (`tests/session/test_onnxruntime_page.py`).
 """
 
 from pathlib import Path
@@ -140,7 +140,7 @@ TABLES: dict[str, dict[str, str]] = {
     "RunOptions": _RUN,
     "IOBinding": _BINDING,
 }
-"""By class of ONNX Runtime, what becomes of each of its public names."""
+"""By class of ONNX Runtime, the meaning of each of its public names."""
 
 _HEAD = """# In place of onnxruntime
 
@@ -165,7 +165,7 @@ public names of ONNX Runtime.
 
 
 def public(thing: Any) -> list[str]:
-    """The public names of a class or module, in order; of a module, without modules."""
+    """The sorted public names of a class or module; for a module, without its submodules."""
     names = [name for name in dir(thing) if not name.startswith("_")]
     if not isinstance(thing, ModuleType):
         return names
@@ -173,16 +173,16 @@ def public(thing: Any) -> list[str]:
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The text of the page."""
     parts = [_HEAD]
     for kind, rows in TABLES.items():
         parts.append(f"## {kind}\n\n| name | here |\n|---|---|")
         parts.append("\n".join(f"| `{name}` | {rows[name]} |" for name in sorted(rows)) + "\n")
     own = [name for name in public(onnxruntime) if name in coexec.__all__]
-    others = [name for name in public(onnxruntime) if name not in coexec.__all__]
+    runtime_names = [name for name in public(onnxruntime) if name not in coexec.__all__]
     parts.append(
         f"## The module\n\nOf coexec's own: {_listed(own)}. All others are ONNX Runtime's, handed "
-        f"on when they are asked for: {_listed(others)}; and `capi`.\n"
+        f"on when they are asked for: {_listed(runtime_names)}; and `capi`.\n"
     )
     return "\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""OpenCL on CPU cores as itself and as a GPU, and models run on it as one program."""
+"""OpenCL on CPU cores, with kernels for cores or for a GPU, and runs of models as one program."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -25,8 +25,8 @@ Array = np.ndarray[Any, Any]
 
 @contextmanager
 def unoptimised() -> Iterator[None]:
-    """Devices that are opened meanwhile compile without optimisation, and without helpers, which
-    take longer to start than that. What kernels compute is the same."""
+    """Make devices that are opened in the block compile without optimisation, and without helper
+    processes, whose start takes longer than such a compilation. Results of kernels are the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "OPTIONS", f"{OPTIONS} -cl-opt-disable")
         patch.setattr(compiling, "_helpers", lambda *_: 0)
@@ -34,27 +34,28 @@ def unoptimised() -> Iterator[None]:
 
 
 def opened(folder: Path | None, arch: Architecture | None = None, **options: str) -> OpenClDevice:
-    """OpenCL on one core with memory of its own, as a GPU has, and kernels for it or for ``arch``.
-    Skips the test where none works.
+    """OpenCL on one core with separate memory, as a GPU has, and kernels for the core or for
+    ``arch``. Skips the test if no runtime works.
 
-    Kernels for ``arch`` are `unoptimised`: PoCL takes seconds to unroll the groups of a GPU on a
-    core, and how fast they are there does not matter.
+    Kernels for ``arch`` are `unoptimised`: PoCL takes seconds to unroll a GPU's work groups on a
+    core, and the speed of these kernels does not matter.
     """
-    asked = opencl_options(memory="own", **options)
-    spec = describe(opencl_name(), asked)
-    chosen = parsed(load_engine("opencl"), asked)
+    all_options = opencl_options(memory="own", **options)
+    spec = describe(opencl_name(), all_options)
+    chosen = parsed(load_engine("opencl"), all_options)
     with nullcontext() if arch is None else unoptimised():
         return OpenClDevice(spec, spec.engine("opencl"), opencl_found(), chosen, folder, arch)
 
 
 def on_cpu(binaries: Path, *, as_gpu: bool = False) -> OpenClDevice:
-    """As a GPU it has blocks of four channels, and work items share rows."""
+    """OpenCL on one core. With ``as_gpu`` it has blocks of four channels, and work items share
+    rows."""
     gpu = Architecture("nvidia", 4, compute_units=16)
     return opened(binaries, gpu if as_gpu else None)
 
 
 def compute(engine: OpenEngine, model: Model, feeds: Mapping[str, Array]) -> list[Array]:
-    """The outputs of a model that the engine must accept."""
+    """The outputs of a model. Fails if the engine does not accept all its tasks."""
     graph = model.graph
     assert {engine.why_not(task, graph.tensors) for task in graph.tasks} == {None}
     inputs, outputs = ([graph.tensors[n] for n in names] for names in (graph.inputs, graph.outputs))

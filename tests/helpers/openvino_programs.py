@@ -1,7 +1,7 @@
-"""Devices of the OpenVINO engine, and models run on them as one program.
+"""Devices of the OpenVINO engine, and runs of models on them as one program.
 
-Importing this skips the tests of a module where OpenVINO is not installed. OpenVINO itself is not
-imported: the engine has to load it.
+Importing this module skips the tests of the importing module if OpenVINO is not installed. OpenVINO
+itself is not imported: the engine has to load it.
 """
 
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ def on_cores(*cores: int, precision: str = "fp32") -> OpenVinoDevice:
 def opened(
     device: Device, precision: Any = "fp32", folder: Path | None = None, plugin: str = "CPU"
 ) -> OpenVinoDevice:
-    """A processor with OpenVINO."""
+    """An open OpenVINO engine on a processor."""
     info = EngineInfo("openvino", f"openvino {installed_version()}", precision=precision)
     device = replace(device, engines=(info,))
     return OpenVinoDevice(device, info, OpenVinoOptions(precision), folder, plugin)
 
 
 def module_around(model: Model) -> Module:
-    """The whole model as one module, its weights inside."""
+    """The whole model, with its weights, as one module."""
     graph = model.graph
     inputs, outputs = (
         tuple(graph.tensors[name] for name in names) for names in (graph.inputs, graph.outputs)
@@ -52,7 +52,8 @@ def module_around(model: Model) -> Module:
 
 
 def compute(device: OpenEngine, module: Module, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs by name. Memory for them is filled with what they cannot be by chance."""
+    """The outputs by name. Their memory is filled first, with a value that they do not have by
+    chance."""
     outputs = {tensor.name: device.allocate(tensor) for tensor in module.outputs}
     for array in outputs.values():
         array.fill(77)

@@ -1,4 +1,4 @@
-"""What a random test case of one operator is."""
+"""A random test case of one operator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One node. Inputs are shapes of activations, arrays (constants) or None (absent)."""
+    """A node. Each input is the shape of an activation, an array (constant) or None (absent)."""
 
     op_type: str
     inputs: tuple[Any, ...]
@@ -20,7 +20,7 @@ class Case:
     opset: int = 17
     dtypes: dict[int, str] = field(default_factory=dict)
     axes: tuple[int, ...] | None = None
-    """What must be splittable, among the axes longer than 1; None if anything goes."""
+    """Axes that must be splittable if they are longer than 1; None: no requirement."""
 
 
 def ints(*values: int) -> np.ndarray:

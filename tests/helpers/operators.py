@@ -1,4 +1,4 @@
-"""Graphs of one task, written down without a model."""
+"""Graphs of one task, built without a model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def operator(
 
 
 def graph_of(operators: Sequence[Operator], **shapes: Shape) -> Graph:
-    """One task "task" of ``operators``; tensors called w... are constants."""
+    """A graph with the one task "task" of ``operators``; tensors named w... are constants."""
     tensors = {n: Tensor(n, s, "float32", n.startswith("w")) for n, s in shapes.items()}
     made = {name for op in operators for name in op.outputs}
     read = list(dict.fromkeys(n for op in operators for n in op.inputs if n and n not in made))
@@ -35,7 +35,7 @@ def graph_of(operators: Sequence[Operator], **shapes: Shape) -> Graph:
 
 
 def cut(graph: Graph, ranges: Ranges) -> Region:
-    """The main output with these ranges, by axis."""
+    """The region of the main output that has these ranges, by axis."""
     region = graph.output_of(graph.tasks[0]).whole
     for axis, (start, stop) in ranges.items():
         region = region.with_axis(axis, start, stop)
@@ -43,8 +43,8 @@ def cut(graph: Graph, ranges: Ranges) -> Region:
 
 
 def needs(graph: Graph, ranges: Ranges) -> dict[str, str]:
-    found = needed_inputs(graph, graph.tasks[0], cut(graph, ranges))
-    return {name: str(region) for name, region in found.items()}
+    regions = needed_inputs(graph, graph.tasks[0], cut(graph, ranges))
+    return {name: str(region) for name, region in regions.items()}
 
 
 def parts(graph: Graph, ranges: Ranges) -> tuple[OperatorRegion, ...]:
@@ -58,7 +58,7 @@ def axes(graph: Graph) -> tuple[int, ...]:
 def conv(
     output: tuple[int, ...], weight: tuple[int, ...] = (6, 4, 3, 3), **attributes: Any
 ) -> Graph:
-    """8 x 8 with as many channels as the weight wants, and a bias."""
+    """A convolution with bias on 8 x 8 pixels; the weight gives the number of channels."""
     groups = attributes.get("group", 1)
     assert isinstance(groups, int)
     op = operator("Conv", ["x", "w", "wb"], **attributes)

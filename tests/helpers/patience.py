@@ -1,4 +1,4 @@
-"""Waiting for another thread or process, which comes late where the machine has other work."""
+"""Waiting for another thread or process, which may be late if the machine has other work."""
 
 import time
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 __all__ = ["ENOUGH_S", "until"]
 
 ENOUGH_S = 120.0
-"""Longer than anything takes beside any load: only a fault takes as long."""
+"""Longer than every condition takes on a loaded machine: only a fault takes as long."""
 
 
 def until(condition: Callable[[], object], what: object = "") -> None:
-    """Return when ``condition()`` is true. Fails the test with ``what`` if it never is."""
+    """Return when ``condition()`` is true. Fails the test with ``what`` if that never happens."""
     end_s = time.monotonic() + ENOUGH_S
     while not condition():
         assert time.monotonic() < end_s, f"not within {ENOUGH_S:g} s: {what or condition}"

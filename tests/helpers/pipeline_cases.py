@@ -27,7 +27,7 @@ def cluster(
     capacities: Sequence[float], bandwidth: float = 1e6, network: Network = "ports",
     latency_s: float = 0.0,
 ) -> tuple[CapacityCosts, System]:  # fmt: skip
-    """Machines "A", "B", ... of these FLOP/s."""
+    """Costs and system of machines "A", "B", ... with these capacities in FLOP/s."""
     names = [chr(ord("A") + i) for i in range(len(capacities))]
     system = connected([machine(name) for name in names], bandwidth, network, latency_s)
     costs = {n: Capacity(c) for n, c in zip(names, capacities, strict=True)}
@@ -36,7 +36,7 @@ def cluster(
 
 @st.composite
 def pipeline_plans(draw: Draw, graph: Graph, machines: Sequence[str]) -> PipelinePlan:
-    """Tasks cut into stages anywhere, their outputs along random axes, on random machines."""
+    """Plans with random stages, outputs that are cut along random axes, and random machines."""
     names = [task.name for task in graph.tasks]
     inner = draw(st.sets(st.integers(1, max(1, len(names) - 1)), max_size=3))
     edges = sorted({0, len(names), *(i for i in inner if i < len(names))})
@@ -50,7 +50,7 @@ def pipeline_plans(draw: Draw, graph: Graph, machines: Sequence[str]) -> Pipelin
             for where, region in zip(chosen, _regions(draw, graph, output, len(chosen)),
                                      strict=False):  # fmt: skip
                 parts[where].append((output, region))
-        shares = tuple(Share(name, tuple(found)) for name, found in parts.items() if found)
+        shares = tuple(Share(name, tuple(outputs)) for name, outputs in parts.items() if outputs)
         leader = draw(st.sampled_from(machines))
         exchange = draw(st.sampled_from(["leader", "neighbours"]))
         stages.append(Stage(group, leader, shares, exchange))
@@ -58,7 +58,7 @@ def pipeline_plans(draw: Draw, graph: Graph, machines: Sequence[str]) -> Pipelin
 
 
 def _regions(draw: Draw, graph: Graph, name: str, count: int) -> list[Region]:
-    """Disjoint regions that cover a tensor, at most ``count``."""
+    """At most ``count`` disjoint regions that cover a tensor."""
     task, whole = graph.producer[name], graph.tensors[name].whole
     axes = splittable_axes(graph, task) if name == task.outputs[0] else ()
     if not axes or count == 1:
@@ -71,7 +71,7 @@ def _regions(draw: Draw, graph: Graph, name: str, count: int) -> list[Region]:
 
 
 def chain(count: int = 2, size: int = 8) -> Graph:
-    """So many 3x3 convolutions of one channel."""
+    """A chain of ``count`` 3x3 convolutions with one channel."""
     nodes = [helper.make_node("Conv", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"c{i}", pads=[1] * 4)
              for i in range(count)]  # fmt: skip
     weights = {f"w{i}": np.ones((1, 1, 3, 3), np.float32) for i in range(count)}
@@ -83,7 +83,7 @@ def rows(start: int, stop: int, size: int = 8) -> Region:
 
 
 def halves() -> tuple[Graph, PipelinePlan]:
-    """Two stages of one convolution each: A and B halve the first, C does the second."""
+    """Two stages of one convolution each: A and B compute halves of the first, C the second."""
     graph = chain()
     shares = Share("A", (("t1", rows(0, 4)),)), Share("B", (("t1", rows(4, 8)),))
     stages = (

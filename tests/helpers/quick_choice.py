@@ -1,4 +1,4 @@
-"""planner="auto" in little time: for tests of what is around a choice, not of the choice itself."""
+"""A fast planner="auto", for tests of the code around the choice of a plan, not of the choice."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,15 @@ ranking._ROUNDS = 1, 1
 auto._OPTIONS["planners"] = "heft"
 configurations._further_engines = list
 """
-"""The same for the beginning of a program that runs in a process of its own."""
+"""The same settings as code, for the beginning of a program that runs in its own process."""
 
 
 @contextmanager
 def quick_choice() -> Iterator[None]:
-    """Every candidate runs in one round, one planner is asked, and CPU cores have one engine.
+    """Run each candidate in one round only, use one planner, and use one engine for CPU cores.
 
-    Else kernels of further engines are compiled, and a race takes seconds to be certain.
+    Otherwise kernels of further engines are compiled, and a comparison of candidates takes seconds
+    until it is certain.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "_ROUNDS", (1, 1))

@@ -1,4 +1,4 @@
-"""Servers on free ports, and things to serve that need no model."""
+"""Servers on free ports, and served objects that need no model."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ TYPES = {
     "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
     "BF16": "bfloat16", "FP32": "float32", "FP64": "float64", "BYTES": "object",
 }  # fmt: skip
-"""NumPy's name of each of the protocol's types."""
+"""NumPy's name for each type of the protocol."""
 
 
 def tensor_of(name: str, datatype: str, shape: Sequence[int] | None) -> ServedTensor:
@@ -32,7 +32,7 @@ def tensor_of(name: str, datatype: str, shape: Sequence[int] | None) -> ServedTe
 
 
 class Echo:
-    """Gives back what it is fed."""
+    """Returns its feeds as outputs."""
 
     name = "echo"
     version = "1"
@@ -43,13 +43,13 @@ class Echo:
         self.outputs = self.inputs
 
     def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
-        found: Future[Mapping[str, Array]] = Future()
-        found.set_result(feeds)
-        return found
+        future: Future[Mapping[str, Array]] = Future()
+        future.set_result(feeds)
+        return future
 
 
 class Stuck(Echo):
-    """Answers when the test says so, two requests at a time."""
+    """Answers when the test calls `answer`; accepts at most two requests before that."""
 
     def __init__(self, *tensors: ServedTensor) -> None:
         super().__init__(*tensors)
@@ -58,16 +58,16 @@ class Stuck(Echo):
     def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
         if len(self.waiting) == 2:
             raise BusyError("no credit is left: 2 requests are under way; try again")
-        found: Future[Mapping[str, Array]] = Future()
-        self.waiting.append((found, feeds))
-        return found
+        future: Future[Mapping[str, Array]] = Future()
+        self.waiting.append((future, feeds))
+        return future
 
     def until(self, count: int) -> None:
-        """Wait for so many requests."""
+        """Wait until ``count`` requests are waiting."""
         until(lambda: len(self.waiting) >= count, f"{count} requests")
 
     def answer(self) -> None:
-        """Answer all that wait."""
+        """Answer all waiting requests."""
         while self.waiting:
             future, feeds = self.waiting.pop()
             future.set_result(feeds)
@@ -75,7 +75,7 @@ class Stuck(Echo):
 
 @contextmanager
 def serving(served: Served, limits: ServeLimits | None = None) -> Iterator[str]:
-    """A server in a thread; yields "127.0.0.1:PORT"."""
+    """Run a server in a thread; yields its address "127.0.0.1:PORT"."""
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn_server(served, limits)
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -90,12 +90,13 @@ def serving(served: Served, limits: ServeLimits | None = None) -> Iterator[str]:
 def ask(
     address: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Status, headers (in small letters) and body of an answer, in a connection of its own."""
+    """Status, headers (names in lower case) and body of the answer to a request, which is sent on a
+    connection of its own."""
     connection = http.client.HTTPConnection(address, timeout=ENOUGH_S)
     try:
         connection.request(method, path, body, dict(headers or {}))
-        found = connection.getresponse()
-        return found.status, {k.lower(): v for k, v in found.getheaders()}, found.read()
+        response = connection.getresponse()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
     finally:
         connection.close()
 
@@ -103,7 +104,7 @@ def ask(
 def infer(
     address: str, request: Any, *, name: str = "echo", headers: Mapping[str, str] | None = None
 ) -> tuple[int, Any]:
-    """Status and JSON of the answer to a request, which is bytes or what JSON is made of."""
+    """Status and JSON of the answer to a request, which is bytes or an object for JSON."""
     body = request if isinstance(request, bytes) else json.dumps(request).encode()
     status, _, answer = ask(address, "POST", f"/v2/models/{name}/infer", body, headers)
     return status, json.loads(answer)

@@ -1,4 +1,4 @@
-"""One session in the three states in which programs meet it."""
+"""A session in the three states that programs can see."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ __all__ = ["DEVICES", "STATES", "opened"]
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 STATES = ["own", "plan", "cached"]
-"""ONNX Runtime's own session answers; a plan does; a plan that another session has made."""
+"""Requests are answered by ONNX Runtime's own session; by a plan; by a plan from the cache that
+another session has made."""
 
 
 def opened(state: str, model: Any, cache: Path, **words: Any) -> coexec.InferenceSession:
-    """A session of ``model`` in this state, which is checked."""
+    """A session of ``model`` in this state; the state is checked."""
     content = model if isinstance(model, bytes | str) else model.SerializeToString()
     words = {"cache": cache, **words}
     if state == "own":

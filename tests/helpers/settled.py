@@ -1,4 +1,4 @@
-"""Files that are old enough to be told by their times."""
+"""Files that are old enough to be identified by their times."""
 
 import time
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 __all__ = ["settled"]
 
 _TRUSTED_S = 2.5
-"""The content of a file that is younger than two seconds is not remembered: see
+"""The digest of a file that is younger than two seconds is not cached: see
 `coexec.frontend.digest`."""
 
 
 def settled(path: Path) -> None:
-    """Wait until a cache would remember the file's content."""
+    """Wait until a cache would store the digest of the file's content."""
     young_s = time.time() - path.stat().st_ctime
     time.sleep(max(0.0, _TRUSTED_S - young_s))

@@ -1,4 +1,4 @@
-"""Operators whose shapes ONNX infers otherwise than ONNX Runtime computes them, for some sizes.
+"""Operators for which, with some sizes, ONNX infers other shapes than ONNX Runtime computes.
 
 ONNX Runtime refuses some of the cases.
 """
@@ -15,7 +15,7 @@ __all__ = ["FAMILIES"]
 _SCALES = (0.1, 0.2, 0.3, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.7, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.7,
            1.8, 1.9, 2.0, 2.1, 2.3, 2.7, 3.0)  # fmt: skip
 _SIZES = st.one_of(st.integers(1, 30), st.sampled_from([5, 10, 20, 30]))
-"""Multiples of ten times a scale in tenths are whole numbers, or nearly so."""
+"""A multiple of ten times a scale in tenths is a whole number, or nearly one after rounding."""
 _PADDINGS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
@@ -61,7 +61,7 @@ def conv_transpose(draw: Draw) -> Case:
 
 @st.composite
 def resize(draw: Draw) -> Case:
-    """With scales or sizes, of all axes or of some."""
+    """Resize by scales or to sizes, for all axes or for some."""
     opset = draw(st.sampled_from([11, 13, 18, 19]))
     rank = draw(st.integers(1, 2))
     mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
@@ -97,11 +97,11 @@ def resize(draw: Draw) -> Case:
 
 
 def _coordinates(opset: int) -> list[str]:
-    found = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
+    modes = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
              "tf_crop_and_resize"]  # fmt: skip
     if opset == 11:
-        found.append("tf_half_pixel_for_nn")
-    return [*found, "half_pixel_symmetric"] if opset >= 19 else found
+        modes.append("tf_half_pixel_for_nn")
+    return [*modes, "half_pixel_symmetric"] if opset >= 19 else modes
 
 
 @st.composite
@@ -118,7 +118,7 @@ def upsample(draw: Draw) -> Case:
 
 @st.composite
 def sliced(draw: Draw) -> Case:
-    """Forwards and backwards, with bounds and steps far outside of the axes."""
+    """Slice forwards and backwards, with bounds and steps far outside the axes."""
     shape = dims(draw, 3, 1, 9)
     axes = draw(st.permutations(range(3)))[:2]
     bounds = st.one_of(st.integers(-12, 12), st.sampled_from([2**31 - 1, -(2**31), 2**63 - 1]))

@@ -1,4 +1,4 @@
-"""Small ONNX models for tests, with everything a real one has: branches, residuals, padding."""
+"""Small ONNX models for tests, with the structures of real ones: branches, residuals, padding."""
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ def from_nodes(
 
 
 def branches(width: int = 3, channels: int = 16, size: int = 20) -> onnx.ModelProto:
-    """``width`` convolution branches behind a stem, a residual in each, joined by Concat."""
+    """``width`` convolution branches after a stem, each with a residual, joined by Concat."""
     rng = np.random.default_rng(0)
     weights: dict[str, np.ndarray] = {}
 

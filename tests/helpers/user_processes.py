@@ -1,4 +1,4 @@
-"""Processes that a test has started as a user of their own; skips without psutil."""
+"""Processes that a test has started with a state folder of their own; skips without psutil."""
 
 import pytest
 
@@ -8,12 +8,12 @@ psutil = pytest.importorskip("psutil", reason="pip install psutil")
 
 
 def processes_of(state: str) -> list[str]:
-    """Names of those whose XDG_STATE_HOME is ``state``."""
-    found = []
+    """Names of the processes whose XDG_STATE_HOME is ``state``."""
+    names = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("XDG_STATE_HOME") == state:
-                found.append(process.name())
+                names.append(process.name())
         except psutil.Error:
             continue
-    return found
+    return names

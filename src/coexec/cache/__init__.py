@@ -1,9 +1,9 @@
-"""What takes long is kept on disk: models, lowered models, plans, kernels and their weights.
+"""Keeps results that take long on disk: models, lowered models, plans, kernels and their weights.
 
-The cache is never an error and never wrong. Everything read from it is compared with a checksum;
-what is damaged, missing or of another version is a miss and is made again. Where the disk refuses,
-coexec keeps what it makes in a folder of its own until the process ends, and says so once
-(`CacheWarning`).
+The cache never raises an error and never returns a wrong entry. Everything read from it is compared
+with a checksum; an entry that is damaged, missing or of another version is a miss and is made
+again. Where the disk refuses a write, coexec keeps the entry in a folder of its own until the
+process ends, and warns once (`CacheWarning`).
 """
 
 from coexec.cache.entries import Entry

@@ -1,8 +1,8 @@
-"""What lies in a cache folder, by kind; and how a user makes it smaller.
+"""Lists the contents of a cache folder by kind, and removes them at the user's request.
 
-Entries and weights have the limit of `Cache`. Beside them lie the profiles, verdicts on engines,
-and what engines keep in folders of their own; none of these grows much. Files that are none of ours
-are counted and left alone, as ``--cache`` may name any folder.
+The limit of `Cache` holds for entries and weights. Beside them the folder contains the profiles,
+verdicts on engines, and folders of the engines; none of these grows much. Files that
+coexec did not write are counted and left alone, as ``--cache`` may name any folder.
 """
 
 import os
@@ -26,7 +26,7 @@ _TRIAL = re.compile(r"[0-9a-f]+\.json")
 _ENGINE = re.compile(r"[a-z]+-[0-9a-f]{16}")
 _ANY = re.compile(r".+", re.DOTALL)
 CLEARABLE = (*KINDS, "profiles", "trials", "engines", EXPORTS)
-"""What may be cleared by itself; weights go with the last entry that refers to them."""
+"""Kinds that may be cleared alone; weights go with the last entry that refers to them."""
 _NEW_S = 600.0
 """A process stores weights before the entry that refers to them. While other processes write,
 weights without an entry are left alone for this long."""
@@ -34,20 +34,20 @@ weights without an entry are left alone for this long."""
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All of one kind: "models", "weights", ... or "other" for files that are none of ours."""
+    """All of one kind: "models", "weights", ... or "other" for files that coexec did not write."""
 
     kind: str
     count: int
     size_bytes: int
     used_s: float | None
-    """When one of them was last used or written, in seconds since 1970; None: there is none."""
+    """Time of the last use or write of one of them, in seconds since 1970; None: there is none."""
 
 
 def contents(root: Path) -> list[Content]:
-    """What lies in the cache folder ``root``, by kind; kinds of which there is nothing as well.
+    """The contents of the cache folder ``root`` by kind, empty kinds included.
 
     Raises:
-        UsageError: it is no folder, or cannot be read.
+        UsageError: it is not a folder, or cannot be read.
     """
     try:
         if root.exists():
@@ -55,25 +55,25 @@ def contents(root: Path) -> list[Content]:
     except OSError as error:
         raise UsageError(f"the cache {str(root)!r} cannot be read: {error.strerror or error}; "
                          f"name its folder with --cache DIR") from None  # fmt: skip
-    found = {kind: _of_kind(root, kind) for kind in (*KINDS, "weights", *CLEARABLE, "drafts")}
-    ours = {file.path for own in found.values() for file in own}
-    found["other"] = [file for file in _below(root) if file.path not in ours]
-    return [_content(kind, own) for kind, own in found.items()]
+    by_kind = {kind: _of_kind(root, kind) for kind in (*KINDS, "weights", *CLEARABLE, "drafts")}
+    own_paths = {file.path for kind_files in by_kind.values() for file in kind_files}
+    by_kind["other"] = [file for file in _below(root) if file.path not in own_paths]
+    return [_content(kind, kind_files) for kind, kind_files in by_kind.items()]
 
 
 def trimmed(cache: Cache, limit_bytes: int) -> int:
-    """Remove what was not used for the longest time until entries and weights take at most
-    ``limit_bytes``; return what they take then, which is more if files could not be removed.
+    """Remove entries, the longest unused first, until entries and weights take at most
+    ``limit_bytes``. Returns the bytes that they take then: more if files could not be removed.
 
-    What a remaining entry refers to stays.
+    Weights that a remaining entry refers to stay.
     """
     trim(cache.root, KINDS, limit_bytes, set(), _being_written(cache.root), room=1.0)
     return size_of(cache.root, KINDS)
 
 
 def clear(cache: Cache, kind: str | None = None) -> list[Path]:
-    """Remove all of one kind, or of all of `CLEARABLE`, and the weights that then belong to
-    nothing. Returns files that could not be removed.
+    """Remove all of one kind, or of all kinds of `CLEARABLE`, and the weights that no entry refers
+    to any more. Returns the files that could not be removed.
 
     Raises:
         UsageError: there is no such kind.
@@ -111,7 +111,7 @@ def _of_kind(root: Path, kind: str) -> list[CacheFile]:
 
 
 def _folders(root: Path, kind: str) -> list[Path]:
-    """Those of engines, or the one of all exports; other kinds have files only."""
+    """The folders of engines, or the one folder of all exports; other kinds have only files."""
     if kind != "engines":
         return [root / EXPORTS] if kind == EXPORTS else []
     try:
@@ -134,8 +134,8 @@ def _content(kind: str, own: list[CacheFile]) -> Content:
 def _being_written(root: Path) -> set[str]:
     """Weights that another process may be about to refer to.
 
-    A process that writes has a locked file among the drafts; those of processes that have ended
-    were removed when the cache was opened.
+    A process that writes has a locked file among the drafts. The lock files of processes that have
+    ended were removed when the cache was opened.
     """
     if not any(root.glob("drafts/*.lock")):
         return set()

@@ -1,8 +1,8 @@
 """Files appear in the cache completely or not at all: they are written elsewhere and renamed.
 
 "Elsewhere" is a folder of the writer's own, ``drafts/<host>-<unique>``, beside a file of that name
-and ``.lock``, which the writer keeps locked. The operating system gives the lock back when the
-writer ends, also if it is killed: whoever opens the cache next removes drafts without an owner.
+and ``.lock``, which the writer keeps locked. The operating system releases the lock when the writer
+ends, also if it is killed. The next process that opens the cache removes drafts without an owner.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from coexec.keys import digest
 __all__ = ["Drafts"]
 
 _DAY_S = 86400.0
-"""After this time drafts of other hosts, and drafts on disks without locks, have no owner."""
+"""After this time, drafts of other hosts and drafts on disks without locks have no owner."""
 _LOCK = ".lock"
 
 
@@ -30,7 +30,8 @@ class Drafts:
     """The draft folder of one writer, made when it is first needed."""
 
     def __init__(self, root: Path) -> None:
-        """``root``: of the cache. Files are renamed into it, so drafts are on the same disk."""
+        """``root`` is the cache folder. Drafts are on the same disk, because files are renamed into
+        it."""
         self._parent = root / "drafts"
         self._own: Path | None = None
         self._pid = 0
@@ -40,19 +41,19 @@ class Drafts:
     def sweep(self) -> None:
         """Remove drafts whose owner has ended."""
         try:
-            found = {item.name for item in os.scandir(self._parent)}
+            names = {item.name for item in os.scandir(self._parent)}
         except OSError:
             return  # there are none
-        for name in sorted(found):
+        for name in sorted(names):
             owner = name.removesuffix(_LOCK)
             lock = self._parent / (owner + _LOCK)
-            if name != lock.name and (owner + _LOCK in found or lock.exists()):
-                continue  # the lock's turn comes, or has come
+            if name != lock.name and (owner + _LOCK in names or lock.exists()):
+                continue  # it is handled together with its lock
             with suppress(OSError):
                 _remove_if_abandoned(self._parent / owner, lock)
 
     def write(self, target: Path, parts: Iterable[bytes | memoryview]) -> None:
-        """Put a file with these contents in the place of ``target``, in one step.
+        """Replace ``target`` by a file with these contents, in one step.
 
         Raises:
             OSError: it cannot be written. Nothing has changed then.
@@ -60,7 +61,7 @@ class Drafts:
         parts = list(parts)
         try:
             self._write(target, parts)
-        except FileNotFoundError:  # somebody has deleted the folder of drafts, or the cache
+        except FileNotFoundError:  # the folder of drafts, or the cache, was deleted
             self.close()
             self._write(target, parts)
 
@@ -70,7 +71,7 @@ class Drafts:
             write_new(draft, parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)  # nothing of ours; a file cannot take its place otherwise
+                shutil.rmtree(target)  # not written by coexec; a file cannot replace a folder
             os.replace(draft, target)
         except BaseException:
             with suppress(OSError):
@@ -79,7 +80,7 @@ class Drafts:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """An empty folder for files that are needed for the moment.
+        """An empty folder for temporary files.
 
         Raises:
             OSError: none can be made.
@@ -105,18 +106,18 @@ class Drafts:
             self._pid = os.getpid()
             self._end = weakref.finalize(self, _give_back, self._own, self._lock, self._pid)
         with suppress(OSError):
-            os.utime(self._lock)  # where locks do not work, a recent time says that it is in use
+            os.utime(self._lock)  # without locks, a recent time shows that it is in use
         return self._own
 
     def close(self) -> None:
-        """Remove the draft folder. The next file makes another."""
+        """Remove the draft folder. The next write makes another."""
         if self._own is not None:
             self._end()
             self._own = None
 
 
 def _host() -> str:
-    """Tells this machine, or container, from others that share the folder."""
+    """A digest that distinguishes this machine, or container, from others that share the folder."""
     return digest(os.uname().nodename, digits=8)
 
 
@@ -131,9 +132,9 @@ def _claim(parent: Path) -> tuple[Path, int]:
         lock = own.with_name(own.name + _LOCK)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            with suppress(OSError):  # a disk without locks: its age protects it
+            with suppress(OSError):  # on a disk without locks, its age protects it
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have taken it for abandoned before it was locked.
+            # Another process may have removed it as abandoned before it was locked.
             if lock.exists():
                 own.mkdir()
                 return own, handle
@@ -154,9 +155,10 @@ def _give_back(own: Path, handle: int, pid: int) -> None:
 
 
 def _remove_if_abandoned(folder: Path, lock: Path) -> None:
-    """
+    """Remove a draft folder and its lock if the owner has ended.
+
     Raises:
-        OSError: it is in use, or cannot be removed.
+        OSError: they cannot be removed.
     """
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)

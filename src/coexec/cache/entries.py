@@ -1,7 +1,7 @@
-"""The form of a cache entry: one file with a checksum over everything in it.
+"""The form of a cache entry: one file with a checksum over all of its content.
 
-One file rather than a folder: it is written and replaced in one step, read with one call, and what
-was verified is what is used, since it is parsed from the bytes that were compared.
+It is one file rather than a folder: it is written and replaced in one step, and read with one call.
+The entry is parsed from the same bytes that were compared with the checksum.
 """
 
 import json
@@ -27,7 +27,7 @@ class Entry:
 
 
 def encode(entry: Entry, name: str) -> bytes:
-    """``entry`` as the content of its file. ``name`` tells it from all other entries."""
+    """The content of the file of ``entry``. ``name`` distinguishes it from all other entries."""
     files = [[file, len(content)] for file, content in entry.files.items()]
     index = json.dumps({"name": name, "files": files, "weights": list(entry.weights)}).encode()
     body = b"".join((b"%08x\n" % len(index), index, *entry.files.values()))
@@ -59,7 +59,8 @@ def decode(content: bytes, name: str) -> Entry:
 
 
 def weights_of(path: Path) -> list[str]:
-    """The weights that the entry in ``path`` refers to, from its first bytes; nothing is compared.
+    """The weights that the entry in ``path`` refers to, from its first bytes; no checksum is
+    compared.
 
     Raises:
         ValueError: it is no entry.
@@ -70,7 +71,7 @@ def weights_of(path: Path) -> list[str]:
         if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
             raise ValueError("it does not begin as an entry does")
         index = json.loads(file.read(int(head[-9:-1], 16)))
-    found = index.get("weights") if isinstance(index, dict) else None
-    if not isinstance(found, list):
+    weights = index.get("weights") if isinstance(index, dict) else None
+    if not isinstance(weights, list):
         raise ValueError("it lists no weights")
-    return [str(name) for name in found]
+    return [str(name) for name in weights]

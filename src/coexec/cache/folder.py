@@ -1,4 +1,4 @@
-"""The cache folder: entries by kind and key, the weights they share, and their limit."""
+"""The cache folder: entries by kind and key, the weights that they share, and their limit."""
 
 import os
 import shutil
@@ -34,13 +34,13 @@ LIMIT_BYTES = 8 << 30
 """Ten networks of the size of nasnet_large, which takes 0.7 GB, beside some small ones."""
 
 _SUBSTITUTE_BYTES = 2 << 30
-"""Of what is kept in the place of a cache that cannot be written, perhaps in memory."""
+"""Limit of the folder that replaces a cache that cannot be written; it may lie in memory."""
 
 _FORM = "4"
-"""Raised when entries have other files, or files of another form, than before."""
+"""Raised when entries get other files, or files of another form."""
 
 _MAKER = f"coexec {__version__} form {_FORM}"
-"""Which coexec makes entries: no other one reads them."""
+"""The coexec that makes the entries: no other version reads them."""
 
 _notes: list[set[Path]] = []
 
@@ -48,30 +48,32 @@ _open: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
 
 def default_cache_folder() -> Path:
-    """The user's cache folder for coexec, as the operating system wants it."""
+    """The user's cache folder for coexec, by the rules of the operating system."""
     return Path(platformdirs.user_cache_dir("coexec"))
 
 
 @contextmanager
 def used_entries() -> Iterator[set[Path]]:
-    """The files of the entries that this process finds or adds meanwhile, in whatever cache."""
-    found: set[Path] = set()
-    _notes.append(found)
+    """The files of the entries that this process finds or adds in the ``with`` block, in any
+    cache."""
+    files: set[Path] = set()
+    _notes.append(files)
     try:
-        yield found
+        yield files
     finally:
-        _notes.remove(found)
+        _notes.remove(files)
 
 
 class Cache:
-    """Entries by kind and key. No method raises an error because of the disk, or a wrong entry."""
+    """Entries by kind and key. No method raises an error because of the disk or of a wrong
+    entry."""
 
     def __init__(self, root: Path | str | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
         """Use ``root``, by default the user's cache folder; it is made when something is added.
 
         Args:
-            limit_bytes: of all entries and weights together. When they take more, those go that
-                were not used for the longest time, except for what this process uses.
+            limit_bytes: of all entries and weights together. Above it, the entries that were not
+                used for the longest time are removed, except those that this process uses.
         """
         self.root = Path(os.path.abspath(default_cache_folder() if root is None else root))
         self._limit_bytes = limit_bytes
@@ -85,10 +87,10 @@ class Cache:
         _open.add(self)
 
     def find(self, kind: Kind, key: str) -> Entry | None:
-        """What is stored under ``key``, if it is there and whole."""
-        found = self._find(kind, key)
-        stand_in = self._substitute(has_substitute) if found is None else None
-        return found if stand_in is None else stand_in.find(kind, key)
+        """The entry under ``key``; None if it is missing or damaged."""
+        entry = self._find(kind, key)
+        stand_in = self._substitute(has_substitute) if entry is None else None
+        return entry if stand_in is None else stand_in.find(kind, key)
 
     def _find(self, kind: Kind, key: str) -> Entry | None:
         path, name = self._place(kind, key)
@@ -107,24 +109,25 @@ class Cache:
             return None
         self._note(path)
         with suppress(OSError):
-            os.utime(path)  # when it was last used
+            os.utime(path)  # records the last use
         return entry
 
     @property
     def limit_bytes(self) -> int:
-        """Of all entries and weights together."""
+        """Limit of all entries and weights together."""
         return self._limit_bytes
 
     def has(self, kind: Kind, key: str) -> bool:
-        """Whether something is stored under ``key``. Only `find` tells whether it is whole."""
+        """Whether an entry is stored under ``key``. Only `find` checks that it is complete."""
         stand_in = self._substitute(has_substitute)
         here = self._place(kind, key)[0].is_file()
         return here or (stand_in is not None and stand_in.has(kind, key))
 
     def add(self, kind: Kind, key: str, entry: Entry, quiet: bool = False) -> bool:
-        """Store ``entry`` under ``key``, in place of what was there; whether that was possible.
+        """Store ``entry`` under ``key``, in place of an older one. Returns whether that was
+        possible.
 
-        Where the disk refuses, it is kept until this process ends.
+        If the disk refuses it, the entry is kept until this process ends.
 
         Args:
             quiet: do not warn if the disk refuses.
@@ -154,7 +157,7 @@ class Cache:
             return None if stand_in is None else stand_in.add_weights(arrays)
 
     def drop(self, kind: Kind, key: str) -> None:
-        """Forget what is stored under ``key``, for example because it is of no use."""
+        """Remove the entry under ``key``, for example because it is of no use."""
         stand_in = self._substitute(has_substitute)
         if stand_in is not None:
             stand_in.drop(kind, key)
@@ -167,7 +170,7 @@ class Cache:
                 path.unlink(missing_ok=True)
 
     def with_scratch(self, size_bytes: int, work: Callable[[Path], _T]) -> _T:
-        """What ``work`` returns for a private folder with room for ``size_bytes``.
+        """The result of ``work`` for a private folder with room for ``size_bytes``.
 
         Raises:
             OSError: no disk of this machine can be written.
@@ -180,8 +183,8 @@ class Cache:
 
     @property
     def written_root(self) -> Path:
-        """Where other processes are to store entries for this one: the cache's own folder, or the
-        one that this process has in its place because it cannot be written."""
+        """The folder in which other processes store entries for this one: the cache's own folder,
+        or the folder with which this process replaces it because it cannot be written."""
         try:
             if self._substitute(has_substitute) is None:
                 self._drafts.prepare()
@@ -191,7 +194,7 @@ class Cache:
         return self.root if self._stand_in is None else self._stand_in.root
 
     def _substitute(self, folder_of: Callable[[Path], Path | None]) -> "Cache | None":
-        """The cache in the place of this one; ``folder_of`` its root says where."""
+        """The cache that replaces this one, if there is one; ``folder_of`` returns its folder."""
         if self._stand_in is None and not self._is_substitute:
             folder = folder_of(self.root)
             if folder is not None:
@@ -201,7 +204,7 @@ class Cache:
         return self._stand_in
 
     def _place(self, kind: Kind, key: str) -> tuple[Path, str]:
-        """File and full name of an entry. Other versions of coexec have other files."""
+        """File and full name of an entry. Other versions of coexec use other files."""
         name = f"{_MAKER} {kind} {key}"
         return self.root / kind / digest(name), name
 
@@ -214,8 +217,11 @@ class Cache:
         warn_once(self.root, f"it cannot be written: {error.strerror or error}")
 
     def _keep_limit(self, added_bytes: int) -> None:
-        """Sizes are read from the disk once in a process, and when the limit is reached."""
-        from coexec.cache.limit import size_of, trim  # a start from the cache does without
+        """Remove old entries when the limit is reached.
+
+        Sizes are read from the disk once in a process, and when the limit is reached.
+        """
+        from coexec.cache.limit import size_of, trim  # not needed for a start from the cache
 
         if self._total_bytes is None:
             self._total_bytes = size_of(self.root, KINDS)

@@ -1,4 +1,4 @@
-"""Keeps the cache below its limit: what was not used for the longest time goes first."""
+"""Keeps the cache below its limit: the entries that were unused for the longest time go first."""
 
 import os
 import re
@@ -16,12 +16,12 @@ __all__ = ["ROOM", "entries", "files", "is_part", "size_of", "trim", "weights"]
 _ENTRY = re.compile(r"[0-9a-f]{32}")
 _WEIGHT = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
 ROOM = 0.9
-"""Share of the limit that is left: else each entry that is added would remove another."""
+"""Share of the limit that remains used; otherwise each added entry would remove another."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """A file of the cache, and when it was last used or written (seconds since 1970)."""
+    """A file of the cache, and the time of its last use or write (seconds since 1970)."""
 
     path: Path
     size_bytes: int
@@ -29,12 +29,12 @@ class CacheFile:
 
 
 def files(folder: Path, name: re.Pattern[str]) -> Iterator[CacheFile]:
-    """The files below ``folder`` that are ours; whatever else lies there is left alone."""
+    """The files in ``folder`` whose names match ``name``; others are left alone."""
     try:
-        found = list(os.scandir(folder))
+        items = list(os.scandir(folder))
     except OSError:
         return
-    for item in found:
+    for item in items:
         with suppress(OSError):
             if name.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 stat = item.stat()
@@ -42,11 +42,11 @@ def files(folder: Path, name: re.Pattern[str]) -> Iterator[CacheFile]:
 
 
 def is_part(place: str) -> bool:
-    """Whether a path in a cache folder, with "/", is that of an entry or a weight."""
-    kind, *rest = place.split("/")
+    """Whether a path in a cache folder, with "/", belongs to an entry or a weight."""
+    kind, *names = place.split("/")
     if kind == "weights":
-        return len(rest) == 2 and rest[0] == rest[1][:2] and bool(_WEIGHT.fullmatch(rest[1]))
-    return kind.isalpha() and len(rest) == 1 and bool(_ENTRY.fullmatch(rest[0]))
+        return len(names) == 2 and names[0] == names[1][:2] and bool(_WEIGHT.fullmatch(names[1]))
+    return kind.isalpha() and len(names) == 1 and bool(_ENTRY.fullmatch(names[0]))
 
 
 def entries(root: Path, kinds: tuple[str, ...]) -> list[CacheFile]:
@@ -71,13 +71,13 @@ def trim(
     kept: set[str],
     room: float = ROOM,
 ) -> int:
-    """Remove entries, and weights that no entry refers to, until all fits; return what is left.
+    """Remove entries, and weights that no entry refers to, until all fits; return the bytes left.
 
-    Other processes may use the cache meanwhile: what they miss, they make again.
+    Other processes may use the cache meanwhile; they make missing entries again.
 
     Args:
-        limit_bytes: nothing is removed that an entry needs, unless more than the share ``room`` of
-            this is taken.
+        limit_bytes: entries and their weights stay, unless all together take more than the share
+            ``room`` of this.
         used: entries that stay.
         kept: names of weights that stay.
     """
@@ -106,12 +106,12 @@ def trim(
 
 
 def _remove_weights(root: Path, sizes: dict[str, int], names: list[str]) -> int:
-    """Bytes that came free."""
+    """Remove weights; return the bytes that became free."""
     return sum(sizes.pop(name) for name in set(names) if _removed(file_of(root, name)))
 
 
 def _removed(path: Path) -> bool:
-    """Remove a file; whether it is gone."""
+    """Remove a file; return whether it is gone."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

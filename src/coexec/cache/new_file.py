@@ -8,11 +8,11 @@ from pathlib import Path
 __all__ = ["write_new", "write_whole"]
 
 _MODE = 0o666
-"""Before the umask, as of every file that a program makes."""
+"""Mode before the umask, as for every file that a program makes."""
 
 
 def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Make a file of these contents.
+    """Make a file with these contents.
 
     Raises:
         OSError: the file exists, or cannot be written; a part of it may be left.
@@ -26,7 +26,7 @@ def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Put a file of these contents in the place of ``path``, in one step.
+    """Replace ``path`` by a file with these contents, in one step.
 
     Raises:
         OSError: it cannot be written. Nothing has changed then.

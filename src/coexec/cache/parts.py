@@ -17,32 +17,32 @@ from coexec.cache.weights import file_of
 __all__ = ["EXPORTS", "chunks", "keep_newest", "part_files", "place_parts"]
 
 EXPORTS = "exports"
-"""The folder of caches of exports, in the user's cache. Each export has a cache of its own: entries
-that somebody else has made must not serve other models."""
+"""The folder for the caches of exports, in the user's cache. Each export has a cache of its own:
+entries of another origin must not serve other models."""
 _NOT_FOR_OTHERS = frozenset({"sources"})
-"""Kinds of entries about files of this machine."""
+"""Kinds of entries that describe files of this machine."""
 _CHUNK_BYTES = 1 << 24
 
 
 def part_files(entries: Iterable[Path]) -> dict[str, Path]:
-    """Entries with the weights that they refer to, by their place in a cache."""
-    found: dict[str, Path] = {}
+    """The files of entries and of the weights that they refer to, by their place in a cache."""
+    files: dict[str, Path] = {}
     for path in sorted(entries):
         kind, root = path.parent.name, path.parents[1]
         if kind in _NOT_FOR_OTHERS:
             continue
-        found[f"{kind}/{path.name}"] = path
+        files[f"{kind}/{path.name}"] = path
         for name in weights_of(path):
             weight = file_of(root, name)
-            found[weight.relative_to(root).as_posix()] = weight
-    return found
+            files[weight.relative_to(root).as_posix()] = weight
+    return files
 
 
 def place_parts(root: Path, parts: Iterable[tuple[str, Path]]) -> None:
-    """Copy those files that are missing into the cache folder ``root``.
+    """Copy the missing files into the cache folder ``root``.
 
     Args:
-        parts: by their place in a cache.
+        parts: files with their place in a cache.
 
     Raises:
         OSError: they cannot be read or written.
@@ -55,19 +55,19 @@ def place_parts(root: Path, parts: Iterable[tuple[str, Path]]) -> None:
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """The content of a file, not all of it in memory."""
+    """The content of a file in chunks, so that it is never all in memory."""
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
 
 
 def keep_newest(folder: Path, limit_bytes: int, own: Path) -> None:
-    """Remove the entries of ``folder`` that were used longest ago until the rest takes at most
+    """Remove the entries of ``folder`` that were used longest ago until the others take at most
     ``limit_bytes``. The entry ``own`` stays."""
     with suppress(OSError):
-        found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        sizes = {path: _size_of(path) for path in found}
-        for path in found:
+        paths = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        sizes = {path: _size_of(path) for path in paths}
+        for path in paths:
             if sum(sizes.values()) <= limit_bytes:
                 return
             if path != own:

@@ -1,4 +1,4 @@
-"""A place for files that are needed for the moment: ONNX Runtime's optimizer writes files."""
+"""Folders for temporary files, for example of ONNX Runtime's optimizer."""
 
 import errno
 import shutil
@@ -14,7 +14,7 @@ __all__ = ["MEMORY", "in_scratch", "private_folder"]
 
 _T = TypeVar("_T")
 MEMORY = Path("/dev/shm")
-"""Where files lie in memory."""
+"""A folder whose files are in memory."""
 
 
 @contextmanager
@@ -43,15 +43,15 @@ def _in_memory() -> Iterator[Path]:
 
 
 def in_scratch(drafts: Drafts, size_bytes: int, work: Callable[[Path], _T]) -> _T:
-    """What ``work`` returns for a private folder, in the first place that has room for it.
+    """The result of ``work`` for a private folder, in the first location that has room for it.
 
-    The places are the cache, the system's folder for temporary files, and memory.
+    The locations are the cache, the system's folder for temporary files, and memory.
 
     Args:
-        size_bytes: what ``work`` will write at most.
+        size_bytes: most bytes that ``work`` writes.
 
     Raises:
-        OSError: none of the places can be written.
+        OSError: none of the locations can be written.
     """
     refused: OSError = OSError(errno.ENOSPC, "no space left on device")
     places: tuple[Callable[[], AbstractContextManager[Path]], ...] = (
@@ -65,8 +65,8 @@ def in_scratch(drafts: Drafts, size_bytes: int, work: Callable[[Path], _T]) -> _
                 try:
                     return work(folder)
                 except Exception as error:
-                    # Engines have words of their own for a full disk, or none: they leave files
-                    # that end too early.
+                    # Engines report a full disk with errors of their own, or not at all: they leave
+                    # files that end too early. The free space decides.
                     full = shutil.disk_usage(folder).free < size_bytes // 4
                     if isinstance(error, OSError) or not full:
                         raise

@@ -1,7 +1,8 @@
-"""A folder in the place of a cache that cannot be written, for as long as this process lasts.
+"""A folder that replaces a cache that cannot be written, for as long as this process lasts.
 
 Kernels, measurements and lowered models are used several times in a process, by its threads and by
-helpers that it starts. So what the cache refuses is kept here, and removed when the process ends.
+child processes. Entries that the cache refuses are therefore kept here, and removed when the
+process ends.
 """
 
 import atexit
@@ -17,16 +18,16 @@ __all__ = ["has_substitute", "substitute"]
 
 _lock = threading.Lock()
 _folders: dict[Path, Path | None] = {}
-"""By cache folder; None: no disk of this machine can be written."""
+"""Replacement by cache folder; None: no disk of this machine can be written."""
 
 
 def has_substitute(root: Path) -> Path | None:
-    """The folder in the place of ``root``, if something had to be kept there."""
+    """The folder that replaces ``root``, if an entry had to be kept there."""
     return _folders.get(root)
 
 
 def substitute(root: Path) -> Path | None:
-    """The folder in the place of ``root``, made if there is none; None where none can be made."""
+    """The folder that replaces ``root``, made if there is none; None if none can be made."""
     with _lock:
         if root not in _folders:
             _folders[root] = _made()
@@ -45,6 +46,6 @@ def _made() -> Path | None:
 
 
 def _remove(folder: Path, pid: int) -> None:
-    """A forked child leaves that to its parent."""
+    """Remove the folder; a forked child leaves that to its parent."""
     if pid == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)

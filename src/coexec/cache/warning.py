@@ -1,4 +1,4 @@
-"""One warning for each cache folder and process, whatever goes wrong how often."""
+"""One warning for each cache folder and process, however many problems there are."""
 
 import warnings
 from pathlib import Path
@@ -11,7 +11,8 @@ _warned: set[str] = set()
 
 
 def warn_once(root: Path, problem: str) -> None:
-    """Warn that the cache in ``root`` does not do all it should, unless that was said before."""
+    """Warn about a problem of the cache in ``root``, unless this process has warned about it
+    before."""
     if str(root) in _warned:
         return
     _warned.add(str(root))

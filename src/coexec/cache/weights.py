@@ -1,8 +1,9 @@
 """Weights, each stored once under the checksum of its content.
 
-A file for each, ``weights/<2 hexadecimal digits>/<xxh3-128>-<length>``: models of different shapes,
-models lowered for different plans and the plans themselves share them. To map one is to verify it:
-its name says what is in it. Nothing is ever changed in a file that has its name.
+Each weight is a file, ``weights/<2 hexadecimal digits>/<xxh3-128>-<length>``. Models of different
+shapes, models lowered for different plans, and the plans share it. Its name is the
+checksum of its content, so each weight can be verified when it is mapped. A file that has its name
+is never changed.
 """
 
 import ctypes
@@ -26,10 +27,10 @@ __all__ = ["Weights", "file_of", "name_of"]
 Bytes = npt.NDArray[np.uint8]
 
 _READ_BYTES = 65536
-"""Smaller ones are read: that is quicker than to map them, and takes no mapping of the process."""
+"""Smaller files are read: that is faster than mapping them, and takes no mapping of the process."""
 _ALIGNMENT = 64
 _THREADS = 4
-"""That compare checksums: memory is not quicker for more."""
+"""Threads that compare checksums: with more of them, memory is not faster."""
 _WORTH_THREADS_BYTES = 8 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -56,16 +57,17 @@ class Weights:
     def __init__(self, root: Path, drafts: Drafts, warn: Callable[[str], None]) -> None:
         self._root, self._drafts, self._warn = root, drafts, warn
         self.used: set[str] = set()
-        """What this process has stored or mapped."""
+        """Names of the weights that this process has stored or mapped."""
         self.written_bytes = 0
         self.stand_in: Weights | None = None
-        """Those of the folder in the place of a cache that cannot be written, if there is one."""
+        """The weights of the folder that replaces a cache that cannot be written, if there is
+        one."""
 
     def add(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str]:
         """Store the bytes of arrays that are not stored yet, and return their names.
 
         Raises:
-            OSError: they cannot be written. Nothing is left of them then.
+            OSError: they cannot be written. None of them is left then.
         """
         names: list[str] = []
         new: list[str] = []
@@ -87,7 +89,7 @@ class Weights:
         return names
 
     def _has(self, name: str) -> bool:
-        """Whether a weight is stored and sound."""
+        """Whether a weight is stored and undamaged."""
         try:
             self._own([name])
         except StoreError:
@@ -95,10 +97,10 @@ class Weights:
         return True
 
     def fetch(self, names: Iterable[str]) -> dict[str, Bytes]:
-        """By name, the bytes of weights, verified and read-only.
+        """The bytes of weights by name, verified and read-only.
 
         Raises:
-            StoreError: one is missing or damaged; damaged ones are removed.
+            StoreError: a weight is missing or damaged; damaged weights are removed.
         """
         names = list(names)
         if self.stand_in is None:
@@ -107,8 +109,8 @@ class Weights:
         return self._own(here) | self.stand_in.fetch(set(names).difference(here))
 
     def _own(self, names: Iterable[str]) -> dict[str, Bytes]:
-        found = {name: self._contents(name) for name in names}
-        damaged = _damaged(found)
+        contents = {name: self._contents(name) for name in names}
+        damaged = _damaged(contents)
         for name in damaged:
             with suppress(OSError):
                 file_of(self._root, name).unlink()
@@ -116,11 +118,12 @@ class Weights:
             problem = f"weight {damaged[0]} was damaged, its content has another checksum"
             self._warn(problem)
             raise StoreError(problem)
-        self.used.update(found)
-        return found
+        self.used.update(contents)
+        return contents
 
     def _contents(self, name: str) -> Bytes:
-        """
+        """The bytes of a weight.
+
         Raises:
             StoreError: the weight is missing, or cannot be read.
         """
@@ -134,7 +137,7 @@ class Weights:
 
 
 def _damaged(found: Mapping[str, Bytes]) -> list[str]:
-    """Names of the weights whose bytes are others; several threads look, if it is worth it."""
+    """Names of the weights whose bytes do not match; several threads compare large amounts."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _THREADS
     threads = min(_THREADS, cores)
     if threads < 2 or sum(data.nbytes for data in found.values()) < _WORTH_THREADS_BYTES:
@@ -145,7 +148,7 @@ def _damaged(found: Mapping[str, Bytes]) -> list[str]:
     def check(first: int) -> None:
         right.update(name for name in ordered[first::threads] if name_of(found[name]) == name)
 
-    # Plain threads: importing a pool of them takes longer than most networks' comparison.
+    # Plain threads: for most networks, importing a thread pool takes longer than the comparison.
     helpers = [threading.Thread(target=check, args=(n,), daemon=True) for n in range(1, threads)]
     for helper in helpers:
         helper.start()
@@ -156,7 +159,7 @@ def _damaged(found: Mapping[str, Bytes]) -> list[str]:
 
 
 def _contents(path: Path) -> Bytes:
-    """The bytes of a file: read if there are few, else mapped.
+    """The bytes of a file: read if it is small, else mapped.
 
     Raises:
         OSError, ValueError: they cannot be read.
@@ -178,7 +181,8 @@ def _contents(path: Path) -> Bytes:
 
 
 class _Mapping:
-    """Mapped memory as numpy takes it. Python's own ``mmap`` would keep a file open for each."""
+    """Mapped memory in numpy's array interface. Python's own ``mmap`` would keep a file open for
+    each weight."""
 
     def __init__(self, address: int, size: int) -> None:
         self._address, self._size, self._unmap = address, size, _libc.munmap

@@ -1,12 +1,12 @@
-"""planner="auto": which devices, in which configuration, with which plan. Decided by running.
+"""planner="auto": choose devices, configuration and plan by running the candidates.
 
-The cores of a machine can be one wide device or several narrow ones, beside a GPU or not, and what
-is fastest depends on the model: many branches favour plans, one long chain favours a wide device.
-So every configuration is profiled, planned by several planners and simulated; the best predictions,
-and always the best single device, then run for real, in turns (`race`), until it is clear which one
-is fastest. That one is compared with ONNX Runtime (`comparison`): where it computes anything else,
-it is out, and the next one is compared. What is taken is remembered. A plan that is not clearly
-faster than the best single device is not taken.
+The cores of a machine can be one wide device or several narrow ones, with or without a GPU. The
+fastest choice depends on the model: many branches favour plans, one long chain favours a wide
+device. So every configuration is profiled, planned by several planners and simulated. The plans
+with the best predictions, and every single device, then run for real, in turns (`race`), until one
+is clearly the fastest. It is compared with ONNX Runtime (`comparison`): if its outputs differ, it
+is rejected and the next one is compared. The choice is kept in the cache. A plan that is not
+clearly faster than the best single device is not chosen.
 """
 
 import json
@@ -49,15 +49,16 @@ __all__ = ["Auto"]
 _SHORTLIST = 5
 """Plans that run for real."""
 _WORTH_TRYING = 1.25
-"""Predicted makespan over the best prediction: beyond, predictions are not that wrong."""
+"""Predicted makespan over the best prediction. Above this ratio a plan does not run: predictions
+are not that wrong."""
 _SECONDS = 60.0
-"""For a choice, by default."""
+"""Default time limit for a choice."""
 _PLANNING = 0.6
-"""The share of that time for profiles and plans; what was not tried by then is not tried."""
+"""Share of the time limit for profiles and plans; configurations left by then are not tried."""
 _RACING = 0.9
-"""The share by which the race ends. The rest is for the comparison with ONNX Runtime."""
+"""Share of the time limit at which the race ends. The comparison with ONNX Runtime follows."""
 _LEAST_RACE_S = 1.0
-"""A race always has so many seconds."""
+"""A race may always take at least this many seconds."""
 _BOTH = "both"
 _OPTIONS = {
     "planners": "hope_greedy,heft,anneal,codl", "shortlist": _SHORTLIST, "requests": _BOTH,
@@ -66,7 +67,7 @@ _OPTIONS = {
 
 
 class Auto:
-    """Chooses for one model on one machine; what it has chosen before, it takes from the cache."""
+    """Chooses a plan for one model on one machine; an earlier choice comes from the cache."""
 
     def __init__(
         self, source: Any, settings: Settings | None = None, *, alone: bool = False
@@ -74,28 +75,28 @@ class Auto:
         """
         Args:
             source: as for `Workbench`.
-            alone: try only devices by themselves, which need no profile. Without it, what was
-                chosen so is chosen again.
-            settings: of the planner's options, "planners", comma-separated, are for configurations
-                of several devices; "shortlist" is how many plans run for real; "requests" is the
-                figure that decides: "paced", 30 a second as a camera sends them, or "loop", one
-                after the other; by default the first decides, and the second must not suffer;
-                "seconds" is how long the choice may take, 60 by default. Waiting for the program's
-                own requests does not count, nor does loading the model.
+            alone: try only single devices, which need no profile. If other configurations were left
+                out because of it, a later call without it makes a new choice.
+            settings: the planner has these options: "planners", comma-separated, for configurations
+                of several devices; "shortlist", how many plans run for real; "requests", the figure
+                that decides: "paced", 30 requests a second as a camera sends them, or "loop", one
+                after the other; by default "paced" decides, and "loop" must not get slower;
+                "seconds", how long the choice may take, 60 by default. Time in which planning waits
+                for the program's own requests does not count, nor does loading the model.
 
         Raises:
             UsageError: an option that does not exist, or a value that it does not take.
             DeviceError: a device that does not exist.
         """
         self._settings = settings = settings or Settings()
-        chosen = _checked(settings.planner_options)
-        self._planners = _names(chosen["planners"])
-        self._shortlist: int = chosen["shortlist"]
+        options = _checked(settings.planner_options)
+        self._planners = _names(options["planners"])
+        self._shortlist: int = options["shortlist"]
         self._alone = alone
-        self._seconds = float(chosen["seconds"])
+        self._seconds = float(options["seconds"])
         self._deadline = Deadline()
-        self._both = chosen["requests"] == _BOTH
-        self._requests: Requests = "paced" if self._both else chosen["requests"]
+        self._both = options["requests"] == _BOTH
+        self._requests: Requests = "paced" if self._both else options["requests"]
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
@@ -107,12 +108,12 @@ class Auto:
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
-        """What is to be tried. Asked for only when nothing is remembered: it loads all engines."""
+        """The configurations to try. Used only without a cached choice: it loads all engines."""
         return configurations(self._settings.devices)
 
     @cached_property
     def _known(self) -> Prepared | None:
-        """What was decided before."""
+        """The earlier choice, from the cache."""
         return None if self._settings.fresh else self._remembered(self._key)
 
     def _open(self, names: Sequence[str]) -> Workbench:
@@ -126,7 +127,8 @@ class Auto:
             self._settings.progress(what, done, total)
 
     def _report_planning(self, what: str, done: int, total: int) -> None:
-        """
+        """Report the progress of profiles and plans.
+
         Raises:
             OutOfTimeError: the time for profiles and plans is over.
         """
@@ -140,21 +142,21 @@ class Auto:
 
     @property
     def known(self) -> Prepared | None:
-        """What was decided before, if it was; nothing is decided for it."""
+        """The earlier choice; None if there is none. Makes no choice."""
         return self._known
 
     @property
     def doubt(self) -> str | None:
-        """Why what was decided before should be raced again; None if it should not."""
+        """Why the earlier choice should be raced again; None if it should not."""
         return self._doubt if self._known is not None and self._races < MOST_RACES else None
 
     def reconsider(self) -> Prepared:
-        """Race again what was decided in doubt. It is confirmed, or another way is taken.
+        """Race again because the earlier choice is in doubt. It is confirmed or replaced.
 
-        What was measured on a busy machine is measured anew.
+        Profiles that were measured on a busy machine are measured again.
         """
-        known = self._known
-        self._before = known.candidates[0] if known is not None else None
+        earlier = self._known
+        self._before = earlier.candidates[0] if earlier is not None else None
         if self._busy:
             self._settings = replace(self._settings, fresh=True)
             self._first = self._open(self._first_names)
@@ -162,11 +164,11 @@ class Auto:
         return self.choose()
 
     def choose(self) -> Prepared:
-        """The fastest way found to run the model.
+        """The fastest plan found for the model.
 
         Raises:
             InfeasibleError: no configuration runs it.
-            ExecutionError: none computes what ONNX Runtime does.
+            ExecutionError: no plan computes the same outputs as ONNX Runtime.
             CoexecError: the model cannot be loaded.
         """
         if self._known is not None:
@@ -176,7 +178,7 @@ class Auto:
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
         deadline = self._deadline = Deadline(self._seconds, paused_s=paused_s)
         able, left_out = self._contenders()
-        self._deadline = Deadline()  # what is measured later, for people to look at, takes its time
+        self._deadline = Deadline()  # later measurements, for reports, have no time limit
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
@@ -184,8 +186,8 @@ class Auto:
         budget_s = min(BUDGET_S, max(_LEAST_RACE_S, deadline.left_s(_RACING)))
         outcome = race_of(shortlist, self._requests, quiet, self._report, budget_s)
         order = self._compared(ranked(shortlist, outcome, self._requests, self._both))
-        others = sorted((c for c in able if c not in shortlist), key=lambda c: c.predicted_s)
-        candidates = [c.candidate for c in (*order, *others)] + left_out
+        unraced = sorted((c for c in able if c not in shortlist), key=lambda c: c.predicted_s)
+        candidates = [c.candidate for c in (*order, *unraced)] + left_out
         work, plan = order[0].work, order[0].plan
         self._doubt, self._busy = self._doubt_of(order, outcome), outcome.others > BUSY
         self._races += 1
@@ -194,9 +196,9 @@ class Auto:
         return self._known
 
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
-        """What may run, and the configurations that cannot or for which there was no time.
+        """Plans that can run, and the configurations that cannot or for which there was no time.
 
-        Devices alone come first: they need no profile, and one of them can always be taken.
+        Single devices come first: they need no profile, and one of them can always be chosen.
         """
         able: list[Contender] = []
         left_out: list[Candidate] = []
@@ -219,31 +221,31 @@ class Auto:
 
     @cached_property
     def _key(self) -> str:
-        """The choice depends on model, processors, what is installed, and what was asked for.
+        """Cache key of the choice: model, processors, installed engines, and settings.
 
-        No engine is loaded for it that the devices do not name. Drivers of those that are chosen
-        are compared by `_remembered`.
+        It loads only the engines that the devices name. `_remembered` compares the drivers of the
+        chosen devices.
         """
         of = self._settings
-        asked = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
-                 of.waiting, self._shortlist, self._requests, self._both)  # fmt: skip
+        options = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
+                   of.waiting, self._shortlist, self._requests, self._both)  # fmt: skip
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
-        return digest(self._first.given.digest, machine, asked)
+        return digest(self._first.given.digest, machine, options)
 
     def _planned(self, names: tuple[str, ...]) -> list[Contender]:
-        """A configuration with its plans, as simulated; each different one once.
+        """The different plans of a configuration, with simulated times.
 
-        A device alone needs no profile: there is one plan for it, and it is always raced.
+        A single device needs no profile: there is one plan for it, and it is always raced.
 
         Raises:
-            CoexecError: it cannot run the model.
+            CoexecError: the configuration cannot run the model.
         """
         work = self._first if names == self._first_names else self._open(names)
         try:
             if len(names) == 1:
                 return single_device_contenders(work, names)
             cost, system = work.measured
-            found: dict[Any, Contender] = {}
+            contenders: dict[Any, Contender] = {}
             for planner in self._planners:
                 self._report_planning(f"planner {planner}", 0, 1)
                 plan = work.plan(planner)
@@ -252,13 +254,13 @@ class Auto:
                     continue  # a configuration of its own
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
                 entry = Contender(Candidate(names, planner, predicted_s), work, plan)
-                found.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
-            return list(found.values())
+                contenders.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
+            return list(contenders.values())
         finally:
-            work.release()  # some engines compute on one set of cores at a time
+            work.release()  # some engines can use only one set of cores at a time
 
     def _worth_running(self, able: Sequence[Contender]) -> list[Contender]:
-        """The best predictions, and every device alone."""
+        """Every single device, and the plans with the best predictions."""
         alone = [entry for entry in able if entry.is_single]
         plans = sorted((c for c in able if not c.is_single), key=lambda c: c.predicted_s)
         limit = _WORTH_TRYING * plans[0].predicted_s if plans else 0.0
@@ -266,25 +268,27 @@ class Auto:
         return alone + near[: self._shortlist]
 
     def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
-        """``ranked`` from the best that computes what ONNX Runtime does; then what does not.
+        """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
 
         Raises:
-            ExecutionError: nothing does.
+            ExecutionError: no plan agrees.
         """
         reference = ReferenceAnswers(self._first)
-        out: list[Contender] = []
+        rejected: list[Contender] = []
         for number, entry in enumerate(ranked):
             reason = entry.why_not(reference)
             if reason is None:
-                return [entry, *ranked[number + 1 :], *out]
-            out.append(entry.refused(reason))
-        reasons = "; ".join(f"{'+'.join(e.candidate.devices)}: {e.candidate.refused}" for e in out)
+                return [entry, *ranked[number + 1 :], *rejected]
+            rejected.append(entry.refused(reason))
+        reasons = "; ".join(
+            f"{'+'.join(e.candidate.devices)}: {e.candidate.refused}" for e in rejected
+        )
         raise ExecutionError(f"no plan may answer: {reasons}")
 
     def _doubt_of(self, order: Sequence[Contender], outcome: Outcome[int]) -> str | None:
         """Why the choice should be raced again."""
-        winner, *others = order
-        raced = [(entry.candidate, entry.rounds_s) for entry in others
+        winner, *losers = order
+        raced = [(entry.candidate, entry.rounds_s) for entry in losers
                  if entry.rounds_s and entry.candidate.refused is None]  # fmt: skip
         return doubt(
             winner.candidate, winner.rounds_s, raced, self._before, outcome.stolen, outcome.others
@@ -318,10 +322,10 @@ class Auto:
                 return None
             prepared = work.prepared(plan)
             if not is_exact(prepared) and (before := known(prepared)) and before.reason:
-                return None  # a request has shown that it differs
+                return None  # a request has shown that its outputs differ
             more = self._seconds > data["seconds"] or (data["alone"] and not self._alone)
             if more and any(c.untried for c in candidates):
-                return None  # there is time for what there was none for
+                return None  # now there is time for configurations that were not tried
             self._doubt, self._busy, self._races = data["doubt"], data["busy"], data["races"]
             return replace(prepared, candidates=candidates)
         except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError,
@@ -330,10 +334,10 @@ class Auto:
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options, the default ones included.
+    """All options, with the defaults of those that are missing.
 
     Raises:
-        UsageError: one does not exist, or has another value than it may have.
+        UsageError: an option does not exist, or its value is not allowed.
     """
     for name in options:
         if name not in _OPTIONS:
@@ -347,7 +351,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise UsageError(f"option seconds of planner auto is {seconds!r}; it is how long the "
                          f"choice may take, a number above 0")  # fmt: skip
-    if "planners" in options:  # the default ones are there, and are not imported for this
+    if "planners" in options:  # the default planners exist: they need no import to be checked
         from coexec.planners import find_planner
 
         for planner in _names(chosen["planners"]):

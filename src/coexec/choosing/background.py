@@ -1,10 +1,10 @@
-"""Plans that are made in the background, by another process, while the program is served.
+"""Make plans in the background, in another process, while requests are served.
 
-The other process runs only where nobody else wants the processors, and measures only while the
-program is not asked for anything. What it decides lies in the cache afterwards. It has memory of
-its own, and a driver that crashes in it takes nothing along.
+The other process has the lowest scheduling priority, and it measures only while the program runs no
+request. Its choice is in the cache afterwards. It has memory of its own, so a driver that crashes
+in it does not end the program.
 
-    python -m coexec.choosing.background    # told by its standard input what to prepare
+    python -m coexec.choosing.background    # reads from its standard input which plan to make
 """
 
 import atexit
@@ -25,31 +25,33 @@ from coexec.workbench import Settings, opened_cache
 __all__ = ["TRAFFIC", "Job", "cancel", "submit"]
 
 TRAFFIC = Traffic()
-"""Of all sessions of this process."""
+"""Times of the requests of all sessions of this process."""
 _PATIENCE_S = 20.0
-"""Of waiting for gaps between requests: a program that never rests is measured beside."""
+"""Seconds to wait for gaps between requests. If there are none, requests and measurements run at
+the same time."""
 
 
 @dataclass(eq=False)
 class Job:
-    """A plan to be prepared."""
+    """A plan to make."""
 
     source: Any
     """A path, "zoo:NAME", or the model's bytes."""
     settings: Settings
     needed: Callable[[], bool]
-    """Asked by another thread when the job's turn has come: whether it has to be done."""
+    """Returns whether the job has to be done. A worker thread calls it when the job's turn comes.
+    """
     done: Callable[[CoexecError | None], None]
-    """Called by that thread when the plan lies in the cache, or with why it does not."""
+    """Called by that thread with None when the plan is in the cache, or with the error."""
     after_s: float = 0.0
-    """Seconds to wait before it begins: a program that ends soon has not paid for it."""
+    """Seconds to wait before the job begins, so that a short program does not pay for it."""
     again: bool = False
-    """Race again what was decided in doubt."""
+    """Whether to race again because the earlier choice is in doubt."""
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 class _Jobs:
-    """One thread that does the jobs, one after the other, and ends when there are none."""
+    """A thread that does jobs one after the other, and ends when there are none."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -85,7 +87,7 @@ class _Jobs:
                     return
 
     def _outcome(self, job: Job) -> CoexecError | None:
-        """Do a job in another process; why it could not be done."""
+        """Do a job in another process and return the error, None if it succeeded."""
         root = opened_cache(job.settings.cache).root
         settings = replace(job.settings, cache=root, progress=None, quiet=None, background=False)
         try:
@@ -98,13 +100,13 @@ class _Jobs:
         except CoexecError as error:
             return error
         finally:
-            # What it keeps in the cache is whole at any time.
+            # The process may be ended at any time: its cache entries are always complete.
             self._current = None
             child.close()
         return None
 
     def stop(self) -> None:
-        """End what is under way, and tell nobody. Its thread closes the pipes that it uses."""
+        """Cancel the running job without calling its callback. Its thread closes the pipes."""
         current = self._current
         if current is not None:
             self.cancel(current[0])
@@ -115,12 +117,12 @@ _jobs = _Jobs()
 
 
 def submit(job: Job) -> None:
-    """Prepare a plan as soon as those before are ready."""
+    """Do ``job`` after the jobs that were submitted before."""
     _jobs.submit(job)
 
 
 def cancel(job: Job) -> None:
-    """Prepare it no more; nobody is told."""
+    """Cancel ``job`` without calling its callback."""
     _jobs.cancel(job)
 
 
@@ -130,7 +132,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: thread and process belong to the parent."""
+    """Start with no jobs in a forked child: thread and process belong to the parent."""
     global _jobs
     _jobs = _Jobs()
     TRAFFIC.leave()
@@ -142,7 +144,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _serve() -> None:
-    """Prepare what is asked for, and tell whether it is ready. Ends when its parent does."""
+    """Make the requested plan and send None or the error. Ends when its parent ends."""
     parent = Parent()
     source, settings, traffic, again = parent.receive()
     parent.end_with_it()
@@ -156,11 +158,11 @@ def _serve() -> None:
     except OSError as error:
         answer = ExecutionError(f"planning in the background failed: {error}")
     parent.send(answer)
-    os._exit(0)  # no engine's threads are waited for
+    os._exit(0)  # does not wait for threads of engines
 
 
 def _step_back() -> None:
-    """Run only where nobody else wants to."""
+    """Give this process the lowest scheduling priority."""
     with contextlib.suppress(OSError, AttributeError):
         os.nice(19)
     with contextlib.suppress(OSError, AttributeError):

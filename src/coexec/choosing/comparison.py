@@ -1,18 +1,18 @@
-"""Does a plan compute what ONNX Runtime computes? A plan answers no request before that is known.
+"""Compare the outputs of a plan with ONNX Runtime's. Before that, a plan answers no request.
 
 Both run on the same made-up inputs: ordinary ones, and ones with zeros, negative, very small and
 very large numbers, infinity and NaN (`coexec.frontend.inputs.probes`). Outputs are alike if shapes,
-types and integers are equal, NaN and infinity stand in the same places, and the largest difference
-of other numbers is within the tolerance. What came of it lies in the cache beside the plan.
+types and integers are equal, NaN and infinity are at the same positions, and the largest difference
+of other numbers is within the tolerance. The result is in the cache, next to the plan.
 
-ONNX Runtime is no exact reference: a model may amplify rounding. Where its answers with and without
-its optimisations differ by more than the tolerance, a plan's may differ twice as much; and where
-they differ by more than rounding explains, these inputs decide nothing. Nor do inputs for which the
-model has to choose among equals, such as the greatest of many equal values: there ONNX Runtime's
-own choice is another one after a change of the inputs in their last digits.
+ONNX Runtime is no exact reference, because a model may amplify rounding. If its answers with and
+without its optimisations differ by more than the tolerance, a plan's answers may differ twice as
+much. If they differ by more than rounding explains, these inputs do not decide. Inputs for which
+the model has to choose among equal values, such as the greatest of many, do not decide either: in
+that case ONNX Runtime's own choice changes when the last digits of the inputs change.
 
-A model that takes none of the made-up inputs cannot be compared in this way. Its plans are compared
-with ONNX Runtime's answers to real requests (`coexec.choosing.serving`).
+A model that runs with none of the made-up inputs cannot be compared in this way. Its plans are
+compared with ONNX Runtime's answers to real requests (`coexec.choosing.serving`).
 """
 
 import json
@@ -45,42 +45,42 @@ __all__ = [
 
 _KIND: Final = "comparisons"
 _REPEATED = 1e-6
-"""Allowed difference of two runs of ONNX Runtime: threads may add numbers in another order."""
+"""Allowed difference between two runs of ONNX Runtime: threads may add numbers in another order."""
 _DECIDING = frozenset(
     {"ArgMax", "ArgMin", "Cast", "Ceil", "DynamicQuantizeLinear", "Equal", "Floor", "Greater",
      "GreaterOrEqual", "Hardmax", "Less", "LessOrEqual", "NonMaxSuppression", "NonZero",
      "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
 )  # fmt: skip
-"""Operators that make a step of a difference in the last digits."""
+"""Operators that can turn a difference in the last digits into a large one."""
 _SPREADING = frozenset(
     {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
 )
-"""Operators that may make NaN of numbers: see `Agreement.spreads`."""
+"""Operators that may spread NaN to numbers: see `Agreement.spreads`."""
 _LAST_DIGITS = 1e-6
 _LEAST = 4
-"""Inputs that are made up in any case: ordinary ones, zeros, some NaN, very large numbers."""
+"""Number of inputs that are always tried: ordinary ones, zeros, some NaN, very large numbers."""
 _LIMIT_S = 10.0
-"""For ONNX Runtime's answers: after as many seconds no more inputs are made up for a model."""
+"""Seconds for ONNX Runtime's answers; after that no more inputs are tried for a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What came of comparing a plan with ONNX Runtime."""
+    """Result of comparing a plan with ONNX Runtime."""
 
     alike: int = 0
-    """Inputs for which all outputs were alike."""
+    """Number of inputs for which all outputs were alike."""
     differs: str | None = None
-    """Which output differs for which inputs, and by how much."""
+    """Which output differs, for which inputs, and by how much; None if none differs."""
     unknown: str | None = None
-    """Why nothing could be compared."""
+    """Why the outputs could not be compared; None if they were."""
     is_random: bool = False
-    """Two runs of ONNX Runtime differ, so that nothing can ever be compared."""
+    """Whether two runs of ONNX Runtime differ, so that a comparison is never possible."""
     allowed: float = 0.0
-    """Difference of numbers that is rounding, relative to the largest value."""
+    """Largest difference that counts as rounding, relative to the largest value."""
     spreads: bool = False
-    """NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's convolutions,
-    and in maxima, minima and recurrent operators, where ONNX Runtime forgets some (docs/gpu.md).
-    This holds for requests with NaN or infinity in what is fed or in an answer."""
+    """Whether NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's
+    convolutions, and in maxima, minima and recurrent operators, where ONNX Runtime loses some NaN
+    (docs/gpu.md). This applies to requests with NaN or infinity in an input or an answer."""
 
     @property
     def reason(self) -> str | None:
@@ -99,9 +99,10 @@ class Agreement:
     def why_unlike(
         self, found: Mapping[str, Any], expected: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Names of the outputs that are not those of ONNX Runtime, and how they differ.
+        """Names of the outputs that differ from ONNX Runtime's, and how each differs.
 
         Args:
+            found: the plan's answers to ``feeds``.
             expected: ONNX Runtime's answers to ``feeds``.
         """
         spreads = self.spreads and not (_is_finite(feeds) and _is_finite(expected))
@@ -129,7 +130,7 @@ class ReferenceAnswers:
 
     @cached_property
     def _found(self) -> tuple[Sequence[_Expected], str | None, bool]:
-        """The answers; or why there are none, and whether that is because they are random."""
+        """The answers; or the reason why there are none, and whether it is randomness."""
         if self._work.model.random:
             return (), f"it draws random numbers in {self._work.model.random[0]!r}", True
         try:
@@ -144,7 +145,7 @@ class ReferenceAnswers:
 
     @property
     def impossible(self) -> Agreement | None:
-        """What is known of every plan if ONNX Runtime's answers are of no use."""
+        """Result for every plan if there are no answers to compare with; None if there are."""
         answers, why, is_random = self._found
         return None if answers else replace(_rules(self._work), unknown=why, is_random=is_random)
 
@@ -163,15 +164,15 @@ class ReferenceAnswers:
                 continue
             if any(unlike(again[name], first[name], _REPEATED) for name in first):
                 return (), "it draws random numbers: two runs with the same inputs differ", True
-            found = [_Expected("ordinary", ordinary, first)]
+            expected = [_Expected("ordinary", ordinary, first)]
             for what, feeds in probes([graph.tensors[name] for name in graph.inputs], ordinary):
-                if len(found) >= _LEAST and time.monotonic() > end_s:
+                if len(expected) >= _LEAST and time.monotonic() > end_s:
                     break
                 try:
-                    found.append(_Expected(what, feeds, self._run(session, feeds)))
+                    expected.append(_Expected(what, feeds, self._run(session, feeds)))
                 except Exception:
-                    continue  # it does not let such values through
-            return found, None, False
+                    continue  # the model does not accept such values
+            return expected, None, False
         return (), why, False
 
     def _run(self, session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,21 +182,22 @@ class ReferenceAnswers:
         return dict(zip(names, run_session(session, names, feeds), strict=True))
 
     def plain(self, answer: _Expected) -> Mapping[str, Any]:
-        """What ONNX Runtime computes for the same inputs without its optimisations.
+        """ONNX Runtime's outputs for the same inputs without its optimisations.
 
         Raises:
-            Exception: whatever ONNX Runtime raises.
+            Exception: any error of ONNX Runtime.
         """
         if self._plain is None:
             self._plain = self._work.given.onnx_runtime(threads=0, optimised=False)
         return self._run(self._plain, answer.feeds)
 
     def moved(self, answer: _Expected) -> Mapping[str, Any] | None:
-        """What ONNX Runtime computes without its optimisations for inputs that differ in their last
-        digits; None of a model for which that is no more than rounding.
+        """ONNX Runtime's outputs, without its optimisations, for inputs changed in the last digits.
+
+        None if the model has no operator that can turn such a change into a large difference.
 
         Raises:
-            Exception: whatever ONNX Runtime raises.
+            Exception: any error of ONNX Runtime.
         """
         if not _has(self._work, _DECIDING):
             return None
@@ -204,12 +206,13 @@ class ReferenceAnswers:
         return self.plain(replace(answer, feeds=feeds))
 
     def scatters(self, answer: _Expected) -> bool:
-        """Whether NaN beside a number may lead to other numbers: the model decides by it."""
+        """Whether NaN in the inputs may change other numbers, because the model first spreads NaN
+        and then decides by values."""
         work = self._work
         return not _is_finite(answer.feeds) and _has(work, _SPREADING) and _has(work, _DECIDING)
 
     def close(self) -> None:
-        """Give back the session that `plain` has opened."""
+        """Release the session that `plain` has opened."""
         self._plain = None
 
 
@@ -223,7 +226,7 @@ def _moved(value: Any, rng: "np.random.Generator") -> Any:
 
 
 def why_not(prepared: Prepared, reference: ReferenceAnswers) -> str | None:
-    """Why a plan may not answer requests; None if it computes what ONNX Runtime does."""
+    """Why a plan may not answer requests; None if its outputs agree with ONNX Runtime's."""
     try:
         return None if is_exact(prepared) else compared(prepared, None, reference).reason
     except CoexecError as error:
@@ -231,7 +234,7 @@ def why_not(prepared: Prepared, reference: ReferenceAnswers) -> str | None:
 
 
 def is_exact(prepared: Prepared) -> bool:
-    """Whether a plan hands the model, as it was given, to ONNX Runtime on CPU cores alone."""
+    """Whether a plan runs the unchanged model with ONNX Runtime on CPU cores only."""
     plan = prepared.plan
     return plan.as_given and not prepared.beside and _is_onnx_runtime(plan)
 
@@ -243,11 +246,11 @@ def _is_onnx_runtime(plan: Plan) -> bool:
 def compared(
     prepared: Prepared, runner: Runner | None = None, reference: ReferenceAnswers | None = None
 ) -> Agreement:
-    """What came of comparing a plan with ONNX Runtime: from the cache, or compared now.
+    """Result of comparing a plan with ONNX Runtime: from the cache, or compared now.
 
     Args:
-        runner: what runs the plan, if it has been started.
-        reference: ONNX Runtime's answers for the same model, where several plans are compared.
+        runner: runner of the plan, if it has been started.
+        reference: ONNX Runtime's answers for the same model, if several plans are compared.
 
     Raises:
         CoexecError: the plan does not start.
@@ -263,8 +266,8 @@ def _compared(
     if prepared.plan.as_given and _is_onnx_runtime(prepared.plan):
         return Agreement()
     work = prepared.work
-    if (found := known(prepared)) is not None:
-        return found
+    if (agreement := known(prepared)) is not None:
+        return agreement
     reference = reference or ReferenceAnswers(work)
     try:
         result = reference.impossible
@@ -279,23 +282,23 @@ def _compared(
 
 
 def known(prepared: Prepared) -> Agreement | None:
-    """What came of comparing a plan before; None if the cache does not have it."""
+    """Result of an earlier comparison of a plan, from the cache; None if there is none."""
     entry = prepared.work.cache.find(_KIND, prepared.key)
     if entry is None:
         return None
     try:
         return Agreement(**json.loads(entry.files["comparison.json"]))
     except (ValueError, KeyError, TypeError):
-        return None  # it is compared again
+        return None  # a damaged entry: the plan is compared again
 
 
 def accept(prepared: Prepared, before: Agreement, alike: int) -> Agreement:
-    """Remember that a plan answers requests of the program as ONNX Runtime does."""
+    """Store that a plan answers requests of the program as ONNX Runtime does."""
     return _keep(prepared, replace(before, alike=alike, unknown=None))
 
 
 def refuse(prepared: Prepared, before: Agreement, differs: str) -> Agreement:
-    """Remember that a plan differs, as a request of the program has shown."""
+    """Store that the outputs of a plan differ, as a request of the program has shown."""
     return _keep(prepared, replace(before, differs=differs))
 
 
@@ -310,13 +313,13 @@ def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Ag
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:
-            found = runner.run(answer.feeds)
+            outputs = runner.run(answer.feeds)
         except CoexecError as error:
             return replace(rules, differs=f"it fails with {answer.what}, for which ONNX Runtime "
                                           f"has an answer: {first_line(error)}")  # fmt: skip
-        differences = dict(rules.why_unlike(found, answer.outputs, answer.feeds))
+        differences = dict(rules.why_unlike(outputs, answer.outputs, answer.feeds))
         if differences:
-            name, text = _beyond_rounding(differences, found, answer, reference, rules.allowed)
+            name, text = _beyond_rounding(differences, outputs, answer, reference, rules.allowed)
             if name:
                 return replace(rules, differs=f"with {answer.what}, output {name!r} {text}")
             if text:
@@ -332,7 +335,8 @@ def _beyond_rounding(
 ) -> tuple[str, str]:  # fmt: skip
     """The first output that differs by more than ONNX Runtime's own rounding explains, and how.
 
-    Without a name: why these inputs decide nothing; "": they are alike but for rounding.
+    If the name is empty, the text is the reason why these inputs do not decide; if the text is
+    empty too, the outputs differ by rounding only.
     """
     if reference.scatters(answer):
         return "", "NaN may spread in convolutions, and the model decides by what has become NaN"
@@ -356,7 +360,8 @@ def _beyond_rounding(
 
 
 def _is_choice(found: Any, moved: Any, expected: Any, allowed: float) -> bool:
-    """Whether a difference is another choice among equals. That is never a new infinity or NaN."""
+    """Whether a difference comes from another choice among equal values. A new infinity or NaN
+    never does."""
     fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
     if fractions and np.isfinite(expected).all() and not np.isfinite(found).all():
         return False
@@ -364,7 +369,7 @@ def _is_choice(found: Any, moved: Any, expected: Any, allowed: float) -> bool:
 
 
 def _rules(work: Workbench) -> Agreement:
-    """What counts as alike for plans on these devices."""
+    """The rules by which outputs of plans on these devices count as alike."""
     return Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
 
 

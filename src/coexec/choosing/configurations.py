@@ -1,4 +1,4 @@
-"""The ways in which the processors of a machine, and the engines on them, can be used."""
+"""Configurations: sets of devices, with their engines, that a plan can use together."""
 
 from collections.abc import Sequence
 
@@ -10,39 +10,40 @@ from coexec.system.hardware import System
 __all__ = ["Configuration", "configurations"]
 
 Configuration = tuple[str, ...]
-"""Names of devices that are used together. One without an engine has its first."""
+"""Names of devices that are used together. A name without an engine means the first engine."""
 
 _MOST_NARROW = 4
-"""Clusters of one core each: with more, no network has enough branches."""
+"""Largest number of clusters of one core each: no network has enough branches for more."""
 
 
 def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
-    """Configurations worth considering, each once.
+    """Configurations worth trying, each once.
 
-    Of the named devices: all together, each alone, and the CPU clusters joined to one. By default,
-    of the machine: all cores as one device, its clusters of equal cores, a cluster of equal cores
-    in halves and in single cores, each of these beside the GPUs. Each of these with every engine
-    that drives the cores, and all cores but one beside another engine on the last. A device that
-    is named with its engine keeps it.
+    For named devices: all together, each alone, and the CPU clusters joined to one device. Without
+    names, for the machine: all cores as one device; the clusters of equal cores; if there is only
+    one cluster, its halves and its single cores; each of these with and without the GPUs; and the
+    GPUs alone. CPU configurations are repeated with every further engine for CPU cores, and there
+    is one with all cores but one on the first engine and the last core on the further engine. A
+    device that is named with its engine keeps it.
 
     Raises:
         DeviceError: a name is wrong.
     """
-    found = _of_machine() if devices is None else _of_names(devices)
-    return list(dict.fromkeys(found))
+    candidates = _of_machine() if devices is None else _of_names(devices)
+    return list(dict.fromkeys(candidates))
 
 
 def _of_names(names: Sequence[str]) -> list[Configuration]:
     System(tuple(describe(name) for name in names))  # refuses what cannot be used together
     clusters = [name for name in names if parse(name).kind == "cpu"]
     free = [name for name in clusters if not parse(name).engines]
-    others = tuple(name for name in names if name not in clusters)
-    found: list[Configuration] = [tuple(names)]
+    non_cpu = tuple(name for name in names if name not in clusters)
+    named: list[Configuration] = [tuple(names)]
     if len(clusters) > 1 and len(free) == len(clusters):
         joined = cpu_name(sorted(core for name in free for core in describe(name).cores))
-        found += [(joined,), (joined, *others)]
-    found += [(name,) for name in names]
-    return found + [other for engine in _further_engines() for c in found
+        named += [(joined,), (joined, *non_cpu)]
+    named += [(name,) for name in names]
+    return named + [other for engine in _further_engines() for c in named
                     for other in [_with(engine, c)] if other != c]  # fmt: skip
 
 
@@ -56,23 +57,23 @@ def _of_machine() -> list[Configuration]:
         if len(cores) <= _MOST_NARROW:
             on_cpu.append(tuple(cpu_name([core]) for core in cores))
     gpus = tuple(driven.name for driven in processors("gpu") if driven.usable)
-    found = list(on_cpu)
+    for_machine = list(on_cpu)
     if gpus:
-        found += [gpus, *((*names, *gpus) for names in on_cpu)]
+        for_machine += [gpus, *((*names, *gpus) for names in on_cpu)]
     for engine in _further_engines():
-        found += [_with(engine, names) for names in on_cpu]
+        for_machine += [_with(engine, names) for names in on_cpu]
         if len(cores) > 1:
-            found.append((cpu_name(cores[:-1]), f"{cpu_name(cores[-1:])}/{engine}"))
-    return found
+            for_machine.append((cpu_name(cores[:-1]), f"{cpu_name(cores[-1:])}/{engine}"))
+    return for_machine
 
 
 def _further_engines() -> list[str]:
-    """Engines that work on CPU cores, besides the first."""
+    """Engines for CPU cores, except the first."""
     return [engine for driven in processors("cpu") for engine in driven.usable][1:]
 
 
 def _with(engine: str, names: Configuration) -> Configuration:
-    """The same CPU devices with another engine, except where one is named."""
+    """The same devices, with ``engine`` for CPU devices that are named without an engine."""
     return tuple(
         f"{name}/{engine}" if parse(name).kind == "cpu" and without_engine(name) == name else name
         for name in names

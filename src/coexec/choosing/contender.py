@@ -1,4 +1,4 @@
-"""A configuration of devices with a plan for it, which can take part in a race."""
+"""Contender: a configuration of devices with a plan for it, which can take part in a race."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ __all__ = ["Contender", "single_device_contenders"]
 
 
 class Contender(NamedTuple):
-    """A candidate with what is needed to run it."""
+    """A candidate with the plan and the workbench to run it."""
 
     candidate: Candidate
     work: Workbench
     plan: Plan
     rounds_s: Sequence[float] = ()
-    """Seconds in each round of the race, by the figure that decides."""
+    """Seconds in each round of the race, of the requests that decide (`Requests`)."""
 
     @property
     def is_single(self) -> bool:
@@ -32,18 +32,21 @@ class Contender(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it uses CPU cores with their first engine alone."""
+        """Whether it uses CPU cores only, with their first engine."""
         requests = [parse(name) for name in self.candidate.devices]
         return all(request.kind == "cpu" and not request.engines for request in requests)
 
     @property
     def predicted_s(self) -> float:
-        """Infinite where nothing was predicted."""
+        """Predicted seconds; infinite without a prediction."""
         seconds = self.candidate.predicted_s
         return math.inf if seconds is None else seconds
 
     def measured(self, outcome: Outcome[int], which: int, requests: Requests) -> "Contender":
-        """With its figures of the race as rival ``which``, or why it failed where others ran."""
+        """This contender with its figures as rival ``which`` of a race.
+
+        If it failed and other rivals ran, its candidate is refused with the error.
+        """
         error = outcome.failed.get(which) if any(outcome.laps.values()) else None
         rounds_s = outcome.rounds_s(which, requests)
         candidate = replace(
@@ -57,28 +60,28 @@ class Contender(NamedTuple):
         return self._replace(candidate=candidate, rounds_s=rounds_s)
 
     def noted(self, note: str) -> "Contender":
-        """With the reason for its place in the ranking."""
+        """This contender with the reason for its place in the ranking."""
         return self._replace(candidate=replace(self.candidate, note=note))
 
     def refused(self, reason: str) -> "Contender":
-        """With why it may not answer requests."""
+        """This contender with the reason why it may not answer requests."""
         return self._replace(candidate=replace(self.candidate, refused=reason))
 
     def why_not(self, reference: ReferenceAnswers) -> str | None:
-        """Why it may not answer requests; None if it computes what ONNX Runtime does."""
+        """Why it may not answer requests; None if its outputs agree with ONNX Runtime's."""
         try:
             return why_not(self.work.prepared(self.plan), reference)
         except CoexecError as error:
             return str(error)
         finally:
-            self.work.release()  # some engines compute on one set of cores at a time
+            self.work.release()  # some engines can use only one set of cores at a time
 
 
 def single_device_contenders(work: Workbench, names: Configuration) -> list[Contender]:
-    """The ways in which a device runs the model alone.
+    """Contenders that run the whole model on one device.
 
-    Where its engine has an own session: that, and the model as coexec rewrites it, which some
-    models gain much from (`engines.onnxruntime.alignment`).
+    If the engine has a session of its own, there are two: that session, and the model as rewritten
+    by coexec, which makes some models much faster (`engines.onnxruntime.alignment`).
 
     Raises:
         InfeasibleError: the device does not run the whole model.

@@ -1,7 +1,8 @@
-"""How long planning may take.
+"""A time limit for planning.
 
-A step that measures reports its progress, and is broken off at the next report when the time is
-over. What cannot be broken off (a driver that compiles, a session that is created) ends first.
+A measuring step reports its progress. When the time is over, the step is interrupted at its next
+report. Work that cannot be interrupted (a driver that compiles, a session that is created) is
+finished first.
 """
 
 import math
@@ -12,11 +13,12 @@ __all__ = ["Deadline", "OutOfTimeError"]
 
 
 class OutOfTimeError(Exception):
-    """The time for a step is over. It never leaves the room: what was not tried is reported."""
+    """The time for a step is over. Raised inside this package only: the caller gets a report of the
+    untried configurations instead."""
 
 
 class Deadline:
-    """A moment until which planning may go on."""
+    """The moment at which planning has to end."""
 
     def __init__(
         self, seconds: float = math.inf, *, now_s: Callable[[], float] = time.monotonic,
@@ -24,9 +26,9 @@ class Deadline:
     ) -> None:  # fmt: skip
         """
         Args:
-            seconds: from now on.
-            paused_s: seconds in which planning waited for the user's own requests. They do not
-                count.
+            seconds: time limit from now on.
+            paused_s: seconds so far in which planning waited for the user's own requests. They do
+                not count.
         """
         self.seconds = seconds
         self._now_s, self._paused_s = now_s, paused_s
@@ -36,13 +38,14 @@ class Deadline:
         return self._now_s() - self._paused_s()
 
     def left_s(self, share: float = 1.0) -> float:
-        """Seconds until ``share`` of the time is over; negative behind that."""
+        """Seconds until ``share`` of the time is over; negative after that."""
         return self._start_s + share * self.seconds - self._clock_s()
 
     def check(self, share: float = 1.0) -> None:
-        """
+        """Check that ``share`` of the time is not over.
+
         Raises:
-            OutOfTimeError: ``share`` of the time is over.
+            OutOfTimeError: it is over.
         """
         if self.left_s(share) <= 0:
             raise OutOfTimeError

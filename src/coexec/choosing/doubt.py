@@ -1,6 +1,6 @@
-"""Whether a race has decided anything, or should be run again at another time.
+"""Whether the result of a race is clear, or the race should be run again later.
 
-A choice made while something else kept the machine busy would otherwise stay for ever.
+Otherwise a choice that was made while another program kept the machine busy would stay forever.
 """
 
 import statistics
@@ -13,16 +13,16 @@ from coexec.workbench import Candidate
 __all__ = ["MOST_RACES", "doubt", "spread"]
 
 MOST_RACES = 3
-"""A choice that is still in doubt after as many races stays: it hardly matters."""
+"""A choice that is still in doubt after this many races is kept: the difference hardly matters."""
 _LEAD = 1.03
-"""The second's time over the winner's: below, the next race may have it the other way round."""
+"""A rival's time over the winner's. Below this ratio, the rival may win the next race."""
 _SPREAD = 0.2
 _DISAGREEMENT = 1.35
-"""Between the measured time and the predicted one."""
+"""Largest ratio between the measured and the predicted time, or the reverse."""
 
 
 def spread(rounds_s: Sequence[float]) -> float | None:
-    """The middle half of the rounds over their median; None of fewer than four."""
+    """Width of the middle half of the rounds over their median; None for fewer than four rounds."""
     if len(rounds_s) < 4:
         return None
     low, median, high = statistics.quantiles(rounds_s, n=4)
@@ -41,10 +41,10 @@ def doubt(
 
     Args:
         won_s: the winner's rounds, in seconds.
-        others: the other rivals that ran, with theirs.
-        before: what was chosen before, in doubt. The same winner twice is no chance.
-        stolen: the share of the processors' time that the host of a virtual machine gave to others.
-        others_share: the share that other programs of this machine used.
+        others: the other rivals that ran, with their rounds.
+        before: the earlier choice that was in doubt. The same winner twice is not by chance.
+        stolen: share of the processor time that the host of a virtual machine took.
+        others_share: share of the processor time that other programs of this machine used.
     """
     if others_share > BUSY:
         return f"other programs used {others_share:.0%} of the processors' time meanwhile"

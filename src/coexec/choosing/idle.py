@@ -1,6 +1,7 @@
-"""When the processors are idle, as far as a race keeps them busy: measured, as a pause is no proof.
+"""Wait until the threads of a race no longer use the processors, by measuring their CPU time.
 
-The threads of ONNX Runtime spin for 10 ms after a run on one processor and for 50 ms on another.
+A pause of fixed length would not be enough: the threads of ONNX Runtime spin for 10 ms after a run
+on one processor and for 50 ms on another.
 """
 
 import math
@@ -17,13 +18,14 @@ __all__ = ["REAL", "Rest", "Stopwatch", "cpu_clock"]
 _T = TypeVar("_T")
 
 _WINDOW_S = 0.012
-"""Linux adds up what a thread uses when the timer of its processor ticks, at most 10 ms apart:
-shorter windows see nothing of a spinning thread."""
+"""Linux updates the CPU time of a thread when the timer of its processor ticks, at most 10 ms
+apart. In a shorter window, a spinning thread may seem idle."""
 _STEP_S = 0.002
 _IDLE_SHARE = 0.1
-"""Of one processor. Looking at the clocks takes about 0.01, a spinning thread 1."""
+"""Share of one processor below which it counts as idle. Reading the clocks takes about 0.01, a
+spinning thread 1."""
 _LIMIT_S = 0.25
-"""Five times as long as any known engine spins."""
+"""Limit of a wait: five times as long as any known engine spins."""
 
 
 def cpu_clock(processes: Collection[int] = ()) -> Callable[[], float]:
@@ -41,17 +43,17 @@ def cpu_clock(processes: Collection[int] = ()) -> Callable[[], float]:
 def _used_s(process: int) -> float:
     try:
         return time.clock_gettime((~process << 3) | 2)  # clock_getcpuclockid(3)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
 
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """The clocks of a race, in seconds, and how to wait."""
+    """The clocks of a race, in seconds, and its function to sleep."""
 
     now_s: Callable[[], float] = time.perf_counter
     used_s: Callable[[], float] = time.process_time
-    """CPU time of all that the rivals run in: see `cpu_clock`."""
+    """CPU time of all processes in which rivals run: see `cpu_clock`."""
     sleep: Callable[[float], None] = time.sleep
     processor_time: Callable[[], ProcessorTime] = processor_time
 
@@ -61,26 +63,26 @@ class Stopwatch:
         return self.now_s() - start_s
 
     def with_load(self, run: Callable[[], _T]) -> "tuple[_T, Load]":
-        """What ``run`` returns, and what other programs did meanwhile."""
+        """The result of ``run``, and the load by other programs during the run."""
         return with_load(run, self.now_s, self.used_s, self.processor_time)
 
 
 REAL = Stopwatch()
-"""Of this process."""
+"""The stopwatch of this process, with real clocks."""
 
 
 class Rest:
-    """Waits until the processors are idle, as far as this process keeps them busy."""
+    """Waits until this process no longer keeps the processors busy."""
 
     def __init__(self, watch: Stopwatch = REAL) -> None:
         self._watch = watch
         self._missed = 0
 
     def until_idle(self, least_s: float = 0.0) -> bool:
-        """Wait ``least_s`` seconds and then until idle; whether that came within the limit.
+        """Wait ``least_s`` seconds and then until idle; return whether that was within the limit.
 
-        The limit is halved each time in a row that it was reached: a program whose other threads
-        are always busy does not have to wait for them in each turn.
+        Each time in a row that the limit is reached, it is halved. Otherwise, in a program whose
+        other threads are always busy, each turn would take the full limit.
         """
         watch = self._watch
         start_s = watch.now_s()
@@ -90,7 +92,7 @@ class Rest:
             watch.sleep(_STEP_S)
             now_s, used_s = watch.now_s(), watch.used_s()
             readings.append((now_s, used_s))
-            while now_s - readings[1][0] >= _WINDOW_S:  # the last window, and no more than that
+            while now_s - readings[1][0] >= _WINDOW_S:  # keep only the last window
                 readings.popleft()
             before_s, used_before_s = readings[0]
             window_s = now_s - before_s

@@ -1,7 +1,8 @@
-"""Requests that ONNX Runtime has answered: a plan is compared with them before it takes over.
+"""Requests that ONNX Runtime has answered: a plan is compared with them before it answers.
 
-Made-up inputs show much, real ones show what matters. A few are kept, in memory only, while a plan
-is made for their shapes; what the program feeds and gets is copied, as it may change both.
+Made-up inputs reveal many differences, but real inputs are the ones that matter. A few requests are
+kept while a plan is made for their shapes, in memory only. Inputs and outputs are copied, because
+the program may change both.
 """
 
 import threading
@@ -23,11 +24,11 @@ from coexec.workbench import Prepared
 __all__ = ["ENOUGH", "KeptRequests"]
 
 ENOUGH = 3
-"""Requests that have to agree where nothing else could be compared."""
+"""Number of requests that have to agree if a plan could not be compared in another way."""
 _MOST_BYTES = 32 << 20
-"""Of all that is kept for one plan; larger requests are not kept."""
+"""Largest size of all requests that are kept for one plan; larger requests are not kept."""
 _PERIOD_S = 2.0
-"""Between requests that are kept: requests that follow each other are often alike."""
+"""Seconds between kept requests, because requests that follow each other are often alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +57,11 @@ class KeptRequests:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough to decide by them alone."""
+        """Whether there are enough requests to decide by them alone."""
         return len(self._kept) == ENOUGH
 
     def add(self, feeds: Any, names: Sequence[str], outputs: Sequence[Any]) -> None:
-        """Keep a request, if it is time for one, and all of it are arrays."""
+        """Keep a request, if the last one is old enough and all inputs and outputs are arrays."""
         now_s = time.monotonic()
         if now_s < self._next_s and self.full:
             return
@@ -73,23 +74,26 @@ class KeptRequests:
         size_bytes = sum(value.nbytes for value in (*feeds.values(), *outputs))
         if size_bytes > _MOST_BYTES // ENOUGH:
             return
-        fed = {name: np.array(value, order="C") for name, value in feeds.items()}
-        made = {name: np.array(value) for name, value in zip(names, outputs, strict=True)}
+        kept_feeds = {name: np.array(value, order="C") for name, value in feeds.items()}
+        kept_outputs = {name: np.array(value) for name, value in zip(names, outputs, strict=True)}
         with self._lock:
             self._next_s = now_s + _PERIOD_S
-            self._kept.append(_KeptRequest(fed, made))
+            self._kept.append(_KeptRequest(kept_feeds, kept_outputs))
 
     def compare(
         self, prepared: Prepared, runner: Runner, rules: Agreement
     ) -> tuple[int, str | None]:
-        """How many requests a plan answers as ONNX Runtime did, and how it differs if it does."""
+        """Number of requests that a plan answers as ONNX Runtime did, and how an answer differs.
+
+        If an answer differs, the number is 0; otherwise the text is None.
+        """
         with self._lock:
             requests = [r for r in self._kept if r.fits(prepared.compiled.inputs)]
         for request in requests:
             try:
-                found = runner.run(request.feeds)
+                answers = runner.run(request.feeds)
             except CoexecError as error:
                 return 0, f"a request that ONNX Runtime has answered fails: {first_line(error)}"
-            for name, text in rules.why_unlike(found, request.outputs, request.feeds):
+            for name, text in rules.why_unlike(answers, request.outputs, request.feeds):
                 return 0, f"for a request of the program, output {name!r} {text}"
         return len(requests), None

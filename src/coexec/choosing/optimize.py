@@ -1,11 +1,11 @@
-"""The fastest way found to run a model within a time limit, and a verdict.
+"""Find the fastest plan for a model within a time limit, and give a verdict.
 
-The choice is that of planner "auto" (`choosing.auto`). What it takes then runs in turns with ONNX
-Runtime's own session with its default options, which is what a program would use otherwise: the
-verdict rests on these figures alone.
+Planner "auto" (`choosing.auto`) chooses the plan. It then runs in turns with ONNX Runtime's own
+session with default options, which a program would use otherwise. The verdict depends on these
+figures alone.
 
-All of it happens in a process of its own, which is ended when the time is over: compiling kernels
-and creating a session cannot be broken off in another way.
+Everything runs in a process of its own, which is ended when the time is over: compiling kernels and
+creating a session cannot be interrupted in another way.
 
     python -m coexec.choosing.optimize       # reads from its standard input what to optimize
 """
@@ -38,11 +38,11 @@ from coexec.workbench.plan_files import text_of
 __all__ = ["CLEARLY", "Verdict", "optimize"]
 
 _FIRST = 0.3
-"""The share of the time for a first choice, among devices alone: they need no profile."""
+"""Share of the time for a first choice, among single devices: they need no profile."""
 _CHOOSING = 0.7
-"""The share of the time that is left for the second choice, among all; the rest is for the race."""
+"""Share of the remaining time for a second choice, among all plans; then comes the race."""
 _GRACE = 1.05
-"""The process is ended after so many times the limit, and the verdict before counts."""
+"""The process is ended after this factor times the limit, and its last verdict counts."""
 _ROUNDS = (5, 40)
 CLEARLY = 0.97
 """A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
@@ -53,9 +53,9 @@ _OURS, _ORT = "plan", "ONNX Runtime"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of optimizing a model.
+    """Result of optimizing a model.
 
-    A choice in a short time comes first, so that there is a verdict when the time is over.
+    A quick choice is made first, so that there is a verdict when the time is over.
     """
 
     ort_s: float | None = None
@@ -65,18 +65,18 @@ class Verdict:
     ratio: float | None = None
     """``ort_s`` over ``plan_s``."""
     requests: Requests = "paced"
-    """The figure that all this is about."""
+    """The pacing of requests to which the figures belong."""
     is_faster: bool = False
     """Whether the plan is clearly faster by one figure and not slower by the other."""
     plan_file: str | None = None
     """The text of a plan file; None if no plan was found in the time."""
     candidates: tuple[Candidate, ...] = ()
     others: float = 0.0
-    """The share of the processors' time that other programs used in the race."""
+    """Share of the processor time that other programs used in the race."""
     doubt: str | None = None
-    """Why the choice will be made again."""
+    """Why the choice will be made again; None if it will not."""
     unfinished: str | None = None
-    """The step in which the time was over."""
+    """The step that was running when the time was over; None if there is a result."""
 
     @property
     def is_busy(self) -> bool:
@@ -103,16 +103,16 @@ class Verdict:
 
 
 def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None = None) -> Verdict:
-    """The fastest way found within ``seconds`` to run a model, beside ONNX Runtime.
+    """Find the fastest plan for a model within ``seconds``, and compare it with ONNX Runtime.
 
     Args:
         source: a path, "zoo:NAME", or the model's bytes.
-        settings: of planner "auto".
-        seconds: for all of it. What cannot be broken off may take a twentieth longer.
+        settings: settings of planner "auto".
+        seconds: time limit. A step that cannot be interrupted may take a twentieth longer.
         tell: receives the progress, as `Settings.progress` does.
 
     Raises:
-        UsageError: seconds that are not above 0, or settings of another planner.
+        UsageError: the time limit is too short, or the settings name another planner.
         CoexecError: the model cannot be loaded, or nothing runs it.
     """
     if not _LEAST_S <= seconds < float("inf"):
@@ -120,26 +120,26 @@ def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None 
     if settings.planner != AUTO:
         raise UsageError(f"only planner {AUTO!r} is optimized, not {settings.planner!r}")
     root = opened_cache(settings.cache).root
-    asked = replace(settings, cache=root, progress=None, quiet=None)
+    child_settings = replace(settings, cache=root, progress=None, quiet=None)
     end_s = time.monotonic() + _GRACE * seconds
     child = Child("coexec.choosing.optimize", "optimizes the model", errors=None)
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     reader = threading.Thread(target=_read, args=(child, messages), daemon=True)
     reader.start()
     try:
-        with contextlib.suppress(EndedError):  # the next message says so
-            child.send((source, asked, seconds))
+        with contextlib.suppress(EndedError):  # the next message is this error
+            child.send((source, child_settings, seconds))
         return _followed(messages, end_s, tell)
     finally:
         child.kill()
-        reader.join()  # it reads up to the end of the pipe
+        reader.join()  # the thread ends at the end of the pipe
         child.close()
 
 
 def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | None) -> Verdict:
-    """The last verdict of the process, or in which step it was when the time was over.
+    """The last verdict of the process, or a verdict with the step that was unfinished.
 
-    Warnings of the process are repeated here.
+    Warnings of the process are issued again in this process.
     """
     verdict: Verdict | None = None
     step = "the model was loaded"
@@ -165,7 +165,8 @@ def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | Non
 
 
 def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
-    """Hand on what the process says; the last message is an error, that it has ended at least."""
+    """Put the messages of the process into a queue. The last one is an error: the process has
+    ended, or another error."""
     try:
         while True:
             messages.put(child.receive())
@@ -174,7 +175,7 @@ def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
 
 
 def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> Iterator[Verdict]:
-    """Choose and race in this process: first among devices alone, then among all plans."""
+    """Choose and race in this process: first among single devices, then among all plans."""
     end_s = time.monotonic() + seconds
     auto = _auto(source, settings, _FIRST * seconds, tell, alone=True)
     chosen = auto.reconsider() if auto.doubt is not None else auto.choose()
@@ -189,19 +190,19 @@ def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> It
 
 def _auto(source: Any, settings: Settings, seconds: float, tell: Tell, alone: bool = False) -> Auto:
     options = {**settings.planner_options, "seconds": seconds}
-    asked = replace(settings, planner_options=options, progress=tell)
-    return Auto(source, asked, alone=alone)
+    auto_settings = replace(settings, planner_options=options, progress=tell)
+    return Auto(source, auto_settings, alone=alone)
 
 
 def _verdict(chosen: Prepared, auto: Auto, left_s: float, tell: Tell) -> Verdict:
     tell("race with ONNX Runtime", 0, 1)
-    outcome, others = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
+    outcome, other_share = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
     tell("race with ONNX Runtime", 1, 1)
-    return _judged(chosen, outcome, others, auto)
+    return _judged(chosen, outcome, other_share, auto)
 
 
 def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
-    """The plan in turns with ONNX Runtime's session, and what other programs used meanwhile.
+    """Race of the plan with ONNX Runtime's session, and the load share of other programs.
 
     Raises:
         ExecutionError: no made-up inputs suit the model.
@@ -215,7 +216,7 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
                 _OURS: partial(runner.run, feeds), _ORT: partial(session.run, None, dict(feeds)),
             }  # fmt: skip
             try:
-                for run in (*rivals.values(),) * 2:  # once to warm up, once that shows it is warm
+                for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
                     run()
             except Exception as error:  # ONNX Runtime's errors have no common class
                 reason = str(error).partition("\n")[0]
@@ -267,7 +268,7 @@ def _serve() -> None:
             parent.send(verdict)
     except CoexecError as error:
         parent.send(error)
-    os._exit(0)  # no engine's threads are waited for
+    os._exit(0)  # does not wait for threads of engines
 
 
 if __name__ == "__main__":

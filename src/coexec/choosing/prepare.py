@@ -1,4 +1,4 @@
-"""The plan of any planner, "auto" or another: where the two are told apart."""
+"""The plan of any planner: "auto", or a planner that is named."""
 
 import logging
 import os
@@ -20,10 +20,10 @@ _log = logging.getLogger("coexec")
 
 
 class Asked:
-    """The plan that settings ask for, for one model."""
+    """The plan that settings request, for one model."""
 
     def __init__(self, source: Any, settings: Settings) -> None:
-        """Refuse devices and options that do not exist, before anything that takes long.
+        """Refuse devices and options that do not exist, before any step that takes long.
 
         Raises:
             DeviceError: a device cannot be used.
@@ -44,15 +44,15 @@ class Asked:
 
     @property
     def is_told_quickly(self) -> bool:
-        """Whether `known` answers without reading the whole model."""
+        """Whether `known` can be computed without reading the whole model."""
         return self._by.given.is_told_quickly
 
     @property
     def known(self) -> Prepared | None:
-        """The plan, if it was made before and lies in the cache.
+        """The plan, if it was made before and is in the cache; else None.
 
         Raises:
-            ModelError: the model is not there.
+            ModelError: the model does not exist.
         """
         if not isinstance(self._by, Workbench):
             return self._by.known
@@ -61,39 +61,39 @@ class Asked:
         return self._by.found(self._settings.planner, self._settings.planner_options)
 
     def check_examples(self) -> None:
-        """Refuse inputs that do not fit, before a plan is made, which takes long.
+        """Refuse example inputs that do not fit the model, before planning, which takes long.
 
         Raises:
-            InputError: they are not the model's.
-            ModelError: it cannot be loaded.
+            InputError: the inputs do not fit the model.
+            ModelError: the model cannot be loaded.
         """
         _ = self._by.given.model
 
     @property
     def doubt(self) -> str | None:
-        """Why what is known should be decided again."""
+        """Why the plan in `known` should be chosen again; None if it should not."""
         return self._by.doubt if isinstance(self._by, Auto) else None
 
     def prepare(self, again: bool = False) -> Prepared:
-        """The plan, made now if it is not known. Begin, end and refusal are logged.
+        """The plan, made now if it is not in the cache. Begin, end and refusal are logged.
 
-        ``again``: what "auto" has decided in doubt is decided again.
+        ``again``: repeat a choice of "auto" that is in doubt.
 
         Raises:
-            CoexecError: it cannot be had.
+            CoexecError: the plan cannot be made.
         """
         name, planner = self._name, self._settings.planner
         _log.info("%s: planning with %s begins", name, planner)
         start_s = time.monotonic()
         try:
-            found = self._prepare(again)
+            prepared = self._prepare(again)
         except CoexecError as error:
             _log.info("%s: no plan by %s: %s", name, planner, error)
             raise
         _log.info("%s: planned with %s in %s: %s on %s", name, planner,
-                  format_seconds(time.monotonic() - start_s), found.plan.provenance.planner,
-                  ", ".join(found.plan.used) or "no device")  # fmt: skip
-        return found
+                  format_seconds(time.monotonic() - start_s), prepared.plan.provenance.planner,
+                  ", ".join(prepared.plan.used) or "no device")  # fmt: skip
+        return prepared
 
     def _prepare(self, again: bool) -> Prepared:
         if isinstance(self._by, Auto):
@@ -107,10 +107,10 @@ class Asked:
 
 @contextmanager
 def devices_of_plan(settings: Settings) -> Iterator[None]:
-    """Says of a device that this machine lacks which plan wants it.
+    """Context that adds the title of the plan to the error of a device that this machine lacks.
 
     Raises:
-        DeviceError: as inside.
+        DeviceError: raised inside the context.
     """
     try:
         yield
@@ -118,19 +118,19 @@ def devices_of_plan(settings: Settings) -> Iterator[None]:
         plan = settings.plan
         if plan is None or tuple(settings.devices or ()) != plan.plan.requests:
             raise
-        kind = type(error)  # a forked child has to be told apart
+        kind = type(error)  # keeps subclasses: callers handle ForkedError separately
         raise kind(f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
                    f"plan for this machine with coexec plan MODEL "
                    f"--output {plan.path or 'plan.json'}") from None  # fmt: skip
 
 
 def prepare(source: Any, settings: Settings) -> Prepared:
-    """The plan that ``settings`` give, or else the one that they ask for.
+    """The plan that ``settings`` contain, or else a plan by the planner that they name.
 
     Raises:
-        CoexecError: it cannot be had.
+        CoexecError: the plan cannot be made or used.
     """
-    asked = Asked(source, settings)
+    request = Asked(source, settings)
     if settings.examples:
-        asked.check_examples()
-    return asked.prepare()
+        request.check_examples()
+    return request.prepare()

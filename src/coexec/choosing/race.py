@@ -1,15 +1,15 @@
-"""Ways to run one model, compared by running them in turns.
+"""A race: compare several rivals, each of which runs the same model, by running them in turns.
 
-A request that follows a pause and a request in a loop are two figures, and they rank engines
+The latency after a pause and the latency in a loop are two figures, and they rank engines
 differently: threads that have slept have to be woken, and an engine whose threads spin for work
 after a run is ready sooner. So each turn measures both: *paced*, requests as a camera sends them,
-and *loop*, one request after the other. A request after a longer rest is a third, where asked for.
+and *loop*, one request after the other. A request after a longer rest is an optional third figure.
 
 All rivals run in the same rounds, and the order rotates with the rounds. A turn begins when the
 processors are idle: the threads of some engines go on spinning for 10 to 50 ms after a run, and
 would take that time from the next rival. The first requests of a turn are discarded, because the
-rivals before have left caches of their own. Figures are compared as ratios by round: what disturbs
-the machine for a second then disturbs all alike.
+rivals before have filled the caches with their own data. Figures are compared as ratios by round: a
+disturbance of a second then affects all rivals equally.
 """
 
 import math
@@ -41,23 +41,23 @@ _CLEARLY = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """What a rival runs in one turn."""
+    """The requests that a rival runs in one turn."""
 
     discard: int = 1
-    """Requests before any that count."""
+    """Number of first requests that do not count."""
     paced: int = 1
     loop: int = 2
     rest_s: float = 0.0
-    """Before a request that counts as "rested"; 0 for none."""
+    """Seconds of rest before a request that counts as "rested"; 0: no such request."""
     period_s: float = _PERIOD_S
-    """Between the starts of paced requests. A request that takes longer delays the next one."""
+    """Seconds between the starts of paced requests. A longer request delays the next one."""
 
 
 PACING = Pacing()
 
 
 class Lap(NamedTuple):
-    """Seconds of the requests of one turn, by how they came."""
+    """Seconds of the requests of one turn, by their pacing."""
 
     paced: tuple[float, ...] = ()
     loop: tuple[float, ...] = ()
@@ -66,37 +66,38 @@ class Lap(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome(Generic[Key]):
-    """What a race measured."""
+    """Result of a race."""
 
     laps: Mapping[Key, Sequence[Lap]] = field(default_factory=dict)
-    """By round. A rival that left early has fewer, one that failed has none."""
+    """Laps of each rival, by round. A rival that left early has fewer, one that failed has none."""
     failed: Mapping[Key, CoexecError] = field(default_factory=dict)
     disturbed: int = 0
-    """Turns that began after the limit of a rest, while something was still computing."""
+    """Turns that began while the processors were still busy, because the limit of a rest was
+    reached."""
     stolen: float = 0.0
-    """The share of this machine's processors' time that its host gave to others meanwhile."""
+    """Share of this machine's processor time that its host took during the race."""
     repeated: int = 0
-    """Rounds that were run again because of that, and do not count."""
+    """Rounds that do not count and were run again, because the host took processor time."""
     others: float = 0.0
-    """The share of all processors' time that other programs used in the turns."""
+    """Share of all processor time that other programs used in the turns."""
 
     def rounds_s(self, key: Key, requests: Requests) -> list[float]:
-        """The median of each round."""
+        """Median seconds in each round."""
         laps: list[tuple[float, ...]] = [getattr(lap, requests) for lap in self.laps.get(key, ())]
         return [statistics.median(seconds) for seconds in laps if seconds]
 
     def samples_s(self, key: Key, requests: Requests) -> list[float]:
-        """All requests that counted."""
+        """Seconds of all requests that count."""
         laps = self.laps.get(key, ())
         return [seconds for lap in laps for seconds in getattr(lap, requests)]
 
     def median_s(self, key: Key, requests: Requests) -> float | None:
-        """Of the rounds; None if there were none."""
+        """Median seconds over the rounds; None without rounds."""
         rounds_s = self.rounds_s(key, requests)
         return statistics.median(rounds_s) if rounds_s else None
 
     def ratio(self, a: Key, b: Key, requests: Requests) -> float:
-        """Median over the rounds of the time of ``a`` over that of ``b``."""
+        """Median over the rounds of the time of ``a`` divided by the time of ``b``."""
         return ratio(self.rounds_s(a, requests), self.rounds_s(b, requests))
 
     def complete(self) -> "Outcome[Key]":
@@ -120,16 +121,16 @@ def race(
     pacing: Pacing = PACING,
     watch: Stopwatch = REAL,
 ) -> Outcome[Key]:
-    """Let rivals that run in this process take turns.
+    """Run a race of rivals in this process.
 
     Args:
-        rivals: each runs one inference, and has run before.
-        rounds: at least and at most. A race ends between them when the budget is spent.
-        drop_by: the figure by which a rival that is clearly slower leaves the race after the least
-            number of rounds, and the race ends when one is left; by default none leaves.
+        rivals: functions that run one inference; each has run before.
+        rounds: least and largest number. A race ends between them when the budget is spent.
+        drop_by: the figure that decides which rivals leave early. After the least number of rounds,
+            clearly slower rivals leave, and the race ends when one is left. By default none leaves.
         budget_s: seconds for the whole race.
-        repeats: rounds that may be run again because the host of a virtual machine took processors'
-            time in them; what was measured in them is not looked at.
+        repeats: largest number of rounds that are run again because the host of a virtual machine
+            took processor time in them; their figures are discarded.
     """
     turns = {key: partial(turn, run, pacing, watch) for key, run in rivals.items()}
     return compete(turns, rounds, drop_by=drop_by, budget_s=budget_s, repeats=repeats, watch=watch)
@@ -144,13 +145,13 @@ def compete(
     repeats: int = 0,
     watch: Stopwatch = REAL,
 ) -> Outcome[Key]:
-    """As `race`, for rivals in processes of their own: each calls `turn` there and returns the lap.
+    """Run a race of rivals that may run in other processes: each calls `turn` and returns the lap.
 
-    ``watch.used_s`` has to count these processes as well.
+    The arguments are those of `race`. ``watch.used_s`` has to count the other processes as well.
     """
     laps: dict[Key, list[Lap]] = {key: [] for key in turns}
     failed: dict[Key, CoexecError] = {}
-    runners, disturbed, rest = list(turns), 0, Rest(watch)
+    runners, disturbed, pause = list(turns), 0, Rest(watch)
     repeated, spent = 0, ProcessorTime()
     end_s = watch.now_s() + budget_s
     for number in range(rounds[1] + repeats):
@@ -161,19 +162,19 @@ def compete(
             break
         before = watch.processor_time()
         for key in _rotated(runners, counted):
-            disturbed += not rest.until_idle()
+            disturbed += not pause.until_idle()
             try:
                 laps[key].append(turns[key]())
             except CoexecError as error:
                 failed[key], laps[key] = error, []
         runners = [key for key in runners if key not in failed]
-        taken = watch.processor_time().since(before)
-        if repeated < repeats and taken.doubtful:
+        processor_time = watch.processor_time().since(before)
+        if repeated < repeats and processor_time.doubtful:
             repeated += 1
             for key in runners:
                 laps[key].pop()
             continue
-        spent = spent.plus(taken)
+        spent = spent.plus(processor_time)
         if drop_by is not None and enough:
             sofar = Outcome(laps)
             runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners})
@@ -181,7 +182,7 @@ def compete(
 
 
 def turn(run: Run, pacing: Pacing = PACING, watch: Stopwatch = REAL) -> Lap:
-    """One turn of a rival on idle processors."""
+    """Run one turn of a rival; the processors are idle when it begins."""
     due_s = watch.now_s()
     for _ in range(pacing.discard):
         due_s = watch.now_s() + pacing.period_s
@@ -200,10 +201,11 @@ def turn(run: Run, pacing: Pacing = PACING, watch: Stopwatch = REAL) -> Lap:
 def _paced(
     run: Run, pacing: Pacing, watch: Stopwatch, due_s: float
 ) -> tuple[tuple[float, ...], bool]:
-    """Seconds of the paced requests, and whether one of them had to wait for its moment.
+    """Seconds of the paced requests, and whether there was a pause before at least one of them.
 
-    A request that begins late because the one before took longer than a period, and then takes less
-    itself, does not count: the one before was slow for once, and this one was not paced.
+    If a request takes longer than a period, the next one begins late, without a pause. When that
+    next request then takes less than a period, it does not count: the slow request before it was an
+    exception, and this one was not paced.
     """
     seconds: list[float] = []
     waited = False
@@ -225,7 +227,7 @@ def _rotated(runners: Sequence[Key], number: int) -> list[Key]:
 
 
 def _still_in(rounds_s: Mapping[Key, Sequence[float]]) -> list[Key]:
-    """Rivals that are not clearly slower than the one with the best median."""
+    """Rivals that are not clearly slower than the rival with the best median."""
     if not rounds_s:
         return []
     first = min(rounds_s.values(), key=statistics.median)
@@ -236,7 +238,7 @@ def _still_in(rounds_s: Mapping[Key, Sequence[float]]) -> list[Key]:
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """``a`` over ``b`` round by round, as long as both ran."""
+    """``a`` over ``b``, round by round, for the rounds in which both ran."""
     return [x / y for x, y in zip(a, b, strict=False)]
 
 
@@ -246,5 +248,5 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def mostly(rounds: Iterable[bool]) -> bool:
-    """Whether it is so in three of four rounds."""
+    """Whether a condition holds in at least three of four rounds."""
     return statistics.fmean(rounds) >= 0.75

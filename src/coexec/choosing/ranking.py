@@ -1,4 +1,4 @@
-"""The race of a shortlist: what runs of it, and in which order it is taken for what reasons."""
+"""The race of a shortlist, and the ranking of its plans with the reason for each place."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -22,34 +22,34 @@ from coexec.workbench import Requests
 __all__ = ["BUDGET_S", "Tell", "race_of", "ranked"]
 
 BUDGET_S = 6.0
-"""For all runs of the shortlist together."""
+"""Seconds for all runs of the shortlist together."""
 _ROUNDS = (5, 40)
-"""At least and at most."""
+"""Least and largest number of rounds."""
 _MEMORY = 0.5
-"""The share of main memory that all plans of a race together may need for weights and tensors."""
+"""Share of main memory that all plans of a race together may need for weights and tensors."""
 _GAIN = 0.99
-"""A plan for several devices has to take less than this share of what one device takes."""
+"""A plan for several devices has to take less than this share of the time of a single device."""
 _OTHER_GAIN = 0.95
 """The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
 differ in the last digits."""
 _STOLEN = 2.0
-"""A plan has to gain as many times the share of the processors' time that the host of a virtual
-machine took, in addition: its devices wait for each other, and for the one that the host has
-stopped, whereas threads without a processor of their own go where there is time. What a race of
-seconds has seen of that tells little of the next minute: a plan that it found to take 0.9 of the
-single device's time then took 1.3, where the host took 15 %."""
+"""Additional gain that a plan needs on a virtual machine: this factor times the share of processor
+time that the host took. The devices of a plan wait for each other, so one stopped core delays all
+of them, whereas threads that are not bound to a core move to a free one. A race of a few seconds
+says little about the next minute: where the host took 15 %, a plan that took 0.9 of the single
+device's time in the race took 1.3 of it afterwards."""
 _NOT_SLOWER = 1.01
-"""What may count as equally fast by the figure that does not decide."""
+"""Largest ratio that counts as equally fast, by the figure that does not decide."""
 
 Tell = Callable[[str, int, int], None]
-"""`Settings.progress`: told what is done, how much of it, and how much there is."""
+"""Type of `Settings.progress`, called with the name of a step, the amount done, and the total."""
 
 
 def race_of(
     shortlist: Sequence[Contender], requests: Requests, quiet: Quiet | None, tell: Tell,
     budget_s: float = BUDGET_S,
 ) -> Outcome[int]:  # fmt: skip
-    """The figures of the shortlist, by index; nothing needs to run if it is one plan."""
+    """Run the race of the shortlist; rivals are its indices. A single plan needs no race."""
     if len(shortlist) == 1:
         return Outcome()
     with ExitStack() as stack:
@@ -70,22 +70,22 @@ def race_of(
         tell(what, 100, 100)
     for entry in shortlist:
         entry.work.release()
-    others = reduce(Load.plus, loads, Load()).share
-    return replace(outcome, failed={**started.failed, **outcome.failed}, others=others)
+    other_share = reduce(Load.plus, loads, Load()).share
+    return replace(outcome, failed={**started.failed, **outcome.failed}, others=other_share)
 
 
 @dataclass
 class _Started:
-    """The plans of a shortlist that run, by index."""
+    """The plans of a shortlist that are started, by index."""
 
     turns: dict[int, Callable[[], Lap]] = field(default_factory=dict)
     processes: list[int] = field(default_factory=list)
-    """Those of plans that run in a process of their own."""
+    """Ids of the processes of plans that run in a process of their own."""
     failed: dict[int, CoexecError] = field(default_factory=dict)
 
 
 def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _Started:
-    """The plans that run with the first made-up inputs that suit the model."""
+    """Start the plans of a shortlist, with the first made-up inputs with which any plan runs."""
     model = shortlist[0].work.model
     needed_bytes, memory_bytes = least_bytes(model.graph), main_memory_bytes()
     for feeds in model.candidates():
@@ -115,7 +115,7 @@ def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _S
 def _start(
     entry: Contender, which: int, feeds: Mapping[str, Array], started: _Started, stack: ExitStack
 ) -> None:
-    """Start a plan here; or, if an engine cannot be open beside those that are, elsewhere."""
+    """Start a plan in this process; if an engine cannot be open beside the others, in another."""
     work, plan = entry.work, entry.plan
     try:
         executor = stack.enter_context(work.start(work.prepared(plan)))
@@ -131,9 +131,9 @@ def _start(
 def ranked(
     shortlist: Sequence[Contender], outcome: Outcome[int], requests: Requests, both: bool
 ) -> list[Contender]:
-    """The shortlist with its figures, the best first by the figure ``requests``.
+    """The shortlist with its measured figures, the best first by the figure ``requests``.
 
-    ``both``: a plan that is slower by the other figure than the best single device is not better.
+    ``both``: a plan that is slower than the best single device by the other figure ranks behind it.
     """
     times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
     other: Requests = "loop" if requests == "paced" else "paced"
@@ -145,10 +145,10 @@ def ranked(
 
 
 class _Standing(NamedTuple):
-    """How a plan compares with the best single device."""
+    """Comparison of a plan with the best single device."""
 
     ratio: float
-    """Below one only where the plan is clearly faster."""
+    """Ratio of times; below one only if the plan is clearly faster."""
     note: str
 
 
@@ -165,12 +165,13 @@ def _order(
 ) -> list[_Rank]:  # fmt: skip
     """Indices of the shortlist, the best first.
 
-    That is the one with the least median ratio to the best single device, with the first engine of
-    its cores if that ran, or to any other that ran; and the single device itself unless that ratio
-    is clearly below one, and below one in three of four rounds: few rounds of a large network have
-    medians that are off by a percent. Nor may it be slower by the times ``guard``. Where the host
-    has ``stolen`` a share of the processors' time, the ratio has to be that much clearer.
-    Where nothing could be run, nothing is clearly faster than the best single device.
+    Each plan is compared with the reference: the first single device that ran, one that uses CPU
+    cores with their first engine if there is one; without a single device, the first plan that ran.
+    The plan with the smallest median ratio of times is the best if the ratio is clearly below one,
+    and below one in three of four rounds: for a large network there are few rounds, and their
+    medians may be off by a percent. The plan also may not be slower by the times ``guard``. If the
+    host has ``stolen`` a share of the processor time, the ratio has to be lower by a multiple of
+    it. Otherwise the reference is the best. If no plan ran, single devices come first.
     """
     ran = [which for which, seconds in enumerate(times) if seconds]
     if not ran:
@@ -202,7 +203,7 @@ def _standing(
     entry: Contender, unit: Contender, by_round: Sequence[float], guard: float, stolen: float,
     has_single: bool,
 ) -> _Standing:  # fmt: skip
-    """How ``entry`` compares with the best single device ``unit``, round by round."""
+    """Comparison of ``entry`` with the best single device ``unit``, round by round."""
     ratio = statistics.median(by_round)
     base = f"{ratio:.2f} of the time of {', '.join(unit.candidate.devices)}"
     if not has_single:

@@ -1,4 +1,4 @@
-"""Plans that follow the machine: runs are observed, and a lasting drift leads to a new plan."""
+"""Plans that adapt to the machine: runs are observed, and a lasting drift leads to a new plan."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,23 +14,24 @@ from coexec.workbench import Prepared, make_plan
 __all__ = ["Replanner"]
 
 _PATIENCE = 8
-"""Observations in a row beyond the threshold: one disturbance is not a drift."""
+"""Number of observations in a row beyond the threshold: one disturbance is not a drift."""
 _WORTH_IT = 0.97
-"""A new plan must be predicted to take this much of the old one's time, or it is not changed."""
+"""Largest share of the old plan's time that a new plan may be predicted to take."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Watched:
-    """The plan in use, and the seconds that each of its segments is predicted to take."""
+    """The plan in use, and the predicted seconds of each of its segments."""
 
     prepared: Prepared
     predicted_s: Sequence[float]
 
 
 class Replanner:
-    """Watches one plan. Hysteresis on both sides: a drift must last, and a new plan must pay.
+    """Observes one plan. There is hysteresis on both sides: a drift must last, and a new plan must
+    be clearly faster.
 
-    May be told of runs by several threads; while one of them plans, the others go on.
+    Several threads may call `observe`. While one of them plans, the others continue.
     """
 
     def __init__(
@@ -40,20 +41,20 @@ class Replanner:
         options: Mapping[str, Any] | None = None,
         threshold: float = 0.25,
     ) -> None:
-        """``threshold``: how far a device's mean factor must be off, 0.25 for a quarter."""
+        """``threshold``: drift of a device's mean factor that is too large, 0.25 for a quarter."""
         self._work = prepared.work
         self._planner, self._options = planner, dict(options or {})
         self._threshold = threshold
         base, self.system = prepared.work.measured
         self.cost = self._decided = Observed(base)
-        """What tasks cost by now, and what they cost when the last plan was made."""
+        """Current costs of tasks, and their costs when the last plan was made."""
         self._beyond = 0
         self._lock = threading.Lock()
         self._watched = self._watch(prepared)
 
     @property
     def plan(self) -> Plan:
-        """The plan that is watched."""
+        """The plan that is observed."""
         return self._watched.prepared.plan
 
     def _watch(self, prepared: Prepared) -> _Watched:
@@ -62,16 +63,16 @@ class Replanner:
         return _Watched(prepared, seconds)
 
     def observe(self, trace: Trace, prepared: Prepared) -> Prepared | None:
-        """Take a run of a plan into account; a new one, ready to start, if it is time."""
+        """Take a run of a plan into account; return a new plan, ready to start, if one is due."""
         if not self._lock.acquire(blocking=False):
-            return None  # another thread looks at its own run; one observation less
+            return None  # another thread is observing its own run; this run is skipped
         try:
             return self._observe(trace, prepared)
         finally:
             self._lock.release()
 
     def _observe(self, trace: Trace, prepared: Prepared) -> Prepared | None:
-        if prepared is not self._watched.prepared:  # the new plan is in use, or a straggler's
+        if prepared is not self._watched.prepared:  # a new plan, or a late run of the old one
             self._watched = self._watch(prepared)
         predicted_s = self._watched.predicted_s
         observations = [
@@ -90,7 +91,7 @@ class Replanner:
         return self.cost.drift(self._decided) > self._threshold
 
     def _better(self) -> Prepared | None:
-        """The plan for the costs by now, if it is clearly shorter than the one in use."""
+        """The plan for the current costs, if it is clearly faster than the plan in use."""
         graph = self._work.model.graph
         cost = self._work.pinned(self.cost, self.system)
         plan = make_plan(self._planner, self._options, graph, cost, self.system)

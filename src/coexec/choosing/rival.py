@@ -1,9 +1,9 @@
 """A plan that takes part in a race in a process of its own.
 
-Some engines have one set of threads in a process, so that two plans which want them on different
-cores cannot be open together. Such a plan is started from the cache by another process.
+Some engines have one set of threads per process. Two plans with these threads on different cores
+cannot be open in the same process. So another process starts the second plan from the cache.
 
-    python -m coexec.choosing.rival       # told by its standard input what to start and when to run
+    python -m coexec.choosing.rival       # reads a plan, then commands to run, from standard input
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from coexec.workbench import Settings, Workbench
 __all__ = ["RivalProcess"]
 
 _LIMIT_S = 10.0
-"""For the process to end."""
+"""Seconds in which the process has to end."""
 _WARM_UP = 2
 
 
@@ -30,10 +30,10 @@ class RivalProcess:
     """A plan that another process runs, turn by turn."""
 
     def __init__(self, work: Workbench, plan: Plan, feeds: Mapping[str, Array]) -> None:
-        """Start the plan there, and run it until it is warm.
+        """Start the plan in a new process and run it until it is warm.
 
         Raises:
-            CoexecError: it does not run there either.
+            CoexecError: the plan does not run there either.
         """
         self._child = Child("coexec.choosing.rival", "runs this plan")
         settings = replace(work.settings, cache=work.cache.root, progress=None, fresh=False)
@@ -48,7 +48,7 @@ class RivalProcess:
         return self._child.pid
 
     def turn(self) -> Lap:
-        """One turn of a race, timed there.
+        """Run one turn of a race, timed in the other process.
 
         Raises:
             CoexecError: the plan failed, or the process has ended.
@@ -68,7 +68,7 @@ class RivalProcess:
 
 
 def _serve() -> None:
-    """Start what is asked for, then run a turn whenever asked, until the input ends."""
+    """Start the plan that the parent sends, then run a turn for each message until input ends."""
     parent = Parent()
     source, settings, plan, feeds = parent.receive()
     try:

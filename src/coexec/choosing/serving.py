@@ -1,7 +1,7 @@
 """Which plan answers a session's requests, by the shapes of its inputs.
 
-Where there is none, the engine's own session answers, which a caller has (`session`): until a plan
-is ready, where none is faster, and for good when a device of a plan has failed.
+Without a plan, the engine's own session, which the caller has (`session`), answers: until a plan is
+ready, if no plan is faster, and for good after a device of a plan has failed.
 """
 
 import logging
@@ -39,27 +39,27 @@ from coexec.workbench.given import GivenModel
 __all__ = ["Running", "Serving", "Shapes"]
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Of the inputs that the model leaves dynamic, by name."""
+"""Shapes of the inputs that are dynamic in the model, with the input's name."""
 
 _KEPT = 8
-"""Shapes whose plans stay open, the latest first."""
+"""Number of sets of shapes whose plans stay open: the latest ones."""
 _LOOK_S = 0.5
-"""Of answering requests of a shape that came with a request, before it is looked for among the
-plans that were made before: the first look takes a tenth of a second of a core."""
+"""Seconds spent on requests of new shapes before the cache is searched for a plan: the first search
+takes a tenth of a second of a core."""
 _WORTH_S = 15.0
-"""Of answering requests of a shape that came with a request: before, nobody knows whether more
-will come, and planning takes as long."""
+"""Seconds spent on requests of new shapes before planning begins: planning takes as long, and only
+then are more requests of these shapes likely."""
 _HEAD_START_S = 1.0
-"""For the program to go on, before planning in the background begins."""
+"""Seconds before planning in the background begins, in which the program goes on undisturbed."""
 _AGAIN_S = 300.0
-"""The same before a choice that was made in doubt is raced again."""
+"""Seconds before a choice that is in doubt is raced again in the background."""
 
 _log = logging.getLogger("coexec")
 
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """A plan with what runs it."""
+    """A plan with its runner."""
 
     runner: Runner
     prepared: Prepared
@@ -67,22 +67,22 @@ class Running:
 
 @dataclass(eq=False)
 class _State:
-    """Of one set of shapes."""
+    """State of one set of shapes."""
 
     running: Running | None = None
     reason: str | None = None
-    """Why the engine's own session answers in place of the plan that was asked for."""
+    """Why the engine's own session answers in place of the requested plan."""
     job: Job | None = None
     looked: bool = False
-    """Whether a plan that was made before was looked for."""
+    """Whether the cache has been searched for a plan."""
     spent_s: float = 0.0
-    """Of requests that the own session has answered."""
+    """Seconds of the requests that the engine's own session has answered."""
     decided: bool = False
-    """A plan was made or found, or cannot be had: nothing more is tried."""
+    """Whether nothing more is tried: a plan was made or found, or no plan is possible."""
     requests: KeptRequests | None = None
-    """Requests to compare a plan with. None while none is to be compared."""
+    """Requests to compare a plan with. None while there is no plan to compare."""
     pending: Prepared | None = None
-    """A plan that waits for enough of them, because made-up inputs do not run."""
+    """A plan to compare when there are enough requests, because made-up inputs do not run."""
 
 
 class Serving:
@@ -91,8 +91,8 @@ class Serving:
     def __init__(self, source: Any, settings: Settings) -> None:
         """
         Args:
-            source: a path, "zoo:NAME", bytes, or what `Workbench` takes if nothing is planned in
-                the background.
+            source: a path, "zoo:NAME" or bytes; without planning in the background, also any other
+                source that `Workbench` takes.
         """
         self.source, self._settings = source, settings
         self._states: OrderedDict[Shapes, _State] = OrderedDict()
@@ -100,15 +100,15 @@ class Serving:
         self._closed = False
         self.cache = opened_cache(settings.cache)
         self.changed: Callable[[], None] = lambda: None
-        """Called by any thread when a plan has taken over."""
+        """Called by any thread when another plan, or no plan, answers from now on."""
         self.doubt: Callable[[Running], str | None] = lambda running: None
-        """Why a plan does not compute what the own session does; None if it does."""
+        """Returns why a plan's outputs differ from the own session's; None if they agree."""
         self.watches = False
-        """Whether `observe` has a use for requests."""
+        """Whether `observe` has to be called with requests."""
 
     @property
     def any_running(self) -> bool:
-        """Whether any plan answers, of whatever shapes."""
+        """Whether a plan answers requests of any shapes."""
         return any(state.running is not None for state in list(self._states.values()))
 
     def running(self, shapes: Shapes) -> Running | None:
@@ -117,18 +117,19 @@ class Serving:
         return None if state is None else state.running
 
     def reason(self, shapes: Shapes) -> str | None:
-        """Why the own session answers in place of the plan; None if all is as asked for."""
+        """Why the engine's own session answers in place of the plan; None if the plan answers."""
         state = self._states.get(shapes)
         return None if state is None else state.reason
 
     @property
     def is_told_quickly(self) -> bool:
-        """Whether it can be known without reading the model what was planned for it."""
+        """Whether an earlier plan can be found in the cache without reading the whole model."""
         return GivenModel.of(self.source, self._settings, self.cache).is_told_quickly
 
     def check(self) -> Asked | None:
-        """What the settings ask for, for the shapes that are known without a request. None in a
-        forked child that cannot use what its parent has used: then no plan starts.
+        """The plan that the settings request, for the shapes that the settings fix.
+
+        None in a forked child that cannot use the engines of its parent: then no plan starts.
 
         Raises:
             DeviceError: a device cannot be used.
@@ -140,7 +141,7 @@ class Serving:
             return None
 
     def check_planner(self) -> None:
-        """Refuse a planner that does not exist, where no plan is made before a request comes.
+        """Refuse a planner that does not exist, if the first plan is made only after a request.
 
         Raises:
             UsageError: there is no such planner, or it has no such option.
@@ -149,7 +150,7 @@ class Serving:
             check_planner(self._settings.planner, self._settings.planner_options)
 
     def start_known(self, shapes: Shapes, asked: Asked) -> bool:
-        """Start what was chosen before for these shapes; whether anything was."""
+        """Start the earlier choice for these shapes, and return whether there was one."""
         prepared = asked.known
         if prepared is None:
             return False
@@ -161,13 +162,13 @@ class Serving:
         return True
 
     def start_now(self, shapes: Shapes) -> None:
-        """Plan for these shapes, and return when it is done.
+        """Make a plan for these shapes and start it, in this thread.
 
-        A device that fails meanwhile is warned of, as one that fails later; so is a model of which
-        no plan can be made, as ONNX Runtime has taken it.
+        If a device fails, there is a warning, as for a device that fails later. If no plan can be
+        made of the model, there is a warning too, because ONNX Runtime can run the model.
 
         Raises:
-            CoexecError: no plan can be had.
+            CoexecError: no plan can be made for another reason.
         """
         state = self._state(shapes)
         try:
@@ -185,7 +186,7 @@ class Serving:
         self._submit(shapes, state, after_s=_HEAD_START_S)
 
     def answered(self, shapes: Shapes, seconds: float) -> None:
-        """The own session has answered a request of shapes that came with it."""
+        """Record that the own session has answered a request of new shapes in ``seconds``."""
         state = self._states.get(shapes)
         if state is None:
             state = self._state(shapes)
@@ -205,7 +206,7 @@ class Serving:
     def observe(
         self, shapes: Shapes, feeds: Any, names: Sequence[str], outputs: Sequence[Any]
     ) -> None:
-        """The own session has answered a request: plans are compared with some of its answers."""
+        """Keep a request that the own session has answered, if a plan is to be compared with it."""
         for key in dict.fromkeys(((), shapes)):
             state = self._states.get(key)
             if state is None or state.requests is None:
@@ -215,7 +216,7 @@ class Serving:
                 self._submit_pending(key, state, state.pending)
 
     def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:
-        """A device of the plan has failed, and the own session has answered: it goes on so."""
+        """Stop a plan because a device has failed; the own session answers from now on."""
         state = self._states.get(shapes)
         if state is None or state.running is not running:
             return
@@ -236,19 +237,19 @@ class Serving:
                 self._take(state, prepared)
 
     def wait(self) -> None:
-        """Until nothing is planned in the background for the first time any more."""
+        """Wait until all first plans that are made in the background are ready."""
         for state in list(self._states.values()):
             while _plans(state):
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """Close what runs, and plan no more. May be called by the garbage collector."""
+        """Close all plans, and make no more. May be called by the garbage collector."""
         self._closed = True
         for state in list(self._states.values()):
             self._drop(state)
 
     def after_fork(self) -> None:
-        """In a forked child: nothing is planned in the background any more."""
+        """Forget jobs in a forked child: no plans are made in the background any more."""
         self._lock = threading.Lock()
         for state in self._states.values():
             state.job = None
@@ -261,8 +262,8 @@ class Serving:
         with self._lock:
             state = self._states.setdefault(shapes, _State())
             self._states.move_to_end(shapes)
-            left = [self._states.popitem(last=False)[1] for _ in range(len(self._states) - _KEPT)]
-        for old in left:
+            stale = [self._states.popitem(last=False)[1] for _ in range(len(self._states) - _KEPT)]
+        for old in stale:
             self._drop(old)
         return state
 
@@ -278,7 +279,10 @@ class Serving:
         self, shapes: Shapes, state: _State, after_s: float, *, again: bool = False,
         only_look: bool = False,
     ) -> None:  # fmt: skip
-        """Plan in the background, unless the plan was made before; or only look whether it was."""
+        """Make a plan in the background, unless it is in the cache.
+
+        ``only_look``: only search the cache. ``again``: make the choice again.
+        """
 
         def needed() -> bool:
             missing = again or not self._found(shapes, state)
@@ -299,7 +303,7 @@ class Serving:
         self.watches = True
 
     def _unwatch(self, state: _State) -> None:
-        """Keep no more of them, unless a plan waits for some."""
+        """Keep no more requests of these shapes, unless a plan needs some for a comparison."""
         if state.pending is None:
             state.requests = None
             self.watches = any(s.requests is not None for s in list(self._states.values()))
@@ -317,7 +321,7 @@ class Serving:
         background.submit(state.job)
 
     def _found(self, shapes: Shapes, state: _State) -> bool:
-        """Take the plan that lies in the cache; whether there was one."""
+        """Use the plan in the cache, and return whether there was a plan or an error."""
         try:
             prepared = Asked(self.source, replace(self._of(shapes), fresh=False)).known
         except CoexecError as error:
@@ -328,14 +332,14 @@ class Serving:
         return prepared is not None
 
     def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
-        """Let a plan answer from now on, or tell why it cannot."""
+        """Let a plan answer from now on, or record why it cannot."""
         try:
             self._take(state, prepared)
         except CoexecError as error:
             self._cannot(shapes, state, error)
             return
-        told = state.reason or _told(prepared)  # a plan with another answer is refused
-        _log.info("%s: %s", self._name(shapes), told)
+        text = state.reason or _told(prepared)  # a plan with another answer is refused
+        _log.info("%s: %s", self._name(shapes), text)
 
     def _cannot(self, shapes: Shapes, state: _State, error: CoexecError) -> None:
         state.reason, state.decided = str(error), True
@@ -345,7 +349,7 @@ class Serving:
     def _prepared(
         self, shapes: Shapes, state: _State, began_s: float, error: CoexecError | None
     ) -> None:
-        """The background is ready with a job."""
+        """Use the result of a job in the background; ``error`` if it failed."""
         took_s = time.monotonic() - began_s
         name, root = self._name(shapes), self.cache.root
         if error is not None:
@@ -367,7 +371,7 @@ class Serving:
         return f"{source} ({at})" if at else source
 
     def _take(self, state: _State, prepared: Prepared) -> None:
-        """Let a plan answer from now on, if it computes what ONNX Runtime does."""
+        """Let a plan answer from now on, if its outputs agree with ONNX Runtime's."""
         alone = prepared.plan.as_given and not prepared.beside
         own_is_best = alone and self._settings.devices is None
         new = None if own_is_best else Running(started(prepared), prepared)
@@ -397,7 +401,8 @@ class Serving:
             self.changed()
 
     def _why_not(self, state: _State, new: Running) -> str | None:
-        """Why a plan may not answer: it differs from ONNX Runtime, or cannot be compared yet."""
+        """Why a plan may not answer: its outputs differ from ONNX Runtime's, or cannot be compared
+        yet."""
         prepared = new.prepared
         if not is_exact(prepared):
             result = compared(prepared, new.runner)
@@ -418,26 +423,26 @@ class Serving:
 
 
 def _warn_of(state: _State) -> None:
-    """Say once why a plan does not answer though it was made."""
+    """Warn that a plan was made but does not answer, with the reason."""
     if state.reason is not None and state.decided and state.pending is None:
         text = f"{state.reason}. ONNX Runtime's own session answers in its place"
         warnings.warn(text, DegradedWarning, stacklevel=5)
 
 
 def _plans(state: _State) -> bool:
-    """Whether something is prepared for the first time."""
+    """Whether a first plan is being made, not a choice that is made again."""
     return state.job is not None and not state.job.again
 
 
 def _warm_up(running: Running) -> None:
-    """One run before the first request: memory is allocated and bound in it."""
+    """Run once before the first request, because memory is allocated and bound in that run."""
     feeds = {tensor.name: filled(tensor, 0) for tensor in running.prepared.compiled.inputs}
     with suppress(CoexecError):  # zeros do not suit every model
         running.runner.run(feeds)
 
 
 def _told(prepared: Prepared) -> str:
-    """A choice in words, for the log."""
+    """Description of a choice, for the log."""
     plan = prepared.plan
     if prepared.beside:
         names = [name for each in (prepared, *prepared.beside) for name in each.work.asked]

@@ -1,9 +1,9 @@
 """mode="throughput": many requests at once, each on a device of its own.
 
-A plan lets all devices work on one request, which ends soon. Where many requests come at once, it
-is often better that each device works on one of them alone: nobody waits for anybody. Which
-devices, and whether the engine's own session does not do it as well, is decided by running: more
-threads than the machine has cores send requests in a loop, and requests a second count.
+With a plan, all devices work on one request, which has a short latency. If many requests come at
+once, it is often better that each device runs whole requests, because no device waits for another.
+The devices, or the engine's own session if it is as good, are chosen by running: more threads than
+the machine has cores send requests in a loop, and the most requests per second win.
 """
 
 import json
@@ -44,11 +44,11 @@ __all__ = ["Throughput", "requests_per_s", "started"]
 _ROUNDS = 5
 _TURN_S = 0.6
 _GAIN = 1.03
-"""Requests a second over the own session's: below, it stays."""
+"""Requests per second, divided by those of the engine's own session; below, the session is kept."""
 
 
 def started(prepared: Prepared) -> Runner:
-    """What runs a plan, and those beside it at the same time."""
+    """A runner for a plan and the plans beside it, which answer requests at the same time."""
     if not prepared.beside:
         return prepared.work.start(prepared)
     with ExitStack() as stack:
@@ -60,7 +60,7 @@ def started(prepared: Prepared) -> Runner:
 
 
 class Throughput:
-    """Chooses devices for one model; what it has chosen before, it takes from the cache."""
+    """Chooses devices for one model; an earlier choice comes from the cache."""
 
     def __init__(self, source: Any, settings: Settings) -> None:
         """
@@ -88,7 +88,7 @@ class Throughput:
 
     @cached_property
     def known(self) -> Prepared | None:
-        """What was decided before."""
+        """The earlier choice, from the cache; None if there is none."""
         entry = None if self._settings.fresh else self._cache.find("choices", self._key)
         if entry is None:
             return None
@@ -100,20 +100,20 @@ class Throughput:
             return None
 
     def _prepared(self, names: Configuration) -> Prepared:
-        """Each device alone with the whole model.
+        """Plans that run the whole model on each single device, beside each other.
 
         Raises:
-            CoexecError: one cannot run it.
+            CoexecError: a device cannot run the model.
         """
-        first, *others = [self._open(name).prepared_by("single", {}) for name in names]
-        return replace(first, beside=tuple(others))
+        first, *beside = [self._open(name).prepared_by("single", {}) for name in names]
+        return replace(first, beside=tuple(beside))
 
     def choose(self) -> Prepared:
-        """What answers the most requests a second.
+        """The plans of the configuration that answers the most requests per second.
 
         Raises:
             InfeasibleError: no configuration runs the model.
-            ExecutionError: none computes what ONNX Runtime does.
+            ExecutionError: the outputs of no configuration agree with ONNX Runtime's.
             CoexecError: the model cannot be loaded.
         """
         if self.known is not None:
@@ -140,26 +140,26 @@ class Throughput:
     def _unlike(
         self, able: Mapping[Configuration, Prepared], ranked: Sequence[Configuration]
     ) -> dict[Configuration, str]:
-        """Why configurations before the first that computes what ONNX Runtime does are out.
+        """Reasons against the configurations before the first one that agrees with ONNX Runtime.
 
         Raises:
-            ExecutionError: none does.
+            ExecutionError: no configuration agrees.
         """
         reference = ReferenceAnswers(self._whole)
-        out: dict[Configuration, str] = {}
+        reasons_against: dict[Configuration, str] = {}
         for names in ranked:
             reason = why_not(able[names], reference)
             if reason is None:
-                return out
-            out[names] = reason
-        reasons = "; ".join(f"{'+'.join(names)}: {text}" for names, text in out.items())
+                return reasons_against
+            reasons_against[names] = reason
+        reasons = "; ".join(f"{'+'.join(names)}: {text}" for names, text in reasons_against.items())
         raise ExecutionError(f"no plan may answer: {reasons}")
 
     def _able(self) -> tuple[dict[Configuration, Prepared], dict[Configuration, str]]:
-        """The configurations that run the model; and why the others do not.
+        """The configurations that run the model, and why the others do not.
 
         Raises:
-            InfeasibleError: none does.
+            InfeasibleError: no configuration runs the model.
         """
         able: dict[Configuration, Prepared] = {}
         refused: dict[Configuration, str] = {}
@@ -177,10 +177,10 @@ class Throughput:
     def _race(
         self, able: Mapping[Configuration, Prepared], feeds: Mapping[str, Array]
     ) -> tuple[dict[Configuration, list[float]], dict[Configuration, str]]:
-        """Requests a second in each round; and why configurations did not run beside the others."""
+        """Requests per second in each round, and why some configurations did not run."""
         failed: dict[Configuration, str] = {}
         rates: dict[Configuration, list[float]] = {}
-        rest = Rest()
+        pause = Rest()
         with ExitStack() as stack:
             runners: dict[Configuration, Runner] = {}
             for names, prepared in able.items():
@@ -193,7 +193,7 @@ class Throughput:
             for number in range(_ROUNDS):
                 order = list(runners)
                 for names in order[number % len(order) :] + order[: number % len(order)]:
-                    rest.until_idle()
+                    pause.until_idle()
                     turn = partial(requests_per_s, runners[names], feeds, _TURN_S)
                     rates.setdefault(names, []).append(undisturbed(turn, self._settings.quiet))
         return rates, failed
@@ -205,10 +205,10 @@ class Throughput:
 
 
 def requests_per_s(runner: Runner, feeds: Mapping[str, Array], seconds: float) -> float:
-    """How many requests a runner answers in a second, if there are always more than it can take.
+    """Requests per second that a runner answers if requests always wait for it.
 
     Args:
-        seconds: for which requests are sent, by `clients` threads. Each sends one at least.
+        seconds: how long `clients` threads send requests. Each thread sends at least one.
 
     Raises:
         CoexecError: a request failed.
@@ -238,15 +238,15 @@ def requests_per_s(runner: Runner, feeds: Mapping[str, Array], seconds: float) -
 
 
 def clients() -> int:
-    """Threads that send requests in a race: more than the machine has cores."""
+    """Number of threads that send requests in a race: more than the machine has cores."""
     return len(detect.usable_cores()) + 2
 
 
 def _ranked(
     able: Sequence[Configuration], rates: Mapping[Configuration, Sequence[float]]
 ) -> list[Configuration]:
-    """The best first; the first device that is alone in its configuration, unless another is
-    clearly better."""
+    """Configurations, the best first. The first configuration with a single device counts as the
+    best unless another one is clearly better."""
     own = next((names for names in able if len(names) == 1), able[0])
     per_s = {names: statistics.median(counted) for names, counted in rates.items()}
     ranked = sorted(able, key=lambda names: -per_s.get(names, 0.0))

@@ -1,4 +1,4 @@
-"""The command line: `coexec VERB MODEL ...`. One file a verb; errors become one line.
+"""The command line: `coexec VERB MODEL ...`. Each verb has a file; an error is printed as one line.
 
 docs/cli.md has the verbs with their options, exit codes and JSON documents.
 """
@@ -18,14 +18,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code, one of `coexec.cli.exits.EXIT_CODES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names may have characters that it cannot show
+        if isinstance(stream, io.TextIOWrapper):  # the encoding may lack characters of names
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         _drop_output()
         return 0
     except OSError as error:
@@ -51,7 +51,7 @@ def _run(arguments: list[str]) -> int:
             result = group(arguments, standalone_mode=False, prog_name="coexec")
         return int(result or 0)
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # what typer makes of it
+        if isinstance(error.__context__, BrokenPipeError):  # typer turns it into SystemExit
             raise error.__context__ from None
         raise
     except (typer.Abort, KeyboardInterrupt):
@@ -69,10 +69,10 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(error: Exception, message: str, arguments: Sequence[str]) -> int:
-    """Say what is wrong: on a line for people and, after --json, in a document on standard output.
+    """Print an error: a line on standard error and, with --json, a document on standard output.
 
     Returns:
-        the exit code.
+        The exit code.
     """
     from coexec.cli.exits import exit_code, kind_of
     from coexec.cli.output import print_json
@@ -80,7 +80,7 @@ def _fail(error: Exception, message: str, arguments: Sequence[str]) -> int:
     message = " ".join(message.split())
     if "--json" in arguments:
         facts = getattr(error, "facts", {})
-        with contextlib.suppress(OSError, ValueError):  # it may be standard output that fails
+        with contextlib.suppress(OSError, ValueError):  # standard output itself may be the problem
             print_json({**facts, "error": {"kind": kind_of(error), "message": message}})
             sys.stdout.flush()
     _say(message)
@@ -88,7 +88,7 @@ def _fail(error: Exception, message: str, arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is left to be written goes nowhere: else Python complains of it when it ends."""
+    """Discard the remaining output. Otherwise Python prints an error about it at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -96,7 +96,7 @@ def _drop_output() -> None:
 
 
 def _show(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning on one line, without the place in our code that it comes from."""
+    """Print a warning on one line, without its place in coexec's code."""
     _say(f"warning: {message}")
 
 

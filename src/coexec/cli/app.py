@@ -1,4 +1,4 @@
-"""The verbs, one row each."""
+"""The table of verbs, and the command line's root command."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ VERBS = {
     "cache": "Show what the cache holds; trim or clear it.",
     "cluster": "Run a model on several machines.",
 }
-"""One line of help by verb. A verb has the name of its file."""
+"""One line of help for each verb, by name. A verb has the name of its file."""
 
 app = typer.Typer(
     name="coexec",

@@ -14,10 +14,10 @@ __all__ = ["packed", "read_inputs"]
 
 
 def packed(outputs: Mapping[str, Any]) -> bytes:
-    """The outputs as an .npz file; of a sequence, each array as NAME[0], NAME[1] and so on.
+    """The outputs as an .npz file; the arrays of a sequence as NAME[0], NAME[1] and so on.
 
     Raises:
-        UsageError: an output is no array.
+        UsageError: an output is neither an array nor a sequence of arrays.
     """
     arrays: dict[str, Array] = {}
     for name, value in outputs.items():
@@ -38,7 +38,7 @@ def read_inputs(path: Path) -> Mapping[str, Array]:
     """The arrays of an .npz file by their names.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

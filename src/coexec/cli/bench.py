@@ -96,28 +96,28 @@ def command(
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        model, asked = resolve_export(model, asked)
-        ours = prepare(model, asked)
-        work, predicted_s = ours.work, predicted_time_s(ours)
-    name = planner if asked.plan is None else "plan"
+        model, config = resolve_export(model, config)
+        prepared = prepare(model, config)
+        work, predicted_s = prepared.work, predicted_time_s(prepared)
+    name = planner if config.plan is None else "plan"
     feeds = next(work.model.candidates())
     with ExitStack() as stack:
-        plan_row, executor = row_of_plan(ours, name, predicted_s, feeds, stack)
-        alone, left_out = alone_rows(ours, feeds, stack)
+        plan_row, executor = row_of_plan(prepared, name, predicted_s, feeds, stack)
+        alone, left_out = alone_rows(prepared, feeds, stack)
         rows = [*alone, plan_row, row_of_onnx_runtime(work, feeds)]
         announce(f"measuring {len(rows)} rows in {repeats} rounds")
         standings = raced(rows, repeats)
-        recorder = RealRecorder(ours.compiled, work.names)
-        found = recorded_run(executor, feeds, recorder)
-    worst = max(differences(work, feeds, found).values()) if check else None
-    bound = bound_of(ours, standings.fastest_s) if asked.plan is None else None
+        recorder = RealRecorder(prepared.compiled, work.names)
+        outputs = recorded_run(executor, feeds, recorder)
+    worst = max(differences(work, feeds, outputs).values()) if check else None
+    bound = bound_of(prepared, standings.fastest_s) if config.plan is None else None
     if trace is not None:
-        write_trace(trace, ours, feeds, recorder.trace().makespan_s)
+        write_trace(trace, prepared, feeds, recorder.trace().makespan_s)
     if json:
         facts = bench_facts(work, standings, bound, worst) | {"left_out": left_out}
         judged(worst or 0.0, work, feeds, facts)

@@ -1,4 +1,4 @@
-"""The rows of `coexec bench`, before they run and in a table."""
+"""Make the rows of `coexec bench`, and print them as tables."""
 
 import time
 from collections.abc import Mapping
@@ -42,23 +42,23 @@ __all__ = [
 def recorded_run(
     executor: Runner, feeds: Mapping[str, Array], recorder: RealRecorder
 ) -> Mapping[str, Array]:
-    """The outputs of a run that the recorder sees, after one that warms up."""
+    """Outputs of a recorded run, after a run to warm up."""
     Rest().until_idle()
     executor.run(feeds)
     return executor.run(feeds, recorder)
 
 
 def predicted_time_s(plan: Prepared) -> float | None:
-    """Seconds of the plan by the profile; for a plan from a file the figure of its planner, as
-    nothing is profiled for it."""
+    """Seconds of the plan, simulated with the profile. For a plan from a file, the prediction of
+    its planner, because nothing is profiled for it."""
     if plan.work.settings.plan is not None:
         return plan.plan.provenance.predicted_s
     return simulate(plan.schedule, plan.cost, plan.system).makespan_s
 
 
 def _alone(plan: Prepared) -> dict[str, float | None]:
-    """Single devices to compare with, and their predicted times: those that "auto" considered,
-    else those of the plan, if there are several."""
+    """Predicted seconds of single devices to compare with, by name: devices that "auto" considered;
+    else the devices of the plan, if there are several."""
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.asked) if len(plan.work.asked) > 1 else {}
     considered = {
@@ -70,21 +70,21 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
         return considered
     cost, system = plan.work.measured
     places = system.places if len(system.places) > 1 else ()
-    asked = plan.work.settings.devices or default_names()
-    return {name: cost.total_s(place) for name, place in zip(asked, places, strict=False)}
+    device_names = plan.work.settings.devices or default_names()
+    return {name: cost.total_s(place) for name, place in zip(device_names, places, strict=False)}
 
 
 def alone_rows(
     plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack
 ) -> tuple[list[Row], dict[str, str]]:
-    """Each device alone; and why those are left out that cannot be open beside the others."""
+    """Rows of single devices, and why a device is left out: it cannot be open beside the others."""
     work, rows, left_out = plan.work, [], {}
     for name, predicted_s in _alone(plan).items():
         try:
             alone = Workbench(work.given.source, replace(work.settings, devices=[name], pins={}))
             single = alone.prepared_by("single", {})
             rows.append(row_of_plan(single, f"{name} alone", predicted_s, feeds, stack)[0])
-        except DeviceError as error:  # some engines compute on one set of cores at a time
+        except DeviceError as error:  # some engines can use only one set of cores at a time
             left_out[name] = str(error)
     return rows, left_out
 
@@ -93,7 +93,7 @@ def row_of_plan(
     plan: Prepared, name: str, predicted_s: float | None, feeds: Mapping[str, Array],
     stack: ExitStack,
 ) -> tuple[Row, Runner]:  # fmt: skip
-    """The row of a plan, and what runs it."""
+    """The row of a plan, and its runner."""
     Rest().until_idle()
     start_s = time.perf_counter()
     executor = stack.enter_context(plan.work.start(plan))
@@ -118,7 +118,7 @@ def row_of_onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
 def bench_facts(
     work: Workbench, standings: Standings, bound: LowerBound | None, worst: float | None
 ) -> dict[str, Any]:
-    """The rows, and what belongs to all of them, for programs."""
+    """Facts of all rows for the JSON document."""
     return {
         "model": work.model.graph.name,
         "base": standings.base,
@@ -134,7 +134,7 @@ def print_bench(
     work: Workbench, standings: Standings, bound: LowerBound | None, recorder: RealRecorder | None,
     trace: Path | None,
 ) -> None:  # fmt: skip
-    """The same for people."""
+    """Print the tables of all rows."""
     out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
     for figure, words in REQUESTS.items():
         out.print(f"\n{words} ({figure})")
@@ -154,20 +154,22 @@ def print_bench(
 
 
 def gain_in_words(standings: Standings, plan: str) -> str:
-    """What the row ``plan`` takes beside the fastest device alone and the base, by the p50 at 30
-    requests a second."""
+    """Sentence about the time of row ``plan`` relative to the fastest single device and to the
+    base: medians at 30 requests a second."""
     p50_s = {row.name: standings.facts(row)["paced_s"] for row in standings.rows}
     alone = [row.name for row in standings.rows if row.name != plan and not row.is_base]
-    others = [*([min(alone, key=p50_s.__getitem__)] if alone else []), standings.base]
-    shares = {name: p50_s[plan] / p50_s[name] for name in others}
-    said = " and ".join(f"{share:.2f} of the time of {name}" for name, share in shares.items())
+    baselines = [*([min(alone, key=p50_s.__getitem__)] if alone else []), standings.base]
+    shares = {name: p50_s[plan] / p50_s[name] for name in baselines}
+    comparison = " and ".join(
+        f"{share:.2f} of the time of {name}" for name, share in shares.items()
+    )
     gained = all(share < CLEARLY for share in shares.values())
     end = "that is a gain" if gained else "nothing is gained; coexec optimize tries other ways"
-    return f"{plan} takes {said}: {end}"
+    return f"{plan} takes {comparison}: {end}"
 
 
 def _times(standings: Standings, figure: Requests) -> Table:
-    """Percentiles of one request, by row."""
+    """Table of percentiles of a request, with a row for each row of the race."""
     in_loop = figure == "loop"
     table = Table("", "p50", "p90", "p99", "ratio", *(["requests/s"] if in_loop else []), box=None)
     table.columns[0].overflow = "fold"
@@ -182,16 +184,16 @@ def _times(standings: Standings, figure: Requests) -> Table:
 
 
 def _costs(standings: Standings) -> Table:
-    """What a row takes besides, and what was predicted of it."""
-    known = any(row.energy.energy_j is not None for row in standings.rows)
-    energy = ["energy"] if known else []
+    """Table of other figures: prediction, start, memory, and energy if it is known."""
+    has_energy = any(row.energy.energy_j is not None for row in standings.rows)
+    energy = ["energy"] if has_energy else []
     table = Table("", "predicted", "init", "warm-up", "peak memory", *energy, box=None)
     table.columns[0].overflow = "fold"
     for row in standings.rows:
         facts = standings.facts(row)
         cells = [_seconds(facts[key]) for key in ("predicted_s", "init_s", "warm_up_s")]
         cells.append("not known" if row.peak_bytes is None else format_bytes(row.peak_bytes))
-        if known:
+        if has_energy:
             joules = row.energy.energy_j
             cells.append("" if joules is None else format_joules(joules))
         table.add_row(row.name, *cells)

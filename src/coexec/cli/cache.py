@@ -1,4 +1,4 @@
-"""`coexec cache`: what the cache folder holds; `trim` and `clear` make it smaller."""
+"""`coexec cache`: show the contents of the cache folder; `trim` and `clear` make it smaller."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,7 +100,7 @@ def clear_command(
 
 
 def _opened(context: Context, cache: Path | None, json: bool) -> "tuple[Cache, bool]":
-    """The cache and whether JSON is wanted; options may stand before the verb or behind it."""
+    """The cache, and whether to print JSON; options may be before the verb or after it."""
     from coexec.cache import Cache
 
     before, json_before = context.obj

@@ -1,4 +1,4 @@
-"""What `coexec cache` prints of the cache's folder."""
+"""Output of `coexec cache`: the contents of the cache folder."""
 
 import time
 from collections.abc import Mapping
@@ -34,20 +34,20 @@ _HOLDS = {
     "other": "not of this version of coexec; left alone",
 }
 _OUTSIDE = ("profiles", "trials", "engines", "exports", "drafts", "other")
-"""Kinds that the limit does not count."""
+"""Kinds to which the limit does not apply."""
 
 
 def print_cache(opened: Cache, json: bool) -> None:
-    """What the cache holds by kind."""
-    found = contents(opened.root)
-    limited = sum(c.size_bytes for c in found if c.kind not in _OUTSIDE)
+    """Print the contents of the cache, by kind."""
+    kinds = contents(opened.root)
+    limited = sum(c.size_bytes for c in kinds if c.kind not in _OUTSIDE)
     if json:
         print_json({"folder": str(opened.root), "limit_bytes": opened.limit_bytes,
-                    "limited_bytes": limited, "kinds": [asdict(c) for c in found]})  # fmt: skip
+                    "limited_bytes": limited, "kinds": [asdict(c) for c in kinds]})  # fmt: skip
         return
     table = Table("kind", "files", "size", "last used", "holds", box=None)
     now_s = time.time()
-    for content in (c for c in found if c.count):
+    for content in (c for c in kinds if c.count):
         used = "" if content.used_s is None else format_since(now_s - content.used_s)
         size = format_bytes(content.size_bytes)
         table.add_row(content.kind, str(content.count), size, used, _HOLDS[content.kind])
@@ -57,12 +57,12 @@ def print_cache(opened: Cache, json: bool) -> None:
 
 
 def sizes(cache: Cache) -> Mapping[str, int]:
-    """Bytes by kind."""
+    """Bytes of the cache's contents, by kind."""
     return {content.kind: content.size_bytes for content in contents(cache.root)}
 
 
 def print_freed(cache: Cache, before: Mapping[str, int], json: bool) -> None:
-    """What was removed since the cache had the sizes ``before``."""
+    """Print the bytes that were removed since the cache had the sizes ``before``."""
     after = sizes(cache)
     freed = {kind: size - after[kind] for kind, size in before.items() if size > after[kind]}
     facts: dict[str, Any] = {"folder": str(cache.root), "freed_bytes": freed,

@@ -1,4 +1,4 @@
-"""`--check`: outputs beside those of ONNX Runtime."""
+"""`--check`: compare outputs with ONNX Runtime's."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,7 +19,8 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 def differences(
     work: Workbench, feeds: Mapping[str, Array], found: Mapping[str, Array]
 ) -> dict[str, float]:
-    """Of each output from ONNX Runtime's on the model as given, relative to its largest value."""
+    """Difference of each output from ONNX Runtime's on the original model, relative to its largest
+    value."""
     idle = [d.spec.name for d in work.devices if is_pretended(d.spec)]
     if idle:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
@@ -30,7 +31,7 @@ def differences(
 def judged(
     worst: float, work: Workbench, feeds: Mapping[str, Array], facts: Mapping[str, Any] = _NONE
 ) -> str:
-    """What is to be said of outputs that differ by so much; see `judged_by`."""
+    """Text of the verdict on outputs with the largest difference ``worst``; see `judged_by`."""
     return judged_by(worst, work.tolerance, work.given, feeds, facts)
 
 
@@ -38,15 +39,15 @@ def judged_by(
     worst: float, allowed: float, given: GivenModel, feeds: Mapping[str, Array],
     facts: Mapping[str, Any] = _NONE,
 ) -> str:  # fmt: skip
-    """What is to be said of outputs that differ by so much.
+    """Text of the verdict on outputs with the largest difference ``worst``.
 
     Some models amplify rounding: see `coexec.frontend.check.is_rounding`.
 
     Args:
-        facts: what is printed for programs beside the error.
+        facts: facts for the JSON document, printed with the error.
 
     Raises:
-        CheckError: they are not what they should be.
+        CheckError: the outputs differ by more than rounding.
     """
     if worst <= allowed:
         return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"

@@ -1,4 +1,4 @@
-"""What the options of verbs mean: settings, plans that are given; and candidates in words."""
+"""Settings from the options of verbs; and candidates of "auto" as text."""
 
 import ast
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def settings(
     waiting: Waiting = WAITING,
     pieces: bool = False,
 ) -> Settings:
-    """What the common options say."""
+    """The settings that the common options of verbs specify."""
     return Settings(
         devices=_names(devices),
         planner=planner,
@@ -73,15 +73,15 @@ def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def _engine_options(texts: Sequence[str] | None) -> dict[str, dict[str, str]]:
     """``["opencl.precision=fp16"]`` as ``{"opencl": {"precision": "fp16"}}``."""
-    found: dict[str, dict[str, str]] = {}
+    options: dict[str, dict[str, str]] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         engine, dot, option = name.partition(".")
         if not (equals and dot and engine and option):
             raise UsageError(f"--engine {text!r} is not of the form ENGINE.OPTION=VALUE, for "
                              f"example opencl.precision=fp16")  # fmt: skip
-        found.setdefault(engine, {})[option] = value
-    return found
+        options.setdefault(engine, {})[option] = value
+    return options
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...] | int]:
@@ -122,26 +122,26 @@ def _number(text: str) -> Any:
 
 def _planner_options(texts: Sequence[str] | None) -> dict[str, Any]:
     """``["top_k=3"]`` as ``{"top_k": 3}``."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--option {text!r} is not of the form NAME=VALUE")
         try:
-            found[name] = ast.literal_eval(value)
+            options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def print_candidates(candidates: Sequence[Candidate]) -> None:
-    """The configurations that "auto" considered, a line each; the first one was taken."""
+    """Print the configurations that "auto" considered, one per line; the first one was chosen."""
     for number, candidate in enumerate(candidates):
         out.print(f"{'tried' if number else 'taken':10} {format_candidate(candidate)}")
 
 
 def format_candidate(candidate: Candidate) -> str:
-    """A configuration that "auto" considered, in a line."""
+    """A line of text about a configuration that "auto" considered."""
     text = ", ".join(candidate.devices)
     if candidate.refused is not None:
         return f"{text}: {candidate.refused}"

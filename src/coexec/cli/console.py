@@ -1,7 +1,7 @@
-"""How text reaches the terminal: as it is.
+"""Consoles that print text without interpreting it.
 
-Names of models, nodes, files and packages may hold anything. Rich would take `[gpu]` for markup and
-`:key:` for a picture, and a terminal takes control characters for commands.
+Names of models, nodes, files and packages may contain any characters. Rich would read `[gpu]` as
+markup and `:key:` as a picture, and a terminal reads control characters as commands.
 """
 
 import os
@@ -16,7 +16,7 @@ __all__ = ["TextConsole", "err", "out", "visible"]
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _WIDE = 10000
-"""Characters in a line of what is no terminal: tables that programs read have a row in a line."""
+"""Width in characters if the output is no terminal, so that each row of a table is one line."""
 
 
 def visible(text: str) -> str:
@@ -25,16 +25,16 @@ def visible(text: str) -> str:
 
 
 class TextConsole(Console):
-    """Prints strings, also those in the cells of tables, without looking for markup in them."""
+    """A console that prints strings without markup, also in the cells of tables."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     @property  # type: ignore[misc]  # nothing sets it
     def size(self) -> ConsoleDimensions:
-        found = super().size
+        terminal_size = super().size
         fixed = self.is_terminal or "COLUMNS" in os.environ
-        return found if fixed else ConsoleDimensions(_WIDE, found.height)
+        return terminal_size if fixed else ConsoleDimensions(_WIDE, terminal_size.height)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)

@@ -21,18 +21,18 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     from coexec.engines.registry import broken, describe, processors
 
     clusters = [describe(name) for name in default_names()]
-    found = processors(fresh=fresh)
+    processor_list = processors(fresh=fresh)
     not_imported = broken()
     if json:
         print_json({"clusters": [asdict(d) for d in clusters],
-                    "processors": [asdict(driven) for driven in found],
+                    "processors": [asdict(driven) for driven in processor_list],
                     "broken": not_imported})  # fmt: skip
         return
-    out.print(processor_table(clusters, found))
-    out.print(engine_table(found))
-    for text in (*remarks(found), *not_imported.values()):
+    out.print(processor_table(clusters, processor_list))
+    out.print(engine_table(processor_list))
+    for text in (*remarks(processor_list), *not_imported.values()):
         out.print(text)
-    further = [e for d in found if d.name == "cpu" for e in d.usable][1:]
+    further = [e for d in processor_list if d.name == "cpu" for e in d.usable][1:]
     if further and clusters:
         name = f"{clusters[0].name}/{further[0]}"
         out.print(f"A device computes with its first engine; another is named: --devices {name}")

@@ -1,4 +1,4 @@
-"""What an inference draws on this machine, where its energy counters can be read."""
+"""Energy of an inference on this machine, if its energy counters can be read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,18 @@ __all__ = ["MeasuredEnergy", "measured_energy"]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEnergy:
-    """Joules of an inference, or why they are not known."""
+    """Joules of an inference, or why they are unknown."""
 
     energy_j: float | None = None
     energy_unknown: str | None = None
 
 
 def measured_energy(run: Callable[[], Any], root: Path = CLASSES) -> MeasuredEnergy:
-    """Joules of one ``run``, in a loop of about half a second: all that processors and memory draw
-    meanwhile. Where counters cannot be read, nothing runs, and the reason is returned."""
+    """Joules of one ``run``, measured in a loop of about half a second.
+
+    The energy of all processors and their memory in that time is counted. If the counters cannot be
+    read, nothing runs, and the reason is returned.
+    """
     try:
         return MeasuredEnergy(EnergyMeter.of_machine(root).joules_each(run))
     except DeviceError as error:

@@ -1,4 +1,4 @@
-"""How the command line ends: exit codes, and the document that tells programs of an error."""
+"""Exit codes of the command line, and names of errors in JSON documents."""
 
 import typer
 
@@ -19,7 +19,7 @@ EXIT_CODES = {
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code after an error of the user's."""
+    """The exit code after an error."""
     if isinstance(error, CheckError):
         return CHECK_FAILED
     if isinstance(error, UsageError | typer.TyperException):
@@ -28,10 +28,10 @@ def exit_code(error: Exception) -> int:
 
 
 def kind_of(error: Exception) -> str:
-    """The class of an error, as `coexec.errors` or Python names it: "ModelError"."""
+    """Name of the class of an error in `coexec.errors` or Python, such as "ModelError"."""
     if isinstance(error, typer.TyperException):
         return UsageError.__name__
     if isinstance(error, CoexecError):  # its class may derive from ONNX Runtime's as well
-        ours = (c for c in type(error).__mro__ if c.__module__ == CoexecError.__module__)
-        return next(ours).__name__
+        own_classes = (c for c in type(error).__mro__ if c.__module__ == CoexecError.__module__)
+        return next(own_classes).__name__
     return "OSError" if isinstance(error, OSError) else type(error).__name__

@@ -1,4 +1,4 @@
-"""`coexec explain`: why tasks are where they are, in groups and one by one."""
+"""`coexec explain`: why tasks are on their devices, in groups and one by one."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -69,25 +69,25 @@ def command(
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
-        found = prepare(model, asked) if platform is None else (
-            on_platform(model, platform, asked))  # fmt: skip
-        cost, system = found.cost, found.system
-    chosen, schedule = found.plan, found.schedule
-    pinned = found.work.pinned_tasks(cost, system) if platform is None else ()
+        prepared = prepare(model, config) if platform is None else (
+            on_platform(model, platform, config))  # fmt: skip
+        cost, system = prepared.cost, prepared.system
+    chosen, schedule = prepared.plan, prepared.schedule
+    pinned = prepared.work.pinned_tasks(cost, system) if platform is None else ()
     reasons = explain(chosen, schedule, cost, system, pinned)
-    measured = measured_in_place(found) if platform is None else {}
+    measured = measured_in_place(prepared) if platform is None else {}
     trace = simulate(schedule, cost, system)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
-        candidates = [asdict(c) for c in found.candidates]
+        candidates = [asdict(c) for c in prepared.candidates]
         print_json({"candidates": candidates, "tasks": rows} | energy_facts(trace, system))
         return
-    print_candidates(found.candidates)
+    print_candidates(prepared.candidates)
     out.print(f"plan: {chosen.provenance.planner}, predicted "
               f"{format_seconds(trace.makespan_s)}")  # fmt: skip
     if (joules := energy_line(trace, system)) is not None:

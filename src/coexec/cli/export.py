@@ -1,4 +1,4 @@
-"""`coexec export`: a folder with a model, its plan and what was compiled, to be started from."""
+"""`coexec export`: write a folder with a model, its plan and its compiled parts, ready to start."""
 
 from pathlib import Path
 from typing import Annotated
@@ -64,11 +64,11 @@ def command(
     from coexec.units import format_bytes
 
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh, progress=tell, engine=engine, pin=pin,
         )  # fmt: skip
-        done = export(model, folder, asked)
+        done = export(model, folder, config)
     files = done.manifest.files
     sizes = {name: facts.size_bytes for name, facts in files.items()}
     parts = {name: size for name, size in sizes.items() if name.startswith(f"{PARTS}/")}

@@ -12,11 +12,12 @@ _LEGEND = f"{_EIGHTHS[-1]} computing  {_SHADES[-1]} copying  {_WAITING} waiting"
 
 
 def draw(trace: Trace, width: int = 72) -> str:
-    """One line a device, and what its signs mean.
+    """Text with one line per device, and a legend.
 
-    A column in which the device computed for the most part is as high as the share of its time that
-    the device was busy; one in which it copied for the most part is as dark. One in which it waited
-    has a point; behind the last thing that it did, there is nothing.
+    A column is a period of time. If the device mostly computed in it, the height of its sign shows
+    the share of the period that the device was busy. If the device mostly copied, the darkness
+    shows this share. If it mostly waited, the sign is a point. After the last span of the device,
+    columns are empty.
     """
     if not trace.makespan_s:
         return "nothing ran"
@@ -35,14 +36,14 @@ def draw(trace: Trace, width: int = 72) -> str:
 
 
 def _shares(spans: list[Span], makespan_s: float, width: int) -> list[float]:
-    """By column, the share of its time that spans take."""
-    found = [0.0] * width
+    """Share of each column's period that is covered by spans."""
+    shares = [0.0] * width
     for span in spans:
         first = span.start_s / makespan_s * width
         last = span.end_s / makespan_s * width
         for column in range(int(first), min(width - 1, int(last)) + 1):
-            found[column] += max(0.0, min(last, column + 1) - max(first, column))
-    return found
+            shares[column] += max(0.0, min(last, column + 1) - max(first, column))
+    return shares
 
 
 def _sign(computing: float, copying: float, waiting: float) -> str:

@@ -1,4 +1,4 @@
-"""`coexec inspect`: what a model is made of."""
+"""`coexec inspect`: show the tasks, operators and memory of a model."""
 
 from typing import Annotated
 
@@ -53,9 +53,9 @@ def command(
     from coexec.units import format_bytes, format_count
     from coexec.workbench import Workbench
 
-    asked = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
+    config = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
     with progress(f"loading {model}"):
-        work = Workbench(model, asked)
+        work = Workbench(model, config)
         graph = work.model.graph
     facts = model_facts(graph)
     if device is not None and len(work.devices) != 1:

@@ -1,4 +1,4 @@
-"""What a model is made of, in numbers and tables."""
+"""Figures and tables of a model: tasks, operators, memory."""
 
 from collections import Counter
 from typing import Any

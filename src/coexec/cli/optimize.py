@@ -75,11 +75,11 @@ def command(
     file = output or Path(f"{_stem(model)}.plan.json")
     check_files(file)
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices, option=option, pin=pin, shape=shape, value=value, inputs=inputs,
             fresh=fresh, engine=engine, cache=cache,
         )  # fmt: skip
-        verdict = optimize(model, asked, time, tell)
+        verdict = optimize(model, config, time, tell)
     kept = verdict.plan_file if verdict.is_faster else None
     if kept is not None:
         write_file(file, kept)

@@ -1,6 +1,6 @@
 """Options that several verbs have.
 
-Like the files of the verbs, this one imports nothing that takes long: help needs no engine.
+Like the files of the verbs, this file has no slow imports, because help needs no engine.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What verbs write: files, and JSON documents for programs."""
+"""Output of verbs: files, and JSON documents for programs."""
 
 import json
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from coexec.errors import StoreError, UsageError
 __all__ = ["SCHEMA", "check_files", "print_json", "write_file"]
 
 SCHEMA = 1
-"""Version of the documents: another number when a field goes or changes its meaning."""
+"""Version of the documents: it changes when a field is removed or changes its meaning."""
 
 
 def check_files(*paths: Path | None) -> None:
-    """Refuse, before long work, to write what cannot be a file.
+    """Refuse output paths that cannot be files, before long work.
 
     Raises:
-        UsageError: one is a folder.
+        UsageError: a path is a folder.
     """
     for path in paths:
         if path is not None and path.is_dir():
@@ -26,11 +26,11 @@ def check_files(*paths: Path | None) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write all of a file or nothing.
+    """Write a whole file, or nothing.
 
     Raises:
         UsageError: ``path`` is a folder.
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     check_files(path)
     try:
@@ -42,8 +42,8 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """One JSON document on standard output, with the version of its schema. Infinity and NaN become
-    null: JSON has none."""
+    """Print one JSON document on standard output, with the version of its schema. Infinity and NaN
+    become null, because JSON does not have them."""
     print(json.dumps(_plain({"schema": SCHEMA, **data}), indent=1, default=str))
 
 

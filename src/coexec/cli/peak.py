@@ -1,6 +1,6 @@
-"""Peak resident memory of a process that does one thing: load a model and run it twice.
+"""Peak resident memory of a process that only loads a model and runs it twice.
 
-The process is a fresh one, since this one has seen the model, its profile and all the rivals.
+The process is new, because this process also has the memory of profiling and of all rivals.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from coexec.errors import CoexecError
 from coexec.processes import Child, EndedError, Parent
 
-if TYPE_CHECKING:  # the process of ONNX Runtime is to import nothing else of size
+if TYPE_CHECKING:  # imports would add to the memory of the process that runs ONNX Runtime
     from coexec.arrays import Array
     from coexec.plans.plan import Plan
     from coexec.workbench import Workbench
@@ -25,16 +25,17 @@ _RUNS = 2
 
 
 def of_plan(work: "Workbench", plan: "Plan", feeds: "Mapping[str, Array]") -> int | None:
-    """Bytes for a plan that starts from the cache; None if the process did not survive."""
-    asked = replace(
+    """Peak bytes of a plan that starts from the cache; None if the process crashed."""
+    child_settings = replace(
         work.settings, devices=list(work.asked), cache=str(work.cache.root), fresh=False,
         progress=None,
     )  # fmt: skip
-    return _in_a_process(_run_plan, work.given.source, asked, plan.to_json(), dict(feeds))
+    return _in_a_process(_run_plan, work.given.source, child_settings, plan.to_json(), dict(feeds))
 
 
 def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]") -> int | None:
-    """The same for ONNX Runtime alone with the model as it was given, from a file."""
+    """Peak bytes of ONNX Runtime alone, with the original model in a file; None if the process
+    crashed."""
     from coexec.workbench.given import ZOO
 
     source = work.given.source
@@ -47,7 +48,7 @@ def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]
 
 
 def _write(work: "Workbench", path: Path) -> None:
-    """The model as a file, with the shapes that the user has fixed."""
+    """Write the model to a file, with the shapes and values that the user fixes."""
     import onnx_ir as ir
 
     ir.save(work.given.fixed(), path, external_data="weights.bin")
@@ -86,7 +87,7 @@ def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int:
 
 
 def _own_bytes() -> int:
-    try:  # getrusage also counts what the parent held when it started this process
+    try:  # getrusage also counts the memory of the parent at the start of this process
         status = Path("/proc/self/status").read_text()
         return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
     except OSError:

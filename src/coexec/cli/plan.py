@@ -1,4 +1,4 @@
-"""`coexec plan`: which device computes what, and what to expect of it."""
+"""`coexec plan`: make a plan, and predict its time."""
 
 import json as json_module
 
@@ -66,7 +66,7 @@ def command(
     if platform is not None:
         if fresh or engine or pin:
             raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-        asked = settings(
+        config = settings(
             devices=devices,
             planner=planner,
             option=option,
@@ -75,28 +75,33 @@ def command(
             inputs=inputs,
             cache=cache,
         )
-        found = on_platform(model, platform, asked)
-        trace = simulate(found.schedule, found.cost, found.system)
+        prepared = on_platform(model, platform, config)
+        trace = simulate(prepared.schedule, prepared.cost, prepared.system)
     else:
         with progress(f"loading {model}") as tell:
-            asked = settings(
+            config = settings(
                 devices=devices, planner=planner, option=option, shape=shape, value=value,
                 inputs=inputs, cache=cache,
                 fresh=fresh, progress=tell, engine=engine, pin=pin,
             )  # fmt: skip
-            found = prepare(model, asked)
-            trace = simulate(found.schedule, found.cost, found.system)
-    graph, plan, schedule, system = found.graph, found.plan, found.schedule, found.system
+            prepared = prepare(model, config)
+            trace = simulate(prepared.schedule, prepared.cost, prepared.system)
+    graph, plan, schedule, system = (
+        prepared.graph,
+        prepared.plan,
+        prepared.schedule,
+        prepared.system,
+    )
     if output is not None:
-        write_file(output, text_of(plan, graph, found.origin.shapes))
-    bound = bound_of(found)
+        write_file(output, text_of(plan, graph, prepared.origin.shapes))
+    bound = bound_of(prepared)
     if json:
         facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments),
                  "bound_devices": None if bound is None else bound.devices}  # fmt: skip
         facts |= energy_facts(trace, system)
         print_json(json_module.loads(plan.to_json()) | facts)
         return
-    print_candidates(found.candidates)
+    print_candidates(prepared.candidates)
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
@@ -107,7 +112,7 @@ def command(
         out.print(f"bound      {bound}")
     for name in system.names:
         count = len(plan.order.get(name, ()))
-        alone = format_seconds(alone_s(found, name))
+        alone = format_seconds(alone_s(prepared, name))
         out.print(f"{name:10} {count} of {len(graph.tasks)} tasks, busy "
                   f"{trace.utilisation(name):.0%}; all tasks alone {alone}")  # fmt: skip
     moved = sum(t.size_bytes for t in schedule.transfers)

@@ -1,4 +1,4 @@
-"""Plans for phones that are not here, and what both kinds of plans are asked for."""
+"""Plans for simulated phones; and figures of any plan: lower bound, time alone, energy."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ __all__ = ["LowerBound", "alone_s", "bound_of", "energy_facts", "energy_line",
            "on_platform"]  # fmt: skip
 
 _QUICK = ("hope_greedy", "heft", "single")
-"""What "auto" tries where nothing can be run."""
+"""Planners that "auto" tries if no plan can run."""
 
 
 def alone_s(prepared: Prepared, device: str) -> float:
@@ -32,11 +32,11 @@ def alone_s(prepared: Prepared, device: str) -> float:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """What no plan of whole tasks on these devices can take less than, with the profiled times."""
+    """Lower bound of the time of any plan of whole tasks on these devices, by the profile."""
 
     seconds: float
     devices: tuple[str, ...]
-    """With their engines."""
+    """Devices with their engines."""
 
     def __str__(self) -> str:
         where = ", ".join(self.devices)
@@ -44,38 +44,39 @@ class LowerBound:
 
 
 def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> LowerBound | None:
-    """The bound that comes with a plan; None if there is none or if it says nothing, because other
-    devices are faster: they have a bound of their own.
+    """The lower bound of a plan; None if there is none.
+
+    None also if other devices are faster than the bound: a plan for them has another bound.
 
     Args:
-        fastest_s: the fastest that was measured, on whatever devices.
+        fastest_s: the shortest measured time, on any devices.
     """
     seconds = prepared.plan.provenance.bound_s
     chosen = prepared.candidates[0].devices if prepared.candidates else ()
-    others = [
+    other_figures = [
         figure
         for candidate in prepared.candidates
         if candidate.devices != chosen and candidate.refused is None
         for figure in (candidate.predicted_s, candidate.paced_s, candidate.loop_s)
         if figure is not None
     ]
-    if not seconds or seconds > min([fastest_s, *others]):
+    if not seconds or seconds > min([fastest_s, *other_figures]):
         return None
     return LowerBound(seconds, tuple(str(place) for place in prepared.system.places))
 
 
 def energy_facts(trace: Trace, system: System, requests: int = 1) -> dict[str, Any]:
-    """Joules of one inference for programs, of all devices and of each; None where the watts of a
-    device are not known."""
-    found = device_energy_j(trace, system)
-    if found is None:
+    """Joules of one inference for the JSON document, of all devices and of each; None if the watts
+    of a device are unknown."""
+    joules_by_device = device_energy_j(trace, system)
+    if joules_by_device is None:
         return {"energy_j": None, "device_energy_j": None}
-    each = {name: joules / requests for name, joules in found.items()}
+    each = {name: joules / requests for name, joules in joules_by_device.items()}
     return {"energy_j": math.fsum(each.values()), "device_energy_j": each}
 
 
 def energy_line(trace: Trace, system: System, requests: int = 1) -> str | None:
-    """The same in words: "1.92 J (cpu:4-7 1.20 J, gpu:0 720 mJ)"; None if it is not known."""
+    """`energy_facts` as text: "1.92 J (cpu:4-7 1.20 J, gpu:0 720 mJ)"; None if unknown."""
     facts = energy_facts(trace, system, requests)
     if facts["energy_j"] is None:
         return None
@@ -84,12 +85,13 @@ def energy_line(trace: Trace, system: System, requests: int = 1) -> str | None:
 
 
 def on_platform(model: str, platform: str, settings: Settings) -> Prepared:
-    """The plan that the settings give, or else a new one, on a simulated platform.
+    """The plan in the settings, or else a new plan, on a simulated platform.
 
-    Nothing is measured and nothing runs: "auto" keeps the quick planner's plan that simulates best.
+    Nothing is measured and nothing runs: for "auto", quick planners make plans, and the plan with
+    the shortest simulated time is taken.
 
     Raises:
-        UsageError: settings that mean nothing there.
+        UsageError: the settings have options without a meaning on a simulated platform.
     """
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
@@ -103,5 +105,5 @@ def on_platform(model: str, platform: str, settings: Settings) -> Prepared:
     tried = _QUICK if settings.planner == AUTO else (settings.planner,)
     options = settings.planner_options
     plans = [make_plan(name, options, origin.graph, phone.cost, phone.system) for name in tried]
-    found = [Prepared(origin, plan) for plan in plans]
-    return min(found, key=lambda p: simulate(p.schedule, p.cost, p.system).makespan_s)
+    prepared_plans = [Prepared(origin, plan) for plan in plans]
+    return min(prepared_plans, key=lambda p: simulate(p.schedule, p.cost, p.system).makespan_s)

@@ -37,8 +37,8 @@ def engine_table(found: Iterable[Driven]) -> Table:
 
 
 def remarks(found: Iterable[Driven]) -> list[str]:
-    """Why engines are unusable, and what else they say."""
-    said = ((driven.name, engine, text) for driven in found
-            for engine, processor in driven.by.items()
-            for text in (processor.unusable, *processor.notes))  # fmt: skip
-    return [f"{name}/{engine}: {text}" for name, engine, text in said if text is not None]
+    """Lines of text: why engines are unusable, and their notes."""
+    texts = ((driven.name, engine, text) for driven in found
+             for engine, processor in driven.by.items()
+             for text in (processor.unusable, *processor.notes))  # fmt: skip
+    return [f"{name}/{engine}: {text}" for name, engine, text in texts if text is not None]

@@ -1,4 +1,4 @@
-"""`coexec profile`: what each task costs on each device."""
+"""`coexec profile`: measure the cost of each task on each device."""
 
 from typing import Annotated
 
@@ -83,7 +83,7 @@ def command(
     if top < 0:
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices,
             shape=shape,
             value=value,
@@ -94,7 +94,7 @@ def command(
             progress=tell,
             engine=engine,
         )
-        work = Workbench(model, asked)
+        work = Workbench(model, config)
         cost, system = work.measured
         doubts = work.untrained
     if json:

@@ -27,11 +27,11 @@ def cost_facts(cost: CostTable) -> dict[str, Any]:
         "tasks_s": {str(place): seconds for place, seconds in cost.tasks_s.items()},
         "launches_s": {str(place): seconds for place, seconds in cost.launches_s.items()},
         "feedings_s": {str(place): seconds for place, seconds in cost.feedings_s.items()},
-        "bases": {str(place): found for place, found in cost.bases.items()},
+        "bases": {str(place): by_task for place, by_task in cost.bases.items()},
         "disturbed": {str(place): sorted(names) for place, names in cost.disturbed.items()},
         "pieces_s": {
-            str(place): {str(piece): seconds for piece, seconds in found.items()}
-            for place, found in cost.pieces_s.items()
+            str(place): {str(piece): seconds for piece, seconds in by_piece.items()}
+            for place, by_piece in cost.pieces_s.items()
         },
         "layout_changes": [
             {"source": str(source), "target": str(target), "tensors": sorted(change.tensors),
@@ -59,31 +59,31 @@ def train_predictors(
     if samples < 1:
         raise UsageError(f"--samples {samples}: learn from 1 or more, {SAMPLES} are a good number")
     with progress("measuring made-up networks") as tell:
-        asked = settings(devices=devices, cache=cache, engine=engine, progress=tell)
-        found = trained_on(asked, samples)
+        config = settings(devices=devices, cache=cache, engine=engine, progress=tell)
+        units_by_place = trained_on(config, samples)
     if json:
         learnt = {str(place): {kind: {"units_s": k.units_s, "error": k.error}
                                for kind, k in kinds.items()}
-                  for place, kinds in found.items()}  # fmt: skip
+                  for place, kinds in units_by_place.items()}  # fmt: skip
         print_json({"predictors": learnt})
         return
-    for place, kinds in found.items():
+    for place, kinds in units_by_place.items():
         table = Table(f"{place}: kernels", "nine of ten within", box=None)
-        for kind, known in kinds.items():
-            table.add_row(kind, f"{known.error:.0%}")
+        for kind, units in kinds.items():
+            table.add_row(kind, f"{units.error:.0%}")
         out.print(table)
 
 
 def _time(cost: CostTable, place: Place, task: str) -> str:
-    told = cost.bases.get(place, {}).get(task)
-    return ("~" if told == "predicted" else "") + format_seconds(cost.tasks_s[place][task])
+    basis = cost.bases.get(place, {}).get(task)
+    return ("~" if basis == "predicted" else "") + format_seconds(cost.tasks_s[place][task])
 
 
 def basis_counts(cost: CostTable, place: Place) -> str:
-    """How many tasks were measured, and where the times of the others come from."""
+    """Line with the number of tasks by the basis of their times: measured, predicted and so on."""
     counts = Counter(cost.bases.get(place, {}).values())
-    told = [f"{counts[basis]} {basis}" for basis in get_args(Basis) if counts[basis]]
-    line = f"{place}: {', '.join(told) or 'runs none'} of {len(cost.tasks_s[place])} tasks"
+    texts = [f"{counts[basis]} {basis}" for basis in get_args(Basis) if counts[basis]]
+    line = f"{place}: {', '.join(texts) or 'runs none'} of {len(cost.tasks_s[place])} tasks"
     disturbed = len(cost.disturbed.get(place, ()))
     return line if not disturbed else (
         f"{line}; {disturbed} while other programs used the processors: "

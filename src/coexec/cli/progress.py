@@ -1,4 +1,4 @@
-"""How far long work is, on standard error: bars on a terminal, else lines."""
+"""Progress of long work on standard error: bars on a terminal, else lines."""
 
 import threading
 import time
@@ -12,20 +12,20 @@ from coexec.cli.console import err
 __all__ = ["Tell", "announce", "progress", "repeated"]
 
 Tell = Callable[[str, int, int], None]
-"""``tell(what, done, total)``; a total of 0: how much there is, is not known."""
+"""``tell(what, done, total)``; a total of 0 means that the total is unknown."""
 
 _LOOK_S = 2.0
-"""Seconds between two looks at the work. Work that ends sooner gets no line."""
+"""Seconds between two checks of the work. Work that ends sooner gets no line."""
 _LINE_S = 5.0
 """Seconds between two lines about the same work."""
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Tell]:
-    """A callback that shows the work that is done, and how much of it, until the block ends.
+    """Context with a callback that shows the current work and its progress.
 
     Args:
-        what: the first work.
+        what: description of the first work.
     """
     with _bars() if err.is_terminal else _lines() as tell:
         tell(what, 0, 0)
@@ -33,7 +33,7 @@ def progress(what: str) -> Iterator[Tell]:
 
 
 def announce(what: str) -> None:
-    """Print one line about work that drawing would disturb, as its times are measured."""
+    """Print one line about work whose times are measured: drawing progress would disturb it."""
     err.print(f"coexec: {what}", soft_wrap=True)
 
 
@@ -65,7 +65,7 @@ def _bars() -> Iterator[Tell]:
         def tell(what: str, done: int, total: int) -> None:
             if what not in rows:
                 for name, row in tuple(rows.items()):
-                    if row in endless:  # it is over when something else begins
+                    if row in endless:  # without a total, it ends when other work begins
                         bars.remove_task(rows.pop(name))
                 rows[what] = bars.add_task(what, total=total or None)
                 if not total:
@@ -83,7 +83,7 @@ def _lines() -> Iterator[Tell]:
 
 
 class _ProgressLines:
-    """Lines about the present work; not every step gets one."""
+    """Prints lines about the current work; not every step gets a line."""
 
     def __init__(self) -> None:
         self._now = ("", 0, 0)
@@ -94,7 +94,7 @@ class _ProgressLines:
         self._now = what, done, total
 
     def look(self) -> None:
-        """Print a line if the work is another, or after `_LINE_S` if it has gone on."""
+        """Print a line if other work has begun, or if the work has progressed for `_LINE_S`."""
         now, now_s = self._now, time.monotonic()
         what, done, total = now
         later = now != self._said and now_s - self._said_s >= _LINE_S

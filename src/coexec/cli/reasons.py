@@ -15,8 +15,10 @@ __all__ = ["group_table", "measured_in_place", "task_table"]
 
 
 def measured_in_place(found: Prepared) -> Mapping[str, float]:
-    """By task, the seconds that it takes where the plan has it, one task after the other; nothing
-    for plans of parts, which cannot run as steps of their own."""
+    """Measured seconds on the place of the plan, by task; the tasks run one after the other.
+
+    Empty for plans with parts of tasks, which cannot run as segments of their own.
+    """
     graph, work = found.schedule.graph, found.work
     if any(piece != graph.whole_piece(graph.task[piece.task]) for piece in found.plan.device_of):
         return {}
@@ -25,13 +27,13 @@ def measured_in_place(found: Prepared) -> Mapping[str, float]:
 
 
 def group_table(reasons: Sequence[Reason]) -> Table:
-    """Equal reasons of a device in a row, those that take most of its time first."""
+    """Table with a row for equal reasons on a device; the rows with most computing time first."""
     table = Table("why", "where", "tasks", "computing", "elsewhere (median)", box=None)
-    found: dict[tuple[Group, str, str], list[Reason]] = {}
+    groups: dict[tuple[Group, str, str], list[Reason]] = {}
     for reason in reasons:
-        found.setdefault((reason.group, reason.device, reason.engine), []).append(reason)
+        groups.setdefault((reason.group, reason.device, reason.engine), []).append(reason)
     for (group, device, engine), own in sorted(
-        found.items(), key=lambda item: -sum(r.predicted_s for r in item[1])
+        groups.items(), key=lambda item: -sum(r.predicted_s for r in item[1])
     ):
         later_s = [r.elsewhere.end_s - r.here.end_s for r in own if r.elsewhere is not None]
         median_s = statistics.median(later_s) if later_s and group != "even" else None
@@ -48,9 +50,9 @@ def _apart(later_s: float) -> str:
 
 
 def task_table(reasons: Iterable[Reason], measured: Mapping[str, float]) -> Table:
-    """A row a task, with what was measured of it."""
+    """Table with a row for each task, with its measured time."""
     table = Table("task", "where", "predicted", "measured", "moved", "elsewhere", box=None)
-    for column in table.columns[:2]:  # no name is cut off
+    for column in table.columns[:2]:  # long names are folded, not cut off
         column.overflow = "fold"
     for reason in reasons:
         seconds = measured.get(reason.task)

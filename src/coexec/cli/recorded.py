@@ -1,4 +1,4 @@
-"""The trace of a run in which engines tell what they do inside of segments."""
+"""Trace of a run in which engines record what they do inside of segments."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,9 +19,9 @@ _WARM_UP = 2
 def write_trace(
     path: Path, prepared: Prepared, feeds: Mapping[str, Array], ordinary_s: float
 ) -> None:
-    """Run a plan once more, with engines that are slower for what they tell, and write what ran
-    when for ui.perfetto.dev. Nothing is fused across tasks in it. Its title says how long this run
-    took, and an ordinary one.
+    """Run a plan once more with profilers, which make engines slower, and write the trace for
+    ui.perfetto.dev. Nothing is fused across tasks in this run. The title has the time of this run,
+    and of an ordinary one.
     """
     work = prepared.work
     schedule = work.schedule(replace(prepared.plan, as_given=False))

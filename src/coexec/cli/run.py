@@ -1,4 +1,4 @@
-"""`coexec run`: one inference, checked if wanted."""
+"""`coexec run`: one inference, with an optional check of the outputs."""
 
 from dataclasses import asdict
 from functools import partial
@@ -78,15 +78,15 @@ def command(
     from coexec.units import format_joules, format_seconds
 
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, fresh=fresh,
             progress=tell, engine=engine, pin=pin, waiting=waiting,
         )  # fmt: skip
-        found = prepare(*resolve_export(model, asked))
-    work, compiled = found.work, found.compiled
+        prepared = prepare(*resolve_export(model, config))
+    work, compiled = prepared.work, prepared.compiled
     feeds = next(work.model.candidates())
-    with work.start(found) as executor:
+    with work.start(prepared) as executor:
         for _ in range(2):
             executor.run(feeds)
         recorder = RealRecorder(compiled, work.names)
@@ -94,13 +94,13 @@ def command(
         energy = measured_energy(partial(executor.run, feeds))
     ran = recorder.trace()
     if trace is not None:
-        write_trace(trace, found, feeds, ran.makespan_s)
+        write_trace(trace, prepared, feeds, ran.makespan_s)
     if output is not None:
         write_file(output, packed(outputs))
-    unlike = differences(work, feeds, outputs) if check else {}
-    worst = max(unlike.values(), default=0.0)
+    differences_by_output = differences(work, feeds, outputs) if check else {}
+    worst = max(differences_by_output.values(), default=0.0)
     if json:
-        facts = {"latency_s": ran.makespan_s, "differences": unlike,
+        facts = {"latency_s": ran.makespan_s, "differences": differences_by_output,
                  "busy_s": {d: ran.busy_s(d) for d in work.names}} | asdict(energy)  # fmt: skip
         judged(worst, work, feeds, facts)
         print_json(facts)
@@ -111,7 +111,7 @@ def command(
         out.print(f"energy: {format_joules(energy.energy_j)}, all that the processors and their "
                   f"memory draw meanwhile")  # fmt: skip
     for name, array in outputs.items():
-        note = f", differs by {unlike[name]:.1e}" if check else ""
+        note = f", differs by {differences_by_output[name]:.1e}" if check else ""
         kind = f"{list(array.shape)} {array.dtype}" if isinstance(array, np.ndarray) else (
             type(array).__name__)  # fmt: skip
         out.print(f"{name} {kind}{note}")

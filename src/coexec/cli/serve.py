@@ -1,4 +1,4 @@
-"""`coexec serve`: a model for clients of the Open Inference Protocol v2."""
+"""`coexec serve`: serve a model to clients of the Open Inference Protocol v2."""
 
 import contextlib
 from typing import Annotated
@@ -77,7 +77,7 @@ def command(
     from coexec.serve.session import SessionServed
     from coexec.session import InferenceSession
 
-    asked = settings(
+    config = settings(
         devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
         cache=cache, engine=engine, pin=pin, waiting=waiting,
     )  # fmt: skip
@@ -85,12 +85,12 @@ def command(
     if body_bytes < 1:
         raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
     limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
-    with listen(host, port) as listener:  # before the model, which may take minutes to prepare
+    with listen(host, port) as listener:  # fails early: preparing the model may take minutes
         session = InferenceSession(
-            model, devices=asked.devices, planner=planner, plan=asked.plan,
-            planner_options=asked.planner_options, shapes=asked.shapes, values=asked.values,
-            cache=cache, mode=mode, waiting=waiting, engine_options=asked.engine_options,
-            pins=asked.pins,
+            model, devices=config.devices, planner=planner, plan=config.plan,
+            planner_options=config.planner_options, shapes=config.shapes, values=config.values,
+            cache=cache, mode=mode, waiting=waiting, engine_options=config.engine_options,
+            pins=config.pins,
         )  # fmt: skip
         served = SessionServed(
             session, served_name(model) if name is None else name, credits=credits

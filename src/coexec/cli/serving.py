@@ -1,4 +1,4 @@
-"""What is served, and what is needed for it."""
+"""Name and address of a served model, and a check of the packages that serving needs."""
 
 import importlib.util
 import sys
@@ -16,7 +16,7 @@ __all__ = ["check_serving", "served_name", "tell_address"]
 
 
 def tell_address(facts: Mapping[str, Any], json: bool) -> None:
-    """Say what is served where, at once: a program may wait for it."""
+    """Print the name and address of the model, and flush, because a program may wait for them."""
     if json:
         print_json(facts)
     else:
@@ -26,7 +26,7 @@ def tell_address(facts: Mapping[str, Any], json: bool) -> None:
 
 
 def served_name(model: str) -> str:
-    """What a model is called in URLs unless the user says."""
+    """Default name of a model in URLs."""
     if model.startswith(ZOO):
         return model.removeprefix(ZOO)
     path = Path(model)
@@ -34,10 +34,10 @@ def served_name(model: str) -> str:
 
 
 def check_serving() -> None:
-    """Refuse to go on without the packages of the extra.
+    """Check that the packages of the extra ``serve`` are installed.
 
     Raises:
-        PackageError: one of them is not installed.
+        PackageError: a package is not installed.
     """
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:

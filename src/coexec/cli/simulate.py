@@ -64,24 +64,24 @@ def command(
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
     with progress(f"loading {model}") as tell:
-        asked = settings(
+        config = settings(
             devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
             inputs=inputs, cache=cache, progress=tell,
         )  # fmt: skip
-        there = prepare(model, asked) if platform is None else (
-            on_platform(model, platform, asked))  # fmt: skip
-        system = there.system
-    found = simulate(there.schedule, there.cost, system, requests)
+        prepared = prepare(model, config) if platform is None else (
+            on_platform(model, platform, config))  # fmt: skip
+        system = prepared.system
+    simulation = simulate(prepared.schedule, prepared.cost, system, requests)
     if trace is not None:
-        write_file(trace, found.to_chrome(f"coexec: {there.graph.name}, simulated"))
+        write_file(trace, simulation.to_chrome(f"coexec: {prepared.graph.name}, simulated"))
     if json:
-        busy = {d: found.busy_s(d) for d in system.names}
-        facts = {"simulated_s": found.makespan_s, "requests": requests, "busy_s": busy}
-        print_json(facts | energy_facts(found, system, requests))
+        busy = {d: simulation.busy_s(d) for d in system.names}
+        facts = {"simulated_s": simulation.makespan_s, "requests": requests, "busy_s": busy}
+        print_json(facts | energy_facts(simulation, system, requests))
         return
-    print(draw(found))
-    each = format_seconds(found.makespan_s / requests)
-    out.print(f"simulated: {format_seconds(found.makespan_s)} for {requests} request(s), "
+    print(draw(simulation))
+    each = format_seconds(simulation.makespan_s / requests)
+    out.print(f"simulated: {format_seconds(simulation.makespan_s)} for {requests} request(s), "
               f"{each} each")  # fmt: skip
-    if (joules := energy_line(found, system, requests)) is not None:
+    if (joules := energy_line(simulation, system, requests)) is not None:
         out.print(f"energy: {joules} each")

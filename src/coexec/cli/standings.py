@@ -1,4 +1,4 @@
-"""The rows of `coexec bench`: what runs, how fast, and which rows are one plan."""
+"""The rows of `coexec bench`, their race, and its figures."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -17,51 +17,51 @@ __all__ = ["Row", "Standings", "raced"]
 
 @dataclass
 class Row:
-    """One way to run the model, with what was measured of it before the race."""
+    """One way to run the model, with the measurements outside of the race."""
 
     name: str
     predicted_s: float | None
     run: Callable[[], Any]
     peak: Callable[[], int | None]
-    """Measures its peak memory in bytes."""
+    """Measures the peak memory in bytes."""
     segments: tuple[Segment, ...] | None = None
-    """What runs in which order; None where another program runs the model."""
+    """Segments in order; None if another program runs the model."""
     is_base: bool = False
-    """Whether ratios are over this row's times."""
+    """Whether the times of this row are the base of all ratios."""
     init_s: float = 0.0
     warm_up_s: float = 0.0
     peak_bytes: int | None = None
     energy: MeasuredEnergy = field(default_factory=MeasuredEnergy)
 
     def is_same(self, other: "Row") -> bool:
-        """Whether both run the same segments: then nothing but noise could differ."""
+        """Whether both run the same segments, so that their times differ by noise only."""
         return self.segments is not None and self.segments == other.segments
 
 
 @dataclass(frozen=True)
 class Standings:
-    """The rows with the figures of their race."""
+    """The rows, and the result of their race."""
 
     rows: Sequence[Row]
     same_as: Mapping[str, str]
-    """By name of a row, the row that ran for it, as it is the same plan."""
+    """Name of the row with the same plan that ran in its place, by name of a row."""
     outcome: Outcome[str]
 
     @property
     def base(self) -> str:
-        """The row whose times all ratios are over."""
+        """Name of the row whose times are the base of all ratios."""
         return next(row.name for row in self.rows if row.is_base)
 
     @property
     def fastest_s(self) -> float:
-        """The least median of all rows, by either figure."""
+        """Least median seconds of all rows, of both figures."""
         samples_s = (self.outcome.samples_s(name, figure) for name in self.outcome.laps
                      for figure in REQUESTS)  # fmt: skip
         return min(map(statistics.median, samples_s))
 
     def facts(self, row: Row) -> dict[str, Any]:
-        """A row for programs. A ratio is the row's median over the base's by the same figure; both
-        medians are in the document."""
+        """Facts of a row for the JSON document. A ratio is the row's median over the base's median
+        of the same figure; both medians are in the document."""
         ran = self.same_as.get(row.name, row.name)
         facts: dict[str, Any] = {
             "name": row.name, "same_as": self.same_as.get(row.name), "init_s": row.init_s,
@@ -78,11 +78,11 @@ class Standings:
 
 
 def raced(rows: Sequence[Row], rounds: int) -> Standings:
-    """Let the rows take turns, each plan once, then measure energy and memory of each."""
+    """Run the race of the rows, each plan once; then measure energy and memory of each plan."""
     ran_for = {row.name: next(r for r in rows if r is row or r.is_same(row)) for row in rows}
     different = [row for row in rows if ran_for[row.name] is row]
     for row in different:
-        Rest().until_idle()  # threads of the row before may spin for work still
+        Rest().until_idle()  # threads of the previous row may still spin for work
         row.warm_up_s = REAL.timed(row.run)
         row.run()
     outcome = race({row.name: row.run for row in different}, (rounds, rounds)).complete()

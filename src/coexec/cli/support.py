@@ -1,4 +1,4 @@
-"""What of a model a device runs, what not and why, and the parts that it falls into."""
+"""Which tasks of a model a device runs, why it refuses others, and the resulting sub-graphs."""
 
 from collections import Counter
 from typing import Any
@@ -19,13 +19,13 @@ _ELSEWHERE = Place("elsewhere", "any")
 
 
 def facts(graph: Graph, engine: OpenEngine) -> dict[str, Any]:
-    """Counts of supported and refused tasks, and segments if all that can run there does."""
+    """Counts of supported and refused tasks, and the segments if all supported tasks run there."""
     reasons = {t.name: engine.refusal(t, graph.tensors) for t in graph.tasks}
     order: dict[Place, list[Any]] = {engine.place: [], _ELSEWHERE: []}
     for task in graph.tasks:
         place = engine.place if reasons[task.name] is None else _ELSEWHERE
         order[place].append(graph.whole_piece(task))
-    pieces = {place: tuple(found) for place, found in order.items() if found}
+    pieces = {place: tuple(own_pieces) for place, own_pieces in order.items() if own_pieces}
     plan = Plan.of_places(graph.fingerprint, pieces, Provenance("offload"))
     schedule = derive(plan, graph)
     refused: dict[str, list[str]] = {}
@@ -44,7 +44,7 @@ def facts(graph: Graph, engine: OpenEngine) -> dict[str, Any]:
 
 
 def show(graph: Graph, found: dict[str, Any]) -> None:
-    """Print what `facts` found."""
+    """Print the result of `facts`."""
     count, macs = found["supported_tasks"], found["supported_macs"]
     out.print(
         f"{found['device']} runs {count} of {len(graph.tasks)} tasks, "

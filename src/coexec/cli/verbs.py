@@ -1,8 +1,7 @@
 """Verbs by name, each in a file of its own that is imported when the verb is called.
 
-A verb's file declares its options, and imports what it runs inside of its function ``command``: so
-help and completion need neither engines nor NumPy. A file with an object ``group`` has verbs of its
-own.
+A verb's file declares its options. Its function ``command`` has the slow imports inside, so help
+and completion need neither engines nor NumPy. A file with an object ``group`` has verbs of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,11 +25,11 @@ ENERGY = {
 }
 """Fields of the JSON documents of verbs that simulate."""
 _FIELDS: dict[tuple[str, str], Mapping[str, str]] = {}
-"""By module and name of a verb's function, what the fields of its JSON document mean."""
+"""Meaning of the fields of a verb's JSON document, by module and name of its function."""
 
 
 def prints(**fields: str) -> Callable[[_Command], _Command]:
-    """Declare what the fields of a verb's JSON document mean."""
+    """Decorator that declares the meaning of the fields of a verb's JSON document."""
 
     def declare(command: _Command) -> _Command:
         _FIELDS[command.__module__, command.__name__] = fields
@@ -62,7 +61,7 @@ class Verb(TyperCommand):
         return get_command(app)
 
     def make_context(self, *words: Any, **settings: Any) -> Any:
-        """The context of the command: from here on, it takes this one's place."""
+        """The context of the imported command, which replaces this one from here on."""
         return self.command.make_context(*words, **settings)
 
 
@@ -73,10 +72,10 @@ def show_help(context: typer.Context) -> None:
 
 
 def make_group(app: typer.Typer, package: str, verbs: Mapping[str, str]) -> TyperGroup:
-    """The command of ``app``, with a verb for each file of ``package`` that is named.
+    """The command of ``app``, with a verb for each file of ``package`` that ``verbs`` names.
 
     Args:
-        verbs: by name, what help says of it in a line.
+        verbs: one line of help for each verb, by name.
     """
     group = get_command(app)
     assert isinstance(group, TyperGroup)

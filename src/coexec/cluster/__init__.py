@@ -1,12 +1,12 @@
-"""One model on several machines, as a pipeline; Ray is underneath.
+"""Run one model on several machines as a pipeline, by means of Ray.
 
     with coexec.Cluster("cluster.toml").session("model.onnx") as session:
         for outputs in session.map(frames):
             ...
 
-``jobs``, ``parts``, ``door``, ``planning`` know neither Ray nor a clock of other machines;
-``machine`` is what runs on each machine, ``conductor`` what looks after them all; ``nodes`` and
-``ray_team`` are Ray's processes and actors.
+``jobs``, ``parts``, ``door`` and ``planning`` depend neither on Ray nor on the clocks of other
+machines. ``machine`` runs on each machine, ``conductor`` supervises all machines. ``nodes`` starts
+Ray's processes, ``ray_team`` Ray's actors.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ __all__ = ["Cluster", "ClusterSession"]
 
 
 def __getattr__(name: str) -> Any:
-    # Names are imported when first used: the command line knows of nodes without it.
+    # Import on first use: the command line uses `nodes` without these modules.
     if name in _HOME:
         return getattr(import_module(f"coexec.cluster.{_HOME[name]}"), name)
     raise AttributeError(f"module 'coexec.cluster' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Which coexec this is: its version and a digest of its source."""
+"""Version of the running coexec: its release and a digest of its source."""
 
 from pathlib import Path
 
@@ -9,5 +9,6 @@ __all__ = ["build"]
 
 
 def build() -> str:
-    """The same text on two machines if they run the same code: "0.1.0-1f0c9a3b"."""
+    """Release and source digest, such as "0.1.0-1f0c9a3b"; equal on machines that run the same
+    code."""
     return f"{__version__}-{source_digest(Path(__file__).parent.parent)}"

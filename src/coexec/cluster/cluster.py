@@ -28,7 +28,7 @@ _MOST_NODES = 64
 
 
 class Cluster:
-    """The machines of a cluster, or some on this machine. Close it, or use ``with``."""
+    """A cluster of machines, or of nodes on this machine. Close it, or use ``with``."""
 
     def __init__(
         self,
@@ -41,15 +41,18 @@ class Cluster:
     ) -> None:
         """
         Args:
-            settings: what is known of machines and network, or a ``cluster.toml`` that says it.
-            address: HOST:PORT of the head; None: the settings', or that of a node that runs on
-                this machine.
-            nodes: start so many on this machine for the time being, with a core each, in turn.
-            token: file with the cluster's token; None: that of the node here, or the user's.
-            cache: for models, profiles and plans; by default the user's cache folder.
+            settings: properties of machines and network, or the path of a ``cluster.toml`` with
+                them.
+            address: HOST:PORT of the head; None: the address in the settings, or else the address
+                of a node on this machine.
+            nodes: number of temporary nodes to start on this machine. If the settings name no
+                machines, each node has one core; nodes share cores if there are too few.
+            token: file with the cluster's token; None: the file of this machine's node, or else the
+                user's file.
+            cache: cache for models, profiles and plans; by default the user's cache folder.
 
         Raises:
-            UsageError: an argument has no meaning, or no cluster is known.
+            UsageError: an argument is invalid, or no cluster is known.
             DeviceError: Ray does not start, or the head does not answer.
         """
         check_installed()
@@ -91,41 +94,43 @@ class Cluster:
         Args:
             model: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
             planner: a name in `coexec.pipelines.PIPELINES`.
-            shapes: of inputs that the model leaves dynamic.
-            values: of inputs that become constants.
-            credits: the most frames inside; None: as many as keep all machines busy.
-            deadline_s: from a frame's admission to its answer; after it the frame has failed.
-            settings: in place of the cluster's: other machines of it, or more that is known.
+            shapes: shapes of inputs that the model leaves dynamic.
+            values: values of inputs that become constants.
+            credits: maximum number of frames in flight; None: as many as keep all machines busy.
+            deadline_s: longest time from a frame's admission to its answer; a frame without an
+                answer by then has failed.
+            settings: settings to use instead of the cluster's, for example with other machines of
+                the cluster or with more known properties.
 
         Raises:
             CoexecError: the model cannot be read, or the machines cannot run it.
         """
-        given = GivenModel(
+        opened_model = GivenModel(
             check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
         )
         settings = settings or self._settings
-        there = self.machines
+        machine_names = self.machines
         named = settings.machines
-        if named and not named.keys() & set(there):
+        if named and not named.keys() & set(machine_names):
             raise UsageError(f"of the machines that the settings name ({', '.join(named)}) none is "
-                             f"there; there are {', '.join(there) or 'none'}")  # fmt: skip
+                             f"there; there are {', '.join(machine_names) or 'none'}")  # fmt: skip
         options = PipelineOptions(planner, planner_options, credits, deadline_s, settings.network)
         from coexec.cluster.ray_team import RayTeam
 
         team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))
         return ClusterSession(
-            given.model, team, lambda facts: settings.known_of(facts.name), options,
+            opened_model.model, team, lambda facts: settings.known_of(facts.name), options,
             settings.limits,
         )  # fmt: skip
 
     @property
     def settings(self) -> ClusterSettings:
-        """What was said of machines and network; of nodes that were started for it, too."""
+        """Properties of machines and network, including options of temporary nodes."""
         return self._settings
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Names of those that are there."""
+        """Names of the machines that are alive."""
         return tuple(sorted(self._connection.machines()))
 
     def close(self) -> None:
@@ -139,7 +144,7 @@ class Cluster:
         self.close()
 
     def _start_nodes(self, count: int) -> str:
-        """Nodes of this machine; the address of the head among them."""
+        """Start nodes on this machine; return the address of their head."""
         if not 1 <= count <= _MOST_NODES:
             raise UsageError(f"nodes is a number from 1 to {_MOST_NODES}, not {count}")
         folder = folder_of_nodes()
@@ -161,7 +166,7 @@ class Cluster:
         return nodes.address
 
     def _enter(self, address: str, token: Path | None) -> "Connection":
-        """By the node that runs here, or one that is started for the time being."""
+        """Connect by the node that runs here, or by a temporary node."""
         here = [node for node in known_nodes() if node.address == address]
         if here:
             token = token or here[-1].token_file

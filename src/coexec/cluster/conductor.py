@@ -1,13 +1,14 @@
 """Runs a pipeline on machines that may die, join or slow down.
 
-One event loop in a thread of its own. Frames come through the door; machines pass them on among
-themselves; the conductor hears of answers and of trouble, and plans anew:
+One event loop runs in a thread of its own. The door admits frames; machines send intermediate
+results directly to each other. The conductor receives answers and reports of failures, and replaces
+the plan:
 
-* A machine that does not answer for some time, or that Ray says has died, is left out. All frames
-  without an answer are sent again by the new plan, under a new *epoch*: whatever machines still do
-  by the old one is not listened to.
-* A machine that joins, or that computes faster or more slowly than thought, leads to another plan
-  only if that is faster by a margin, and not soon after the last change.
+* A machine that is silent for some time, or that Ray reports as dead, is left out. All frames
+  without an answer are sent again by the new plan, under a new *epoch*. Failures that machines
+  report for an older epoch are ignored.
+* A machine that joins, or that computes faster or more slowly than expected, leads to another plan
+  only if that plan is faster by a margin, and not soon after the last change.
 """
 
 import asyncio
@@ -51,14 +52,15 @@ from coexec.units import format_bytes
 __all__ = ["Conductor"]
 
 _BUSY = 4
-"""Times as long as otherwise that a machine may be silent while machines receive weights."""
+"""Factor on the allowed silence of a machine, while machines receive weights."""
 _PATIENCE = 5
-"""Times the latency of a frame that may pass without any answer."""
+"""Allowed time without any answer, in latencies of a frame."""
 _log = logging.getLogger("coexec.cluster")
 
 
 class Conductor:
-    """Start it once, then admit frames; close it at the end. Methods are for other threads."""
+    """Runs the pipeline of one session. Start it once, then admit frames; close it at the end.
+    Public methods are for other threads."""
 
     def __init__(
         self,
@@ -72,28 +74,28 @@ class Conductor:
     ) -> None:
         """
         Args:
-            stated: what a user said of a machine: "flops_per_s", "bandwidth_bytes_per_s" and
-                "latency_s"; what is absent is measured.
-            credits: None for as many as the plan asks for.
+            stated: properties that the user states for a machine: "flops_per_s",
+                "bandwidth_bytes_per_s" and "latency_s"; absent ones are measured.
+            credits: maximum number of frames in flight; None for the plan's own number.
         """
         self._team, self._models, self._planning, self._door = team, models, planning, door
         self._stated, self._limits, self._credits = stated, limits, credits
         self.members: dict[str, Member] = {}
         self.deployed: Deployment | None = None
         self.changes: list[str] = []
-        """Why plans were made, in order, one line each."""
+        """One line for each plan so far, with its reason, in order."""
         self.recording: ClusterRecording | None = None
-        """Keeps what machines note, while there is one."""
+        """Collects the machines' spans; None while nothing is recorded."""
         self._epochs = 0
         self._changed_s = self._looked_s = 0.0
-        """`time.monotonic` of the last change of plan, and of the last look for a better one."""
+        """`time.monotonic` of the last change of plan, and of the last search for a better one."""
         self._hasty = False
-        """Whether the plan was made in a hurry."""
+        """Whether the plan was made with ``quick``, to recover soon from a loss."""
         self._deploying: asyncio.Task[Deployment] | None = None
         self._changing = asyncio.Lock()
         self._demand = DemandWatch(door, limits.rest_s)
         self._lost: dict[str, str] = {}
-        """Machines that were lost and not left out yet, each with the reason."""
+        """Reason by machine, for lost machines that are still members."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -104,10 +106,10 @@ class Conductor:
     # From other threads
 
     def start(self) -> None:
-        """Hire machines, measure, plan and deploy.
+        """Hire machines, measure them, make a plan and deploy it.
 
         Raises:
-            CoexecError: there are none, or they cannot run the model.
+            CoexecError: there are no machines, or they cannot run the model.
         """
         self._thread.start()
         try:
@@ -117,11 +119,11 @@ class Conductor:
             raise
 
     def admit(self, frame: Frame) -> None:
-        """Send a frame that the door let in."""
+        """Send a frame that the door has admitted."""
         self._loop.call_soon_threadsafe(self._send_in, frame)
 
     def call(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
-        """Run something in the conductor's loop."""
+        """Run a coroutine in the conductor's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
@@ -155,16 +157,18 @@ class Conductor:
             self._start(work)
 
     async def _end(self) -> None:
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # also what they have begun
-            for task in others:  # again: a task that was looking after a lost machine goes on
+        # Cancel repeatedly: tasks may start others, and a task in `_change` goes on after a
+        # cancellation if a machine is lost.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
                 task.cancel()
-            ended, _ = await asyncio.wait(others, timeout=self._limits.look_s)
+            ended, _ = await asyncio.wait(tasks, timeout=self._limits.look_s)
             await asyncio.gather(*ended, return_exceptions=True)
         dismissed = [self._team.dismiss(name) for name in self.members]
         await asyncio.gather(*dismissed, return_exceptions=True)
 
     async def _hire(self) -> list[str]:
-        """Take in machines that are new; their names."""
+        """Add new machines as members; return their names."""
         handles = await self._team.hire()
         self._planning.door = self._team.door
         if not handles:
@@ -173,16 +177,16 @@ class Conductor:
             handles, self._planning.graph, self._models, self._stated, self.members
         )
         try:
-            found = await within(measured, self._limits.deploy_s)
+            members = await within(measured, self._limits.deploy_s)
         except BaseException:
             for name in handles:
                 self._start(self._team_dismisses(name))
             raise
-        for member in found:
+        for member in members:
             member.heard_s = time.monotonic()
             self.members[member.name] = member
             self._start(self._listen(member))
-        return [member.name for member in found]
+        return [member.name for member in members]
 
     # Plans
 
@@ -191,11 +195,11 @@ class Conductor:
         return await asyncio.to_thread(self._planning.plan, machines, quick)
 
     async def _change(self, why: str, planned: Planned) -> None:
-        """Deploy a plan, and send all frames that have no answer by it.
+        """Deploy a plan, and send all unanswered frames by it.
 
         Raises:
             CoexecError: a machine cannot run its share.
-            MachineLostError: one was lost meanwhile.
+            MachineLostError: a machine was lost meanwhile.
         """
         start = time.monotonic()
         async with self._changing:
@@ -232,11 +236,11 @@ class Conductor:
                     self._start(self._drop(self.members[name], before.epoch))
 
     async def _drop(self, member: Member, epoch: int) -> None:
-        with suppress(MachineLostError):  # whoever listens to it says so
+        with suppress(MachineLostError):  # `_listen` reports the loss
             await member.handle.call("drop", epoch)
 
     async def _recover(self) -> None:
-        """Leave out what was lost, until a plan runs."""
+        """Leave out lost machines, until a plan runs."""
         reasons: list[str] = []
         while True:
             reasons += [f"{name} {reason}" for name, reason in self._lost.items()]
@@ -254,7 +258,7 @@ class Conductor:
                 self._hasty = True
                 return
             except (MachineLostError, TimeoutError):
-                await asyncio.sleep(self._limits.look_s)  # listeners say who was lost
+                await asyncio.sleep(self._limits.look_s)  # meanwhile `_listen` reports the losses
             except InfeasibleError as error:
                 self._door.close(ExecutionError(f"{why}; the others cannot run the model: {error}"))
                 return
@@ -264,19 +268,20 @@ class Conductor:
 
     @property
     def _rested(self) -> bool:
-        """Whether the last change, and the last look for a better plan, were some time ago."""
+        """Whether ``rest_s`` has passed since the last change and the last search for a better
+        plan."""
         return time.monotonic() - max(self._changed_s, self._looked_s) >= self._limits.rest_s
 
     async def _improve(self, why: str) -> None:
-        """Change the plan if another is faster by a margin, by all that is known now."""
+        """Change the plan if another one is faster by a margin, by the current measurements."""
         deployed = self.deployed
         if deployed is None or not self._rested:
             return
         machines = [member.known for member in self.members.values()]
-        now = await asyncio.to_thread(self._planning.judged, deployed.planned.plan, machines)
+        current = await asyncio.to_thread(self._planning.judged, deployed.planned.plan, machines)
         better = await self._planned()
-        if better.period_s <= now.period_s * (1 - self._limits.gain):
-            with suppress(MachineLostError, TimeoutError):  # whoever listens to it says so
+        if better.period_s <= current.period_s * (1 - self._limits.gain):
+            with suppress(MachineLostError, TimeoutError):  # `_listen` reports the loss
                 await self._change(why, better)
         else:
             self._looked_s = time.monotonic()
@@ -300,12 +305,12 @@ class Conductor:
         member = self.members.get(name)
         if member is None:
             return
-        with suppress(MachineLostError):  # whoever listens to it says so
+        with suppress(MachineLostError):  # `_listen` reports the loss
             await member.handle.call("receive", epoch, number, FRAME, arrays)
             member.received.add(0.0, sum(array.nbytes for array in arrays))
 
     async def _listen(self, member: Member) -> None:
-        """Hear what a machine has to say, as long as it does."""
+        """Receive a machine's news until the machine is lost."""
         limits = self._limits
         if self.recording is not None:
             await self.recording.begin(member)
@@ -326,7 +331,7 @@ class Conductor:
         if self.members.get(member.name) is member:
             self._lost[member.name] = reason
             if self._deploying is not None:
-                self._deploying.cancel()  # it may wait for this machine
+                self._deploying.cancel()  # the deployment may need this machine
             _log.warning("%s %s", member.name, reason)
 
     def _hear(self, member: Member, news: News) -> None:
@@ -359,7 +364,7 @@ class Conductor:
                     self.members[event.target].complaints += 1
                 _log.info("%s cannot reach %s: %s", member.name, event.target, event.reason)
 
-    # Looking after it all
+    # Supervision
 
     async def _watch(self) -> None:
         while True:
@@ -377,13 +382,13 @@ class Conductor:
                 self._door.close(error)
 
     def _look_for_stuck(self) -> None:
-        """Lose who keeps frames from going on, though it can be heard: a machine that others cannot
-        reach, or that does not end what it computes."""
+        """Declare a machine lost that answers but blocks frames: others cannot reach it, or its
+        computation does not end. If there is none, send all frames again."""
         deployed, now = self.deployed, time.monotonic()
         if deployed is None or self._deploying:
             return
         if not self._door.inside():
-            deployed.progress_s = now  # nothing is awaited
+            deployed.progress_s = now  # no frame is in flight
             return
         patience = max(2 * self._limits.silence_s, _PATIENCE * deployed.planned.latency_s)
         if now - max(deployed.progress_s, self._changed_s) < patience:
@@ -398,22 +403,23 @@ class Conductor:
             self._start(self._again(f"no answer for {patience:.1f} s"))
 
     async def _again(self, why: str) -> None:
-        """Send all frames anew by the same plan."""
+        """Send all frames again by the same plan."""
         deployed = self.deployed
         if deployed is not None:
             with suppress(MachineLostError, TimeoutError):
                 await self._change(why, deployed.planned)
 
     def _drifted(self) -> bool:
-        """Whether a machine's speed is not what was thought; it is noted what it is."""
-        found = False
+        """Update the observed speeds of the machines; return whether one has changed by more than
+        ``drift``."""
+        has_drifted = False
         for member in self.members.values():
             alpha = member.observed_alpha()
             if alpha is not None:
-                found |= abs(alpha / member.alpha - 1) > self._limits.drift
+                has_drifted |= abs(alpha / member.alpha - 1) > self._limits.drift
                 member.alpha = alpha
                 member.recent.clear()
-        return found
+        return has_drifted
 
     async def _look_at_speeds(self) -> None:
         drifted, hasty, self._hasty = self._drifted(), self._hasty, False
@@ -428,16 +434,17 @@ class Conductor:
                     await self._look_at_link(source, target)
 
     async def _look_at_link(self, source: Member, target: Member) -> None:
-        others = [m for m in self.members.values() if m not in (source, target)]
+        other_members = [m for m in self.members.values() if m not in (source, target)]
         with suppress(MachineLostError):
-            await measure_link(source, target, others)
+            await measure_link(source, target, other_members)
         speeds = ", ".join(
             f"that of {m.name} {format_bytes(m.bandwidth_bytes_per_s)}" for m in (source, target)
         )
         await self._improve(f"messages take long; a second carries, through a port: {speeds}")
 
     async def _look_at_load(self) -> None:
-        """With few frames, let all machines work at one; with many, let them work at several."""
+        """At a low frame rate, choose a plan in which all machines compute the same frame; at a
+        high rate, a pipeline of several frames."""
         deployed, demand = self.deployed, self._demand.demand()
         if deployed is None or demand is None:
             return
@@ -447,9 +454,9 @@ class Conductor:
                 await self._improve(f"{demand.rate_per_s:.1f} frames a second come")
             return
         machines = [member.known for member in self.members.values()]
-        found = await asyncio.to_thread(self._planning.quick_answers, machines)
+        plans = await asyncio.to_thread(self._planning.quick_answers, machines)
         rate = demand.rate_per_s
-        best = min(found, key=lambda each: response_s(each, rate), default=planned)
+        best = min(plans, key=lambda each: response_s(each, rate), default=planned)
         gain = 1 - self._limits.gain
         if response_s(best, rate) < gain * response_s(planned, rate):
             with suppress(MachineLostError, TimeoutError):
@@ -476,7 +483,7 @@ class Conductor:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """What nobody waits for must not fail unheard."""
+        """Log the error of a background task and close the session."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -1,4 +1,4 @@
-"""How many frames a second come, and whether more would come if they were answered sooner."""
+"""Estimate the rate at which frames arrive, and whether a lack of credits limits it."""
 
 import time
 from collections import deque
@@ -10,37 +10,37 @@ from coexec.cluster.planning import Planned
 __all__ = ["Demand", "DemandWatch"]
 
 _FEW = 8
-"""Frames that are enough to tell at which rate they come."""
+"""Number of frames that is enough to estimate their rate."""
 _WINDOW_S = 60.0
-"""Frames that are further apart are no reason to change anything."""
+"""Longest time between samples: frames that are further apart change no plan."""
 _LOADED = 0.6
-"""Share of the time in which there is no credit left, or in which the plan lets frames in, from
-which on it matters how many a second are answered, not how soon one is."""
+"""Load from which on throughput matters, not latency. The load is the share of the time in which no
+credit is left, or the frame rate times the plan's period."""
 
 
 class Demand(NamedTuple):
-    """Frames of late."""
+    """Recent demand."""
 
     rate_per_s: float
     full: float
-    """Share of the time in which no credit was left."""
+    """Share of the samples in which the door was full."""
 
     def is_high(self, planned: Planned) -> bool:
-        """Whether a plan's period matters, rather than its latency."""
+        """Whether the plan's period matters more than its latency."""
         return self.full > _LOADED or self.rate_per_s * planned.period_s > _LOADED
 
 
 class DemandWatch:
-    """Looks at a door now and then."""
+    """Estimates the demand from samples of a door's state."""
 
     def __init__(self, door: Door, least_s: float) -> None:
-        """``least_s``: the shortest time that a rate is told from."""
+        """``least_s``: the shortest time from which a rate is estimated."""
         self._door, self._least_s = door, least_s
         self._seen: deque[tuple[float, int, bool]] = deque()
-        """Moments, how many frames had been let in, and whether the door was full."""
+        """Samples: time, number of frames admitted so far, and whether the door was full."""
 
     def look(self) -> None:
-        """Note how it is now. What is older than is needed to tell is forgotten."""
+        """Take a sample, and remove samples that are older than an estimate needs."""
         now, admitted = time.monotonic(), self._door.admitted
         self._seen.append((now, admitted, self._door.full))
         while len(self._seen) > 1:
@@ -51,11 +51,11 @@ class DemandWatch:
             self._seen.popleft()
 
     def clear(self) -> None:
-        """Forget all, as frames had to wait for another reason."""
+        """Remove all samples: during a change of plan, frames wait for another reason."""
         self._seen.clear()
 
     def demand(self) -> Demand | None:
-        """None if too few frames came to tell."""
+        """Demand of the samples; None if too few frames came for an estimate."""
         if not self._seen:
             return None
         (begin, before, _), (end, admitted, _) = self._seen[0], self._seen[-1]

@@ -1,4 +1,4 @@
-"""Bring a plan to the machines: jobs, share models, and the weights that they do not have yet."""
+"""Deploy a plan: send jobs, share models and missing weights to the machines."""
 
 import asyncio
 import time
@@ -14,24 +14,25 @@ from coexec.ir.graph import Graph
 __all__ = ["Deployment", "deploy"]
 
 _SLOWER = 4
-"""Times what a message's bytes take, as others may be under way."""
+"""Factor on the transfer time of a message, as other messages may be sent at the same time."""
 
 
 @dataclass
 class Deployment:
-    """A plan that machines have, and how far frames are."""
+    """A plan that runs on the machines, and the progress of its frames."""
 
     epoch: int
     planned: Planned
     jobs: Mapping[str, MachineJob]
     sent: set[int] = field(default_factory=set)
-    """Numbers of frames that went in by this epoch."""
+    """Numbers of the frames that were sent by this plan."""
     progress_s: float = field(default_factory=time.monotonic)
-    """`time.monotonic` of the last answer, or of the first frame after nothing was inside."""
+    """`time.monotonic` of the last answer, or of the first frame sent while no other was in
+    flight."""
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """All that have a part of it."""
+        """Names of all machines of the plan."""
         return self.planned.plan.machines
 
 
@@ -39,16 +40,16 @@ async def deploy(
     planned: Planned, epoch: int, members: Mapping[str, Member], models: ShareModels, graph: Graph,
     message_s: float,
 ) -> Deployment:  # fmt: skip
-    """Give every machine of a plan what it needs; frames of ``epoch`` may come then.
+    """Send each machine of a plan its job, models and weights; frames of ``epoch`` may come then.
 
     Args:
-        message_s: a message that was not taken after so long, beside what its bytes take, is
-            reported by its sender.
+        message_s: time limit of a message, beside the transfer time of its bytes. The sender
+            reports a message that was not taken by then.
 
     Raises:
         CoexecError: a machine cannot run its share.
-        MachineLostError: one was lost meanwhile.
-        KeyError: one is no member any more.
+        MachineLostError: a machine was lost meanwhile.
+        KeyError: a machine is no longer a member.
     """
     jobs, strips = jobs_of(planned.plan, graph)
     shares = await asyncio.to_thread(
@@ -59,16 +60,16 @@ async def deploy(
     stages = planned.plan.stages
 
     async def bring(name: str) -> None:
-        own = {
+        own_models = {
             (stage, share): model for (stage, share), model in shares.items()
             if stages[stage].shares[share].machine == name
         }  # fmt: skip
         handle = peers[name]
-        digests = list({digest for model in own.values() for digest in model.weights})
+        digests = list({digest for model in own_models.values() for digest in model.weights})
         lacking = await handle.call("lacks", digests)
         if lacking:
             await handle.call("keep", models.weights(lacking))
-        await handle.call("deploy", epoch, jobs[name], own, peers, limit_s)
+        await handle.call("deploy", epoch, jobs[name], own_models, peers, limit_s)
 
     await asyncio.gather(*map(bring, jobs))
     return Deployment(epoch, planned, jobs)

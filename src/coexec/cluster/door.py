@@ -1,8 +1,8 @@
-"""The front door of a pipeline: it lets frames in, keeps them until they are answered, and hands
-answers out once each.
+"""The entrance of a pipeline: it admits frames, keeps them until they are answered, and delivers
+each answer once.
 
-Inference is pure, so a frame that was lost with a machine is sent again. That is why its inputs
-stay here.
+Inference has no side effects, so a frame that was lost with a machine is sent again. For this, the
+door keeps its inputs.
 """
 
 import threading
@@ -19,50 +19,51 @@ __all__ = ["Door", "Frame"]
 
 @dataclass(eq=False)
 class Frame:
-    """A frame that was let in."""
+    """A frame that was admitted."""
 
     number: int
     feeds: Mapping[str, Any]
     admitted_s: float
-    """`time.monotonic` of the moment when it was let in."""
+    """`time.monotonic` at its admission."""
     deadline_s: float
-    """The same clock; `math.inf` if it may take as long as it likes."""
+    """`time.monotonic` by which it must be answered; `math.inf` for no deadline."""
     answer: "Future[dict[str, Any]]" = field(default_factory=Future)
 
 
 class Door:
-    """Counts credits: one for each frame that is inside. May be used by several threads."""
+    """Admits at most as many frames at a time as there are credits. May be used by several
+    threads."""
 
     def __init__(self, credits: int) -> None:
         self._limit = credits
         self._inside: dict[int, Frame] = {}
-        """By number, in order."""
+        """Unanswered frames by number, in order of admission."""
         self._next = 0
         self._refusal: CoexecError | None = None
         self._changed = threading.Condition()
         self.most_inside = 0
-        """The most frames that were inside together."""
+        """The most frames that were in flight at the same time."""
         self.answered = 0
 
     @property
     def admitted(self) -> int:
-        """Frames that were let in so far."""
+        """Number of frames admitted so far."""
         return self._next
 
     @property
     def full(self) -> bool:
-        """Whether there is no credit left, or the last of several."""
+        """Whether no credit is left, or only the last one of several."""
         return len(self._inside) >= max(1, self._limit - 1)
 
     def admit(self, feeds: Mapping[str, Any], deadline_s: float, wait: bool = True) -> Frame:
-        """Let a frame in, with the next number.
+        """Admit a frame, with the next number.
 
         Args:
-            deadline_s: `time.monotonic` by which it is to be answered.
-            wait: for a credit, until the deadline; otherwise it is refused if there is none.
+            deadline_s: `time.monotonic` by which it must be answered.
+            wait: wait for a credit until the deadline; otherwise refuse the frame if none is left.
 
         Raises:
-            BusyError: there is no credit, or there was none until the deadline.
+            BusyError: no credit is left, or none became free until the deadline.
             ClosedError: the door is closed.
         """
         with self._changed:
@@ -83,28 +84,28 @@ class Door:
             return frame
 
     def limit(self, credits: int) -> None:
-        """Another number of credits, from the next frame on."""
+        """Set the number of credits, from the next frame on."""
         with self._changed:
             self._limit = credits
             self._changed.notify_all()
 
     @property
     def is_open(self) -> bool:
-        """Whether frames are let in."""
+        """Whether frames are admitted."""
         return self._refusal is None
 
     @property
     def credits(self) -> int:
-        """The most frames that may be inside."""
+        """Maximum number of frames in flight."""
         return self._limit
 
     def inside(self) -> list[Frame]:
-        """Frames that were not answered yet, in the order in which they came."""
+        """Unanswered frames, in order of admission."""
         with self._changed:
             return list(self._inside.values())
 
     def answer(self, number: int, outputs: dict[str, Any]) -> bool:
-        """Hand out an answer; False for one that is there already, or was given up."""
+        """Deliver an answer; False if the frame was answered already or given up."""
         frame = self._leave(number)
         if frame is not None:
             self.answered += 1
@@ -112,25 +113,25 @@ class Door:
         return frame is not None
 
     def fail(self, number: int, error: Exception) -> bool:
-        """Give a frame up; False if it was answered already."""
+        """Give up a frame with an error; False if it was answered already."""
         frame = self._leave(number)
         if frame is not None:
             frame.answer.set_exception(error)
         return frame is not None
 
     def fail_late(self) -> int:
-        """Give up all frames whose deadlines have passed; how many."""
+        """Give up all frames whose deadlines have passed; return their number."""
         now = time.monotonic()
         late = [frame for frame in self.inside() if frame.deadline_s <= now]
         for frame in late:
-            taken = now - frame.admitted_s
+            elapsed_s = now - frame.admitted_s
             self.fail(frame.number, ExecutionError(
-                f"frame {frame.number} was not answered within {taken:.1f} s; allow more time "
+                f"frame {frame.number} was not answered within {elapsed_s:.1f} s; allow more time "
                 f"(deadline_s), or look at `coexec cluster status`"))  # fmt: skip
         return len(late)
 
     def close(self, refusal: CoexecError | None = None) -> None:
-        """Let nobody in any more, and give up those that are inside. May be called again."""
+        """Refuse further frames, and give up those in flight. May be called again."""
         with self._changed:
             self._refusal = self._refusal or refusal or ClosedError(
                 "the cluster's session is closed; make a new one")  # fmt: skip

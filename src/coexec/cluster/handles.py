@@ -1,4 +1,4 @@
-"""How machines are called: the same way, be they Ray's actors or objects of this process."""
+"""The common interface of machines, be they Ray's actors or objects of this process."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -26,29 +26,29 @@ T = TypeVar("T")
 
 
 class MachineLostError(Exception):
-    """The machine that was called does not exist any more, or cannot be reached."""
+    """The machine that was called has ended, or cannot be reached."""
 
 
 class MachineHandle(Protocol):
-    """A machine, near or far. Handles can be sent to other machines."""
+    """A local or remote machine. Handles can be sent to other machines."""
 
     def call(self, method: str, *args: Any) -> Awaitable[Any]:
         """Call a method of `coexec.cluster.machine.Machine`.
 
         Raises:
-            MachineLostError: while it is awaited, if the machine is gone.
-            Exception: what the method raised.
+            MachineLostError: the machine is gone; raised when the call is awaited.
+            Exception: the exception of the method.
         """
         ...
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a machine says of itself."""
+    """Properties that a machine reports of itself."""
 
     name: str
     build: str
-    """Of its coexec, see `coexec.cluster.build`."""
+    """Version of its coexec, see `coexec.cluster.build`."""
     host: str
     process: int
     cores: int
@@ -66,7 +66,7 @@ class FrameAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FrameFailure:
-    """A frame that a machine cannot go on with."""
+    """A frame that failed on a machine."""
 
     epoch: int
     frame: int
@@ -87,63 +87,63 @@ Event = FrameAnswer | FrameFailure | Unreached
 
 @dataclass(slots=True)
 class Spent:
-    """How long steps of one kind took: computations of a share, or messages to a machine."""
+    """Number and time of steps of one kind: computations of a share, or messages to a machine."""
 
     count: int = 0
     seconds: float = 0.0
     amount: int = 0
-    """Multiply-accumulates, or bytes."""
+    """Sum of the multiply-accumulates, or of the bytes."""
 
     def add(self, seconds: float, amount: int) -> None:
-        """Count one more."""
+        """Count one more step."""
         self.count += 1
         self.seconds += seconds
         self.amount += amount
 
     def merge(self, other: "Spent") -> None:
-        """Add what was spent elsewhere, or later."""
+        """Add the steps of ``other``."""
         self.count += other.count
         self.seconds += other.seconds
         self.amount += other.amount
 
     def clear(self) -> None:
-        """Forget all."""
+        """Set all sums to zero."""
         self.count, self.seconds, self.amount = 0, 0.0, 0
 
 
 @dataclass
 class News:
-    """What happened on a machine since it was asked the last time."""
+    """Events and sums of a machine since the last call of `Machine.news`."""
 
     events: list[Event] = field(default_factory=list)
     computed: Spent = field(default_factory=Spent)
-    """Computations of all shares; their multiply-accumulates."""
+    """Computations of all shares; the amount is multiply-accumulates."""
     sent: dict[str, Spent] = field(default_factory=dict)
-    """By target, messages that were taken; their bytes."""
+    """Messages that were taken, by target; the amount is bytes."""
     waiting: int = 0
-    """Computations that could start."""
+    """Number of computations that are ready to start."""
     inside: int = 0
-    """Frames that it has something of."""
+    """Number of frames in flight on the machine."""
     computing_s: float = 0.0
-    """How long it has computed the share that it is at."""
+    """Seconds since the running computation began; 0 if none runs."""
     at_s: float = 0.0
-    """On the machine's own clock."""
+    """Time of these news on the machine's own clock."""
     spans: list[tuple[str, int, int, float, float]] = field(default_factory=list)
-    """What it did, if it was asked to note that: "compute", or "to NAME" for a message; stage,
+    """Recorded steps, if recording is on: kind ("compute", or "to NAME" for a message), stage,
     frame, begin and end in seconds on the machine's own clock."""
 
 
 async def within(what: Awaitable[T], limit_s: float) -> T:
-    """What is awaited.
+    """Result of an awaitable.
 
     Raises:
-        TimeoutError: it takes longer than ``limit_s``; it is not waited for any more.
+        TimeoutError: the result takes longer than ``limit_s``; it is then no longer awaited.
     """
-    # `asyncio.wait_for` forgets that it was cancelled when the result comes at that moment (3.11).
+    # `asyncio.wait_for` loses a cancellation that arrives together with the result (Python 3.11).
     async with asyncio.timeout(limit_s):
         return await what
 
 
 def nothing(size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A message to measure links with."""
+    """Zeros, the content of a message that measures a link."""
     return np.zeros(size_bytes, np.uint8)

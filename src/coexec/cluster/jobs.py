@@ -1,8 +1,8 @@
-"""What each machine does with a frame: its own steps of `coexec.plans.pipeline.flow.actions`.
+"""Jobs of the machines: each machine's own steps of `coexec.plans.pipeline.flow.actions`.
 
-A step is an action of the flow, by its index. Whatever a step waits for happens on the same machine
-or arrives there, so machines need no clock and no coordinator: a step starts when all before it
-have ended.
+A step is an action of the flow, numbered by its index there. All predecessors of a step are
+computed on the same machine or arrive there, so machines need no common clock and no coordinator: a
+step starts when all its predecessors have ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from coexec.plans.schedule import Part
 __all__ = ["FRAME", "Compute", "MachineJob", "Send", "ShareKey", "Step", "jobs_of"]
 
 FRAME = -1
-"""The step that brings a frame to the machines that begin with it."""
+"""Step that starts a frame on the machines whose first steps have no predecessor."""
 ShareKey = tuple[int, int]
-"""A stage and a share of it, by their indices."""
+"""Index of a stage, and index of a share in that stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A share."""
+    """Computation of a share."""
 
     step: int
     after: tuple[int, ...]
@@ -37,7 +37,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to another machine, which receives it as the same step."""
+    """A message to another machine, which receives it under the same step number."""
 
     step: int
     after: tuple[int, ...]
@@ -52,41 +52,49 @@ Step = Compute | Send
 
 @dataclass(frozen=True)
 class MachineJob:
-    """All that one machine does with each frame."""
+    """All steps of one machine for each frame."""
 
     machine: str
     steps: tuple[Step, ...]
     receives: Mapping[int, tuple[Part, ...]]
-    """By step, the parts that arrive with it."""
+    """Parts that arrive, by step."""
     outputs: tuple[Part, ...] = ()
-    """The model's outputs, on the machine that answers."""
+    """The model's outputs on the machine that answers; empty on other machines."""
     answers_after: tuple[int, ...] = ()
+    """Steps that must have ended before the answer."""
 
 
 def jobs_of(
     plan: PipelinePlan, graph: Graph
 ) -> tuple[Mapping[str, MachineJob], Mapping[ShareKey, Strip]]:
-    """By machine, its job; and by share, what it computes.
+    """Jobs by machine, and strips by share.
 
-    A machine whose first steps wait for nothing gets the frame: the first leader with the inputs of
-    the model, others without any.
+    The frame is sent to each machine with steps that have no predecessor: to the first leader with
+    the model's inputs, to others without any.
     """
     flow = actions(plan, graph)
     steps: dict[str, list[Step]] = {name: [] for name in plan.machines}
     receives: dict[str, dict[int, tuple[Part, ...]]] = {name: {} for name in plan.machines}
     strips: dict[ShareKey, Strip] = {}
     for index, action in enumerate(flow):
-        what, after = action.what, action.after or (FRAME,)
-        if isinstance(what, Computation):
-            key = what.stage, what.share
-            strip = strips[key] = what.strip
-            writes = plan.stages[what.stage].shares[what.share].outputs
+        operation, after = action.what, action.after or (FRAME,)
+        if isinstance(operation, Computation):
+            key = operation.stage, operation.share
+            strip = strips[key] = operation.strip
+            writes = plan.stages[operation.stage].shares[operation.share].outputs
             compute = Compute(index, after, key, strip.reads, _full(writes), strip.macs)
-            steps[what.machine].append(compute)
+            steps[operation.machine].append(compute)
         else:
-            send = Send(index, after, what.stage, what.target, what.parts, what.size_bytes)
-            steps[what.source].append(send)
-            receives[what.target][index] = what.parts
+            send = Send(
+                index,
+                after,
+                operation.stage,
+                operation.target,
+                operation.parts,
+                operation.size_bytes,
+            )
+            steps[operation.source].append(send)
+            receives[operation.target][index] = operation.parts
     _begin(plan, graph, steps, receives)
     last = plan.stages[-1].leader
     names = boundary(graph, plan.stages, len(plan.stages))
@@ -108,20 +116,20 @@ def _begin(
     steps: Mapping[str, Sequence[Step]],
     receives: Mapping[str, dict[int, tuple[Part, ...]]],
 ) -> None:
-    """Bring the frame to all that wait for nothing else."""
+    """Send the frame to all machines with steps that have no other predecessor."""
     first = plan.stages[0].leader
-    for name, own in steps.items():
-        if name == first or any(FRAME in step.after for step in own):
-            taken = graph.inputs if name == first else ()
-            receives[name][FRAME] = tuple((n, graph.tensors[n].whole) for n in taken)
+    for name, machine_steps in steps.items():
+        if name == first or any(FRAME in step.after for step in machine_steps):
+            tensors = graph.inputs if name == first else ()
+            receives[name][FRAME] = tuple((n, graph.tensors[n].whole) for n in tensors)
 
 
 def _all(flow: Sequence[Action], machine: str) -> tuple[int, ...]:
-    """What is computed on a machine or arrives there."""
-    found = []
+    """Indices of the actions that compute on a machine or send to it."""
+    indices = []
     for index, action in enumerate(flow):
-        what = action.what
-        where = what.machine if isinstance(what, Computation) else what.target
+        operation = action.what
+        where = operation.machine if isinstance(operation, Computation) else operation.target
         if where == machine:
-            found.append(index)
-    return tuple(found)
+            indices.append(index)
+    return tuple(indices)

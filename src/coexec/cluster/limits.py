@@ -1,4 +1,4 @@
-"""When a session acts on what happens to its machines."""
+"""Time limits and thresholds of a cluster's session."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,21 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """When to act. Seconds."""
+    """Times in seconds, and thresholds as ratios."""
 
     silence_s: float = 3.2
-    """A machine that was not heard of for so long is lost."""
+    """Silence after which a machine counts as lost."""
     message_s: float = 2.0
-    """A message that was not taken after so long, beside what its bytes take, is reported."""
+    """Time limit of a message, beside the transfer time of its bytes; a late one is reported."""
     look_s: float = 0.25
-    """From one look at the machines to the next."""
+    """Time between two checks of the machines."""
     join_s: float = 1.0
-    """From one look for new machines to the next."""
+    """Time between two searches for new machines."""
     rest_s: float = 5.0
-    """From one change of plan that only gains speed to the next."""
+    """Shortest time between two changes of plan that only gain speed."""
     gain: float = 0.1
-    """Share of the period that such a change has to gain."""
+    """Share of the period that such a change must save."""
     drift: float = 0.25
-    """A machine that is off what was thought of it by more than this share leads to a new plan."""
+    """Relative change of a machine's speed that leads to a new plan."""
     deploy_s: float = 300.0
-    """For machines to receive weights and open sessions."""
+    """Time limit for machines to receive weights and open sessions."""

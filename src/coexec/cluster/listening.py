@@ -1,4 +1,5 @@
-"""Where Ray's processes of this machine listen, and how to let only the own network reach them."""
+"""Sockets on which Ray's processes of this machine listen, and firewall rules that let only the own
+network reach them."""
 
 import ipaddress
 import socket
@@ -9,11 +10,11 @@ from typing import NamedTuple
 __all__ = ["PORT", "Socket", "firewall_lines", "network_of", "sockets_below"]
 
 PORT = 6380
-"""Of a head, unless another is said."""
+"""Default port of a head."""
 
 
 class Socket(NamedTuple):
-    """Where a process of Ray listens."""
+    """A socket on which a process of Ray listens."""
 
     address: str
     port: int
@@ -26,10 +27,10 @@ class Socket(NamedTuple):
 
 
 def sockets_below(processes: Iterable[int]) -> list[Socket]:
-    """Where these processes and all below them listen."""
+    """Sockets on which these processes and their descendants listen."""
     import psutil
 
-    found = set()
+    sockets = set()
     for number in processes:
         with suppress(psutil.Error):
             parent = psutil.Process(number)
@@ -37,12 +38,13 @@ def sockets_below(processes: Iterable[int]) -> list[Socket]:
                 with suppress(psutil.Error):
                     for each in process.net_connections("inet"):
                         if each.status == psutil.CONN_LISTEN:
-                            found.add(Socket(each.laddr.ip, each.laddr.port, process.name()))
-    return sorted(found)
+                            sockets.add(Socket(each.laddr.ip, each.laddr.port, process.name()))
+    return sorted(sockets)
 
 
 def network_of(address: str) -> str:
-    """The network of one of this machine's addresses: "192.168.1.0/24"; of others, that address."""
+    """The network of one of this machine's addresses, such as "192.168.1.0/24"; any other address
+    is returned unchanged."""
     import psutil
 
     for each in (each for addresses in psutil.net_if_addrs().values() for each in addresses):
@@ -52,16 +54,16 @@ def network_of(address: str) -> str:
 
 
 def firewall_lines(network: str) -> tuple[str, str, str]:
-    """Let a network reach this machine's ports, and nobody else: with ufw, where it is active; with
-    nftables, for IPv4 and for IPv6, by which Ray can be reached, too.
+    """Commands that let only one network reach this machine's ports: one for ufw, where it is
+    active; two for nftables, for IPv4 and for IPv6, as Ray listens on both.
 
-    No line turns ufw on: whoever is logged in by SSH would be shut out.
+    No command turns ufw on, as that would lock out users who are logged in by SSH.
 
-    Ray takes ports as it likes, so that all of them have to be open to the other machines.
+    Ray chooses its ports freely, so all ports must be open to the other machines.
     """
-    others = "nft add rule inet filter input iifname != lo"
+    drop_rule = "nft add rule inet filter input iifname != lo"
     return (
         f"ufw allow from {network}",
-        f"{others} ip saddr != {network} tcp dport 1024-65535 drop",
-        f"{others} meta nfproto ipv6 tcp dport 1024-65535 drop",
+        f"{drop_rule} ip saddr != {network} tcp dport 1024-65535 drop",
+        f"{drop_rule} meta nfproto ipv6 tcp dport 1024-65535 drop",
     )

@@ -1,4 +1,4 @@
-"""Several nodes on this machine for the time being: a cluster to try things on."""
+"""Temporary nodes on this machine: a cluster for experiments."""
 
 import shutil
 import tempfile
@@ -13,27 +13,30 @@ from coexec.cluster.nodes import NodeProcess, join, start_head, stop_all
 __all__ = ["LocalNodes", "folder_of_nodes"]
 
 _LONGEST = 20
-"""Characters of a folder's path: behind it Ray puts 80, and a socket's path has 107 at most."""
+"""Maximum length of a folder's path in characters: Ray appends 80, and a socket's path has 107 at
+most."""
 
 
 def folder_of_nodes() -> Path:
-    """A new folder for Ray's sockets and logs, whose name is a name for machines, too."""
-    found = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="coexec-", dir="/tmp" if len(found) > _LONGEST else found))
+    """New folder for Ray's sockets and logs, whose name is also valid as a machine's name."""
+    temp_path = tempfile.gettempdir()
+    return Path(
+        tempfile.mkdtemp(prefix="coexec-", dir="/tmp" if len(temp_path) > _LONGEST else temp_path)
+    )
 
 
 class LocalNodes:
-    """A head and others, which end with this object.
+    """A head and other nodes, which end with this object.
 
-    They are started by another thread, so that Ctrl-C, which reaches the main thread, finds every
-    node either not started or known here.
+    Another thread starts the nodes. Ctrl-C interrupts the main thread, so each node is then either
+    not started or listed here.
     """
 
     def __init__(self, names: Sequence[str], folder: Path, port: int) -> None:
         """
         Args:
-            names: of the nodes, the head's first.
-            folder: becomes theirs, and is removed at the end.
+            names: names of the nodes, the head's first.
+            folder: folder for Ray's files; it is removed at the end.
 
         Raises:
             CoexecError: a node does not start.
@@ -54,11 +57,11 @@ class LocalNodes:
 
     @property
     def address(self) -> str:
-        """Of the head."""
+        """HOST:PORT of the head."""
         return self._nodes[0].node.address
 
     def stop(self) -> None:
-        """End them all. May be called again."""
+        """End all nodes. May be called again."""
         stop_all(self._nodes)
         shutil.rmtree(self._folder, ignore_errors=True)
 

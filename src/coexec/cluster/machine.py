@@ -1,7 +1,8 @@
-"""A machine of a cluster: it keeps weights and sessions of its shares, and works frames off.
+"""A machine of a cluster: it stores weights and sessions of its shares, and computes its part of
+each frame.
 
 All methods run in one event loop. Sessions run in a thread of their own, one share after the other,
-the oldest frame first; meanwhile messages come and go.
+the oldest frame first; messages come and go meanwhile.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ from coexec.errors import first_line
 __all__ = ["Machine", "MachineOptions"]
 
 _NEWS_S = 0.5
-"""To wait for something to tell before telling that there is nothing."""
+"""Longest time that `Machine.news` waits for an event."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +46,30 @@ class MachineOptions:
     """How a machine computes."""
 
     devices: Sequence[str] | None = None
-    """As a session takes them; None: all that the machine has."""
+    """Names of devices, as for a session; None: all devices of the machine."""
     planner: str = "auto"
     pace_flops_per_s: float | None = None
-    """Compute, then sleep until this capacity would have ended: to emulate a slower machine."""
+    """Emulated capacity of a slower machine: after each computation, sleep until this capacity
+    would have ended it."""
     cache: str | None = None
     """Folder for profiles and plans; None: the user's."""
 
 
 @dataclass
 class _FrameState:
-    """What there is of a frame, and which steps wait for what."""
+    """Data of a frame on this machine, and the state of its steps."""
 
     number: int
     parts: FrameParts
     missing: dict[int, int]
-    """By step that has not begun, how many of those before it have not ended."""
+    """Number of unfinished predecessors, by step."""
     left: int
-    """Steps of this machine that have not ended, its answer among them."""
+    """Unfinished steps of this machine, including messages to receive and the answer."""
     done: set[int] = field(default_factory=set)
 
 
 class _Epoch:
-    """A job, and the frames that are under way by it."""
+    """A job, and its frames in flight."""
 
     def __init__(self, number: int, job: MachineJob, peers: Mapping[str, MachineHandle]) -> None:
         self.number, self.job, self.peers = number, job, peers
@@ -80,13 +82,13 @@ class _Epoch:
         self.failed: set[int] = set()
 
     def frame(self, number: int) -> _FrameState:
-        """That of a number, as nobody has heard of it before if so."""
-        found = self.frames.get(number)
-        if found is None:
+        """State of frame ``number``; made on first use."""
+        state = self.frames.get(number)
+        if state is None:
             missing = {step.step: len(step.after) for step in self.job.steps}
             left = len(self.job.steps) + len(self.job.receives) + bool(self.job.answers_after)
-            found = self.frames[number] = _FrameState(number, FrameParts(), missing, left)
-        return found
+            state = self.frames[number] = _FrameState(number, FrameParts(), missing, left)
+        return state
 
 
 class Machine:
@@ -99,15 +101,15 @@ class Machine:
         self._shares = OpenShares(options.devices, options.planner, options.cache, self._cleanup)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coexec-share")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="coexec-open")
-        """What takes long and should not keep frames waiting."""
+        """Thread for slow work that must not delay the computations."""
         self._epochs: dict[int, _Epoch] = {}
         self._queue: asyncio.PriorityQueue[tuple[int, int, int]] = asyncio.PriorityQueue()
-        """Epoch, frame and step of computations that can start."""
+        """Epoch, frame and step of computations that are ready to start."""
         self._events: list[Event] = []
         self._told = asyncio.Event()
         self._computed = Spent()
         self._begun_s: float | None = None
-        """When the computation that is under way began."""
+        """`time.perf_counter` at the begin of the running computation; None if none runs."""
         self._sent: dict[str, Spent] = {}
         self._spans: list[tuple[str, int, int, float, float]] | None = None
         self._message_limit_s = 2.0
@@ -117,20 +119,20 @@ class Machine:
     # Before frames come
 
     async def facts(self) -> MachineFacts:
-        """What this machine is."""
+        """Properties of this machine."""
         cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return MachineFacts(self.name, build(), platform.node(), os.getpid(), cores, memory)
 
     async def lacks(self, digests: Sequence[str]) -> list[str]:
-        """Those of some weights that were not kept yet."""
+        """Digests of weights that are not stored here yet."""
         return self._shares.lacks(digests)
 
     async def keep(self, weights: Mapping[str, Any]) -> None:
-        """Keep weights by their digests.
+        """Store weights by their digests.
 
         Raises:
-            ExecutionError: one is not what its digest says, or there is no room.
+            ExecutionError: a weight does not match its digest, or there is no room.
         """
         await self._in(self._opener, self._shares.keep, weights)
 
@@ -145,7 +147,8 @@ class Machine:
         """Open sessions for the shares of a job. Frames of ``epoch`` may come from then on.
 
         Args:
-            message_limit_s: a message that was not taken after that long is reported.
+            message_limit_s: time limit of a message; a message that was not taken by then is
+                reported.
         """
         await self._in(self._opener, self._shares.open, epoch, models)
         self._message_limit_s = message_limit_s
@@ -154,33 +157,33 @@ class Machine:
             self._worker = self._start(self._work())
 
     async def drop(self, epoch: int) -> None:
-        """Forget an epoch: its frames, and sessions that no other epoch has."""
+        """Remove an epoch: its frames, and the sessions that no other epoch uses."""
         self._epochs.pop(epoch, None)
         await self._in(self._opener, self._shares.close, epoch)
 
     async def measure(self, model: ShareModel, repeats: int) -> float:
-        """Seconds that this machine takes for a share with weights of any value; the median."""
+        """Median seconds of this machine for a share with arbitrary weights."""
         pace = self._options.pace_flops_per_s
-        found: float = await self._in(self._thread, self._shares.measure, model, repeats)
-        return found if pace is None else max(found, FLOPS_PER_MAC * model.macs / pace)
+        seconds: float = await self._in(self._thread, self._shares.measure, model, repeats)
+        return seconds if pace is None else max(seconds, FLOPS_PER_MAC * model.macs / pace)
 
     async def measure_link(
         self, target: MachineHandle, size_bytes: int, repeats: int
     ) -> list[float]:
-        """Seconds of messages to another machine, one after the other."""
-        found = []
+        """Seconds of each of several messages to another machine, sent one after the other."""
+        seconds = []
         content = nothing(size_bytes)
         for _ in range(repeats):
             start = time.perf_counter()
             await target.call("take", content)
-            found.append(time.perf_counter() - start)
-        return found
+            seconds.append(time.perf_counter() - start)
+        return seconds
 
     async def take(self, content: Any) -> None:
-        """Receive what nobody needs."""
+        """Receive a message that only measures a link."""
 
     async def close(self) -> None:
-        """End all sessions, and remove what was kept."""
+        """Close all sessions, and remove all stored files."""
         for task in self._tasks:
             task.cancel()
         self._epochs.clear()
@@ -192,7 +195,8 @@ class Machine:
     # Frames
 
     async def receive(self, epoch: int, frame: int, step: int, arrays: Sequence[Any]) -> None:
-        """What arrives with a step; nothing of an epoch that was dropped."""
+        """Store the parts that arrive with a step; ignore them if the epoch was dropped or the
+        frame has failed."""
         current = self._epochs.get(epoch)
         if current is None or frame in current.failed:
             return
@@ -203,7 +207,7 @@ class Machine:
         self._ended(current, state, step)
 
     async def news(self) -> News:
-        """What happened since the last call; at the latest after half a second."""
+        """Events and sums since the last call; returns after half a second at the latest."""
         if not self._events:
             self._told.clear()
             with suppress(TimeoutError):
@@ -221,12 +225,13 @@ class Machine:
         return News(events, computed, sent, waiting, inside, computing_s, now, spans)
 
     async def trace(self, on: bool) -> float:
-        """Note what is done from now on, for `news`; the time on this machine's clock."""
+        """Switch the recording of steps for `news` on or off; return the time on this machine's
+        clock."""
         self._spans = [] if on else None
         return time.perf_counter()
 
     def _ended(self, epoch: _Epoch, state: _FrameState, step: int) -> None:
-        """Start what waited for a step only."""
+        """Mark a step as done, and start the steps for which it was the last predecessor."""
         state.done.add(step)
         state.left -= 1
         for number in epoch.followers.get(step, ()):
@@ -249,7 +254,7 @@ class Machine:
         self._tell(FrameAnswer(epoch.number, state.number, outputs))
 
     async def _work(self) -> None:
-        """Compute, one share after the other."""
+        """Compute the shares in the queue, one after the other."""
         while True:
             number, frame, step = await self._queue.get()
             epoch = self._epochs.get(number)
@@ -271,8 +276,8 @@ class Machine:
         arrays = await self._in(self._thread, run, epoch.number, step, state.parts)
         pace = self._options.pace_flops_per_s
         if pace is not None:
-            rest = FLOPS_PER_MAC * step.macs / pace - (time.perf_counter() - start)
-            await asyncio.sleep(max(0.0, rest))
+            pause_s = FLOPS_PER_MAC * step.macs / pace - (time.perf_counter() - start)
+            await asyncio.sleep(max(0.0, pause_s))
         end = time.perf_counter()
         self._computed.add(end - start, step.macs)
         self._note("compute", step.share[0], state.number, start, end)
@@ -316,7 +321,7 @@ class Machine:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop itself keeps no task alive
+        self._tasks.add(task)  # the event loop has only weak references to tasks
         task.add_done_callback(self._tasks.discard)
         return task
 

@@ -1,5 +1,5 @@
-"""What machines and links can do, measured on themselves: capacities by a sample of the model's own
-tasks, bandwidths by messages of two sizes."""
+"""Measure machines and links: capacities by a sample of the model's own tasks, bandwidths by
+messages of two sizes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -18,20 +18,21 @@ from coexec.ir.strip import Strip
 __all__ = ["measure_link", "measured_members", "sample"]
 
 _SAMPLE_MACS = 200_000_000
-"""Of the tasks that a capacity is told from."""
+"""Multiply-accumulates of the tasks that measure a capacity."""
 _REPEATS = 5
 _MESSAGES = (((20_000, 100_000), 1), ((200_000, 1_000_000), _REPEATS))
-"""Bytes of two messages, the difference of whose times is that of the bytes between, and how often
-they are sent; the second two where the first two are too quick to tell."""
+"""Sizes of two messages in bytes, and how often they are sent. The difference of their times is the
+transfer time of the difference in bytes. The second pair is sent only if the first is too fast to
+measure."""
 _EMPTY_BYTES = 64
 _PLAIN_S = 0.05
-"""A difference that no disturbance makes."""
+"""Difference in seconds that is larger than any disturbance."""
 _FASTEST = 1e10
-"""Bytes a second: what is taken where two messages differ by less than can be measured."""
+"""Bytes a second of a link whose two messages differ by less than can be measured."""
 _ALONE = 12.5e6
-"""Bytes a second of a single machine's port, which nothing crosses: a network of 100 Mbit/s."""
+"""Bytes a second of a single machine's port, which no message uses: a network of 100 Mbit/s."""
 _SPEED, _LATENCY = "bandwidth_bytes_per_s", "latency_s"
-"""What is stated of a port, by name."""
+"""Names of the stated properties of a port."""
 
 
 class _Port(NamedTuple):
@@ -46,17 +47,17 @@ async def measured_members(
     stated: Callable[[MachineFacts], Mapping[str, float]],
     others: Mapping[str, Member],
 ) -> list[Member]:
-    """What new machines can do.
+    """New machines as members, with their measured capacities and ports.
 
     Machines of one host are measured one after the other.
 
     Args:
-        stated: what is known of a machine and need not be measured.
-        others: machines of before; links are measured with these, too.
+        stated: stated properties of a machine, which are not measured.
+        others: present members; the links to these are measured, too.
 
     Raises:
-        DeviceError: one runs another coexec.
-        MachineLostError: one was lost meanwhile.
+        DeviceError: a machine runs another version of coexec.
+        MachineLostError: a machine was lost meanwhile.
     """
     facts: list[MachineFacts] = await asyncio.gather(*(h.call("facts") for h in handles.values()))
     for each in facts:
@@ -74,16 +75,18 @@ async def measured_members(
         return {each.name: await _flops_per_s(handles[each.name], probe, stated(each))
                 for each in hosted}  # fmt: skip
 
-    found: dict[str, float] = {}
+    flops_by_name: dict[str, float] = {}
     for part in await asyncio.gather(*map(speeds, by_host.values())):
-        found |= part
+        flops_by_name |= part
     ports = await _ports(facts, handles, stated, others)
-    return [Member(f.name, handles[f.name], f, found[f.name], *ports[f.name]) for f in facts]
+    return [
+        Member(f.name, handles[f.name], f, flops_by_name[f.name], *ports[f.name]) for f in facts
+    ]
 
 
 def sample(graph: Graph) -> Strip:
-    """Some whole tasks of a model, spread over it, each by itself: enough to tell how fast a
-    machine computes models like it."""
+    """A strip of some whole tasks, spread evenly over a model, to measure how fast a machine
+    computes such models."""
     heavy = [task for task in graph.tasks if task.macs]
     tasks = heavy or list(graph.tasks)
     count = max(1, min(len(tasks), len(tasks) * _SAMPLE_MACS // max(1, graph.macs)))
@@ -93,10 +96,10 @@ def sample(graph: Graph) -> Strip:
     for task in chosen:
         reads |= {name: graph.tensors[name].whole for name in task.inputs}
         writes |= {name: graph.tensors[name].whole for name in task.outputs}
-    own = {name: region for name, region in reads.items() if name not in writes}
+    inputs = {name: region for name, region in reads.items() if name not in writes}
     macs = sum(task.macs for task in chosen)
     pieces = tuple(graph.whole_piece(task) for task in chosen)
-    return Strip(pieces, tuple(own.items()), tuple(writes.items()), macs)
+    return Strip(pieces, tuple(inputs.items()), tuple(writes.items()), macs)
 
 
 async def _flops_per_s(
@@ -114,36 +117,43 @@ async def _ports(
     stated: Callable[[MachineFacts], Mapping[str, float]],
     others: Mapping[str, Member],
 ) -> dict[str, _Port]:
-    """By new machine, its port: the most that a link to a neighbour carries, all machines in a
-    ring, and the least latency."""
-    known = {f.name: stated(f) for f in facts}
-    unknown = {name for name, port in known.items() if not port.keys() >= {_SPEED, _LATENCY}}
-    slow = {name for name in unknown if _SPEED not in known[name]}
-    everyone = {name: member.handle for name, member in others.items()} | dict(handles)
-    names = list(everyone)
-    links: dict[str, list[_Port]] = {name: [] for name in known}
+    """Ports by new machine: the highest bandwidth and the lowest latency of its links, with all
+    machines in a ring."""
+    properties = {f.name: stated(f) for f in facts}
+    incomplete = {
+        name for name, port in properties.items() if not port.keys() >= {_SPEED, _LATENCY}
+    }
+    without_speed = {name for name in incomplete if _SPEED not in properties[name]}
+    handle_by_name = {name: member.handle for name, member in others.items()} | dict(handles)
+    names = list(handle_by_name)
+    links: dict[str, list[_Port]] = {name: [] for name in properties}
     for a, b in zip(names, (*names[1:], names[0]), strict=True):
-        if a == b or not unknown & {a, b}:
+        if a == b or not incomplete & {a, b}:
             continue
-        latency_s = await _latency_s(everyone[a], everyone[b])
-        speed = await _bytes_per_s(everyone[a], everyone[b]) if slow & {a, b} else _FASTEST
-        for name in unknown & {a, b}:
+        latency_s = await _latency_s(handle_by_name[a], handle_by_name[b])
+        speed = (
+            await _bytes_per_s(handle_by_name[a], handle_by_name[b])
+            if without_speed & {a, b}
+            else _FASTEST
+        )
+        for name in incomplete & {a, b}:
             links[name].append(_Port(speed, latency_s))
     return {
         name: _Port(
-            known[name].get(_SPEED, max((port.bytes_per_s for port in found), default=_ALONE)),
-            known[name].get(_LATENCY, min((port.latency_s for port in found), default=0.0)),
+            properties[name].get(_SPEED, max((port.bytes_per_s for port in ports), default=_ALONE)),
+            properties[name].get(_LATENCY, min((port.latency_s for port in ports), default=0.0)),
         )
-        for name, found in links.items()
+        for name, ports in links.items()
     }
 
 
 async def measure_link(source: Member, target: Member, others: Iterable[Member]) -> None:
-    """Note what both ports of a link carry now: the one sends, the other receives. Each is measured
-    with another machine too, if there is one, to tell which of both is slow.
+    """Measure both ports of a link and store the results: ``source`` sends, ``target`` receives.
+    Each port is also measured with another machine, if there is one, to find out which of the two
+    is slow.
 
     Raises:
-        MachineLostError: one was lost meanwhile.
+        MachineLostError: a machine was lost meanwhile.
     """
     between = await _port(source.handle, target.handle)
     sends = receives = [between]
@@ -160,13 +170,13 @@ async def _port(source: MachineHandle, target: MachineHandle) -> _Port:
 
 
 async def _latency_s(source: MachineHandle, target: MachineHandle) -> float:
-    """From messages of hardly any bytes."""
+    """Median seconds of messages of a few bytes."""
     seconds: list[float] = await source.call("measure_link", target, _EMPTY_BYTES, _REPEATS)
     return median(seconds)
 
 
 async def _bytes_per_s(source: MachineHandle, target: MachineHandle) -> float:
-    """From messages of two sizes, by the difference quotient, as in PICO."""
+    """Bandwidth from messages of two sizes, by the difference quotient, as in PICO."""
     small_s, large_s, small, large = 0.0, 0.0, 0, 0
     for (small, large), repeats in _MESSAGES:
         small_s = median(await source.call("measure_link", target, small, repeats))

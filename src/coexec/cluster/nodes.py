@@ -1,9 +1,9 @@
-"""Ray's processes on this machine: start, join and stop a node, and who listens where.
+"""Ray's processes on this machine: start, join and stop a node.
 
-Ray is started by its own command, one node a call, and stays as long as that process does. What was
-started here is noted in a file, so that nothing else of Ray is ever touched.
+Ray's own command starts one node, which runs as long as the process of that command. A file records
+each node that was started here, so that no other processes of Ray are ever touched.
 
-Security, as Ray's documentation says: whoever has the token may run any program on all machines of
+Security, by Ray's documentation: anyone who has the token can run any program on all machines of
 the cluster. The token is sent unencrypted, and Ray listens on all addresses of a machine. See
 https://docs.ray.io/en/latest/ray-security/token-auth.html.
 """
@@ -60,27 +60,28 @@ __all__ = [
 MACHINE, BUILD, CORES, MEMORY = "coexec-machine", "coexec-build", "coexec-cores", "coexec-memory"
 """Labels of nodes: the machine's name, its coexec, its usable cores, its memory in bytes."""
 _DRIVER = "coexec-driver"
-"""Label of nodes that only send frames and take answers."""
+"""Label of nodes that only send frames and receive answers."""
 _OWN_SIGNALS = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
-"""For a process that enters a cluster: Ray's C++ leaves SIGTERM alone. It would end the process, in
-any of its threads and before the nodes that were started for it."""
+"""Variable of a process that enters a cluster: Ray's C++ code must not handle SIGTERM. Its handler
+would end the process in any of its threads, before the nodes that were started for it."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-"""What Ray takes as a label."""
+"""Names that Ray accepts as a label."""
 _HEALTH = {
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "3",
 }
-"""Ray notices a dead machine in 3 s with these, in 15 to 65 s with its own."""
+"""With these values Ray notices a dead machine in 3 s, with its default values in 15 to 65 s."""
 _PRIORITY = {"RAY_worker_niceness": "0"}
-"""Ray would let everything else on a machine go first: a busy machine would seem dead."""
+"""By default Ray's workers have a lower priority than all other processes: a busy machine would
+seem dead."""
 _INLINE = {"RAY_max_direct_call_object_size": str(2 << 20)}
-"""Messages up to 2 MiB travel with the call. By Ray's object store, which takes those from 100 KiB
-on unless it is told otherwise, they take 11 to 14 ms longer on 50 Mbit/s (benchmarks/testbed)."""
+"""Messages up to 2 MiB are sent with the call. By default, Ray sends messages from 100 KiB on by
+its object store, which takes 11 to 14 ms longer on 50 Mbit/s (benchmarks/testbed)."""
 _START_S, _STOP_S, _ANSWER_S = 60.0, 15.0, 5.0
 _MOST_STORE_BYTES = 1_000_000_000
-"""Of Ray's shared memory, where messages lie while they are under way."""
+"""Maximum size of Ray's shared memory, which holds messages in transit."""
 
 
 @dataclass(frozen=True)
@@ -88,28 +89,28 @@ class StartedNode:
     """A node that was started on this machine."""
 
     name: str
-    """Of the machine, unique in its cluster."""
+    """Name of the machine, unique in its cluster."""
     address: str
     """HOST:PORT of the head."""
     process: int
     head: bool
     token: str = ""
-    """File that the cluster's token was read from; "" for the user's."""
+    """File from which the cluster's token was read; "" for the user's file."""
 
     @property
     def token_file(self) -> Path:
-        """Where its cluster's token lies."""
+        """File with the token of its cluster."""
         return Path(self.token) if self.token else token_file()
 
 
 class NodeProcess:
-    """A node as long as this object is not stopped."""
+    """A node that runs until `stop` is called."""
 
     def __init__(self, node: StartedNode, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.node, self.process, self.log = node, process, log
 
     def stop(self) -> None:
-        """End the node and all that it runs. May be called again."""
+        """End the node and all its processes. May be called again."""
         _end(self.process.pid)
         self.process.wait()
         _note_of(self.node).unlink(missing_ok=True)
@@ -138,12 +139,12 @@ def check_name(name: str) -> str:
 
 
 def own_name() -> str:
-    """This host's name, as far as it is a name for a machine."""
+    """This host's name, without characters that a machine's name cannot have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", platform.node())[:63].strip("-_.") or "machine"
 
 
 def environment(token: Path | None = None) -> dict[str, str]:
-    """What processes of Ray need to be told: the token, quick health checks, no reports of use.
+    """Environment variables for Ray's processes: the token, quick health checks, no reports of use.
 
     Raises:
         UsageError: there is no token.
@@ -153,7 +154,7 @@ def environment(token: Path | None = None) -> dict[str, str]:
         "RAY_AUTH_TOKEN": read_token(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # who is lost the conductor says, in one line
+        "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # the conductor reports lost machines, in one line
         **_HEALTH,
         **_INLINE,
         **_PRIORITY,
@@ -161,17 +162,17 @@ def environment(token: Path | None = None) -> dict[str, str]:
 
 
 def prepare(token: Path | None = None) -> None:
-    """Give this process what Ray needs to be told; Ray must not have been imported before.
+    """Set Ray's environment variables in this process; Ray must not have been imported before.
 
     Raises:
         UsageError: there is no token, Ray is not installed, or was imported without the token.
     """
     check_installed()
-    wanted = environment(token)
-    if "ray" in sys.modules and os.environ.get("RAY_AUTH_TOKEN") != wanted["RAY_AUTH_TOKEN"]:
+    variables = environment(token)
+    if "ray" in sys.modules and os.environ.get("RAY_AUTH_TOKEN") != variables["RAY_AUTH_TOKEN"]:
         raise UsageError("ray was imported before the cluster's token was known to it; make the "
                          "Cluster before you import ray, one cluster a process")  # fmt: skip
-    os.environ.update(wanted | _OWN_SIGNALS)
+    os.environ.update(variables | _OWN_SIGNALS)
 
 
 def start_head(
@@ -180,12 +181,12 @@ def start_head(
     """Start a cluster whose head is this machine.
 
     Args:
-        host: the address that others reach this machine at; None: the one by which it would reach
-            them.
-        folder: for Ray's sockets and logs; None: its own.
+        host: address at which other machines reach this one; None: the address that this machine
+            uses for outgoing connections.
+        folder: folder for Ray's sockets and logs; None: Ray's default.
 
     Raises:
-        UsageError: a name, port or address that cannot be; Ray is not installed.
+        UsageError: a name, port or address is invalid; Ray is not installed.
         DeviceError: Ray did not start, or the port is in use.
     """
     check_installed()
@@ -206,21 +207,21 @@ def join(
 
     Args:
         address: HOST:PORT of its head.
-        host: the address that others reach this machine at; None: Ray finds out.
-        machine: whether it computes; otherwise it only sends frames and takes answers.
+        host: address at which other machines reach this one; None: Ray chooses it.
+        machine: whether the node computes; otherwise it only sends frames and receives answers.
 
     Raises:
-        UsageError: there is no token, or a name or address that cannot be; Ray is not installed.
+        UsageError: there is no token, or a name or address is invalid; Ray is not installed.
         DeviceError: the head does not answer, or does not take the token.
     """
     check_installed()
     _check_own(host)
-    surroundings = environment(token)
+    variables = environment(token)
     check_answers(address)
     words = ["--address", address, *(["--node-ip-address", host] if host else [])]
     path = "" if token is None else str(token.absolute())
     node = StartedNode(name, address, 0, head=False, token=path)
-    return _start(node, words, surroundings, machine)
+    return _start(node, words, variables, machine)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -240,7 +241,7 @@ def check_answers(address: str) -> None:
     """
     Raises:
         UsageError: the text is no address.
-        DeviceError: nobody listens there.
+        DeviceError: no process listens there.
     """
     host, port = split_address(address)
     try:
@@ -252,46 +253,46 @@ def check_answers(address: str) -> None:
 
 
 def stop(name: str | None = None) -> list[StartedNode]:
-    """End the nodes that this user has started on this machine, or the one of a name.
+    """End the nodes that this user has started on this machine, or only the node ``name``.
 
     Returns:
-        Those that were ended, workers before heads.
+        The nodes that were ended, workers before heads.
     """
-    found = [node for node in known_nodes() if name is None or node.name == name]
+    nodes = [node for node in known_nodes() if name is None or node.name == name]
     ended = []
     for heads in (False, True):
-        together = [node for node in found if node.head == heads]
-        _each(lambda node: _end(node.process), together)
-        for node in together:
+        group = [node for node in nodes if node.head == heads]
+        _each(lambda node: _end(node.process), group)
+        for node in group:
             _note_of(node).unlink(missing_ok=True)
-        ended += together
+        ended += group
     return ended
 
 
 def stop_all(nodes: Iterable[NodeProcess]) -> None:
-    """End nodes together, heads last."""
-    found = list(nodes)
+    """End several nodes, heads last."""
+    node_processes = list(nodes)
     for heads in (False, True):
-        _each(NodeProcess.stop, [node for node in found if node.node.head == heads])
+        _each(NodeProcess.stop, [node for node in node_processes if node.node.head == heads])
 
 
 def known_nodes() -> list[StartedNode]:
-    """The nodes that this user has started on this machine and that run."""
-    found = []
+    """Running nodes that this user has started on this machine."""
+    nodes = []
     for path in sorted(_notes().glob("*.json")):
         try:
             node = StartedNode(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             node = None
         if node is not None and _is_ours(node):
-            found.append(node)
+            nodes.append(node)
         else:
             path.unlink(missing_ok=True)
-    return found
+    return nodes
 
 
 def _each(work: Callable[[Any], None], nodes: Sequence[Any]) -> None:
-    """Ending a node takes a second or two, in which it is waited for."""
+    """Call ``work`` for all nodes in parallel, as ending a node takes one or two seconds."""
     if nodes:
         with ThreadPoolExecutor(len(nodes)) as threads:
             list(threads.map(work, nodes))
@@ -334,9 +335,9 @@ def _check_free(port: int) -> None:
 def _start(
     node: StartedNode, words: list[str], surroundings: Mapping[str, str], machine: bool = True
 ) -> NodeProcess:
-    """Run Ray's command, and wait until it says that it has started."""
+    """Run Ray's command, and wait until its log reports the start."""
     check_name(node.name)
-    if any(known.name == node.name for known in known_nodes()):
+    if any(other.name == node.name for other in known_nodes()):
         raise UsageError(f"machine {node.name!r} runs here already; end it with `coexec cluster "
                          f"stop`, or choose another name with --name")  # fmt: skip
     labels = _labels(node.name) if machine else f"{_DRIVER}={node.name}"
@@ -358,14 +359,15 @@ def _start(
             _end(process.pid)
             process.wait()
             raise
-    noted = replace(node, process=process.pid)
-    _write_note(noted)
-    return NodeProcess(noted, process, log)
+    running_node = replace(node, process=process.pid)
+    _write_note(running_node)
+    return NodeProcess(running_node, process, log)
 
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Ray's nodes that start on one machine at the same time take the same names for sockets."""
+    """Lock the start of nodes: two nodes that start on one machine at the same time would choose
+    the same socket names."""
     with (cluster_folder() / "starting").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -389,8 +391,8 @@ def _await_start(process: "subprocess.Popen[bytes]", log: Path, address: str) ->
 
 def _reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line or "error" in line]
-    return first_line(Exception((telling or lines or ["it said nothing"])[-1]))
+    error_lines = [line for line in lines if "Error" in line or "error" in line]
+    return first_line(Exception((error_lines or lines or ["it said nothing"])[-1]))
 
 
 def _labels(name: str) -> str:
@@ -399,7 +401,7 @@ def _labels(name: str) -> str:
 
 
 def _memory() -> int:
-    """Bytes of this machine."""
+    """Memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -408,7 +410,7 @@ def _store_bytes() -> int:
 
 
 def _own_address() -> str:
-    """The address of this machine by which it would reach others."""
+    """Address that this machine uses for outgoing connections."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing
@@ -426,7 +428,7 @@ def _note_of(node: StartedNode) -> Path:
 
 
 def _write_note(node: StartedNode) -> None:
-    """All of it at once: others read notes meanwhile."""
+    """Write the file of a node at once, as other processes may read it meanwhile."""
     note = _note_of(node)
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = note.with_name(f"{note.name}.draft")
@@ -435,7 +437,7 @@ def _write_note(node: StartedNode) -> None:
 
 
 def _is_ours(node: StartedNode) -> bool:
-    """Whether the process is still the one that was started, not another of its number."""
+    """Whether the process is still the node, and not another process with the same number."""
     try:
         words = Path(f"/proc/{node.process}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -445,29 +447,30 @@ def _is_ours(node: StartedNode) -> bool:
 
 
 def _end(process: int) -> None:
-    """End a node: its process politely, which ends the others, and by force whatever is left."""
+    """End a node: its main process by SIGTERM, which ends the others, and the processes that are
+    left by SIGKILL."""
     import psutil
 
-    everything = _session_of(process)
-    if process in everything:
+    processes = _session_of(process)
+    if process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGTERM)
-        psutil.wait_procs(everything.values(), _STOP_S)
-    left = list(_session_of(process).values())
-    for each in left:
+        psutil.wait_procs(processes.values(), _STOP_S)
+    survivors = list(_session_of(process).values())
+    for each in survivors:
         with suppress(psutil.Error):
             each.kill()
-    psutil.wait_procs(left, _STOP_S)
+    psutil.wait_procs(survivors, _STOP_S)
 
 
 def _session_of(process: int) -> "dict[int, psutil.Process]":
-    """By number, the processes that the leader of a session and those below it have started, also
-    those whose parents have died."""
+    """Processes of the session whose leader is ``process``, by number, including those whose
+    parents have died."""
     import psutil
 
-    found = {}
+    processes = {}
     for number in psutil.pids():
         with suppress(ProcessLookupError, psutil.Error):
             if os.getsid(number) == process:
-                found[number] = psutil.Process(number)
-    return found
+                processes[number] = psutil.Process(number)
+    return processes

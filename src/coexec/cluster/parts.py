@@ -1,4 +1,4 @@
-"""The parts of tensors that a machine has of one frame: stitched and cut as they are asked for."""
+"""Parts of tensors of one frame on a machine. Regions are stitched and cut when they are read."""
 
 import threading
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ __all__ = ["FrameParts"]
 
 
 class FrameParts:
-    """What there is of one frame. Parts are never changed once they are there, and may come while
-    another thread asks for some."""
+    """Parts of the tensors of one frame. Stored parts are never changed. Parts may be added while
+    another thread reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._boxes: dict[str, dict[Region, Any]] = {}
 
     def put(self, parts: Iterable[Part], arrays: Iterable[Any]) -> None:
-        """Keep parts, without copies.
+        """Store parts, without copies.
 
         Raises:
             ExecutionError: an array has another shape than its part.
@@ -36,10 +36,11 @@ class FrameParts:
                 self._boxes.setdefault(name, {})[region] = array
 
     def get(self, name: str, region: Region) -> Any:
-        """A region of a tensor in memory of one piece: as it came if it came so, else a copy.
+        """A region of a tensor in contiguous memory: the stored array if it has this region, else a
+        copy.
 
         Raises:
-            ExecutionError: some of it is not there.
+            ExecutionError: a part of the region is missing.
         """
         with self._lock:
             boxes = dict(self._boxes.get(name, {}))
@@ -55,7 +56,7 @@ class FrameParts:
         for box, array in boxes.items():
             common = box.overlap(region)
             if common.size:
-                own = array[common.relative_to(box).slices]
-                stitched[common.relative_to(region).slices] = own
+                overlap_values = array[common.relative_to(box).slices]
+                stitched[common.relative_to(region).slices] = overlap_values
         self.put([(name, region)], [stitched])
         return stitched

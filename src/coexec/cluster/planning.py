@@ -1,4 +1,4 @@
-"""Which pipeline a cluster runs: plans for the machines there are, judged by the simulator."""
+"""Choose the pipeline that a cluster runs: make plans for its machines, and simulate them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,49 +19,50 @@ from coexec.timing.pipeline import PipelineRun, simulate_pipeline
 __all__ = ["KnownMachine", "Planned", "Planning", "exchanged", "response_s"]
 
 _FRAMES_PER_STAGE = 4
-"""Of a simulation, and a few more: enough for a steady period."""
+"""Frames of a simulation by stage; with a few more, enough for a steady period."""
 _SLOW_PORT = 0.5
-"""A machine whose port has less than this share of the best one's may be better left out."""
+"""A machine whose port has less than this share of the best port's bandwidth may be better left
+out."""
 
 
 _ONE_AT_A_TIME = ("coedge", "optimal_fused")
-"""Planners that let all machines work at one frame."""
+"""Planners of pipelines in which all machines compute the same frame."""
 
 
 @dataclass(frozen=True)
 class KnownMachine:
-    """What is known of a machine."""
+    """Stated or measured properties of a machine."""
 
     name: str
     capacity: Capacity
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
-    """Of a message, besides its bytes."""
+    """Seconds of a message, without the transfer time of its bytes."""
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and what the simulator says of it."""
+    """A plan and its simulated performance."""
 
     plan: PipelinePlan
     period_s: float
     """Seconds from one answer to the next, while frames wait at the door."""
     latency_s: float
-    """Of a frame that is alone."""
+    """Seconds of a frame that is alone in the pipeline."""
     utilisation: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def credits(self) -> int:
-        """Frames to have inside: each machine has one to compute and one to receive, and no frame
-        waits long."""
+        """Number of frames to have in flight: each machine has one to compute and one to receive,
+        and no frame waits long."""
         if self.plan.at_once is not None:
             return self.plan.at_once
         return 2 * len(self.plan.stages) + 1
 
 
 class Planning:
-    """Plans for one model; what is known of the model alone is worked out once."""
+    """Makes plans for one model. Results that depend on the model alone are computed once."""
 
     def __init__(
         self,
@@ -80,23 +81,24 @@ class Planning:
         check_options(planner, PIPELINES[planner].options, options)
         self.graph, self.network = graph, network
         self.door: str | None = None
-        """The machine from which frames come, if it is one of them, or another name; None: from the
+        """Machine from which frames come, or another name if they come from outside; None: from the
         first leader."""
         self.planner, self._options = PIPELINES[planner], dict(options)
         self._problem: PipelineProblem | None = None
 
     def plan(self, machines: Sequence[KnownMachine], quick: bool = False) -> Planned:
-        """The best of what the planner finds for all machines, and for those with fast ports.
+        """The plan with the shortest period, of the planner's plans for all machines and for those
+        with fast ports.
 
         Args:
-            quick: leave out what takes seconds.
+            quick: skip steps of the planner that take seconds.
 
         Raises:
             InfeasibleError: the machines cannot hold the model.
         """
-        best_port = max(known.bandwidth_bytes_per_s for known in machines)
+        best_port = max(each.bandwidth_bytes_per_s for each in machines)
         fast = [m for m in machines if m.bandwidth_bytes_per_s >= _SLOW_PORT * best_port]
-        found: list[Planned] = []
+        candidates: list[Planned] = []
         refusal: InfeasibleError | None = None
         for chosen in (machines, fast) if len(fast) < len(machines) else (machines,):
             try:
@@ -104,34 +106,35 @@ class Planning:
             except InfeasibleError as error:
                 refusal = error
                 continue
-            found.append(self.judged(plan, machines))
+            candidates.append(self.judged(plan, machines))
             if self.door in plan.machines:
                 changed = exchanged(plan, plan.stages[0].leader, str(self.door))
-                found.append(self.judged(changed, machines))
-        if not found:
+                candidates.append(self.judged(changed, machines))
+        if not candidates:
             assert refusal is not None
             raise refusal
-        return min(found, key=lambda planned: planned.period_s)
+        return min(candidates, key=lambda planned: planned.period_s)
 
     def quick_answers(self, machines: Sequence[KnownMachine]) -> list[Planned]:
-        """Plans in which all machines work at one frame, and that of the best machine alone: for
-        few frames, which then are answered sooner than by a pipeline (PICO's one-stage mode)."""
-        found = []
+        """Plans in which all machines compute the same frame, and the plan of the fastest machine
+        alone. When frames are few, these plans answer sooner than a pipeline (PICO's one-stage
+        mode)."""
+        candidates = []
         for name in _ONE_AT_A_TIME:
             costs, system = self._described(machines)
             with suppress(InfeasibleError):
                 plan = PIPELINES[name].plan(self._problem_on(costs, system))
-                found.append(self.judged(plan, machines))
+                candidates.append(self.judged(plan, machines))
         with suppress(InfeasibleError):
             best = min(machines, key=lambda m: m.capacity.alpha / m.capacity.flops_per_s)
-            found.append(self.judged(self._plan([best], quick=True), machines))
-        return found
+            candidates.append(self.judged(self._plan([best], quick=True), machines))
+        return candidates
 
     def judged(self, plan: PipelinePlan, machines: Sequence[KnownMachine]) -> Planned:
-        """What the simulator says of a plan on these machines, if frames come from the door's."""
+        """A plan with its simulated performance on these machines, with frames from ``door``."""
         costs, system = self._described(machines)
         if self.door is not None and self.door not in system.names:
-            # Frames come from no machine of the plan, by a port like the best one.
+            # Frames come from outside the plan; their source gets a port like the best one.
             best = max(machines, key=lambda known: known.bandwidth_bytes_per_s)
             outside = replace(best, name=self.door)
             costs, system = self._described([*machines, outside])
@@ -156,15 +159,15 @@ class Planning:
         return self._problem.on(costs, system)
 
     def _described(self, machines: Sequence[KnownMachine]) -> tuple[CapacityCosts, System]:
-        costs = CapacityCosts({known.name: known.capacity for known in machines})
-        ports = {known.name: known.bandwidth_bytes_per_s for known in machines}
-        devices = [machine(known.name, known.memory_bytes) for known in machines]
-        latency_s = max(known.latency_s for known in machines)
+        costs = CapacityCosts({each.name: each.capacity for each in machines})
+        ports = {each.name: each.bandwidth_bytes_per_s for each in machines}
+        devices = [machine(each.name, each.memory_bytes) for each in machines]
+        latency_s = max(each.latency_s for each in machines)
         return costs, connected(devices, ports, self.network, latency_s)
 
 
 def exchanged(plan: PipelinePlan, a: str, b: str) -> PipelinePlan:
-    """The plan with two machines in each other's places."""
+    """The plan with machines ``a`` and ``b`` exchanged."""
     names = {a: b, b: a}
 
     def of(name: str) -> str:

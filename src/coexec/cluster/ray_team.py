@@ -1,7 +1,7 @@
-"""Machines that are Ray's actors: the only module that talks to Ray.
+"""Machines that are Ray's actors: the only module that calls Ray.
 
-One actor a machine, placed on its node, without retries: the conductor knows better what to send
-again. See https://docs.ray.io/en/latest/ray-core/actors.html.
+Each machine is one actor, placed on its node. Ray does not retry: the conductor decides what is
+sent again. See https://docs.ray.io/en/latest/ray-core/actors.html.
 """
 
 import asyncio
@@ -30,72 +30,72 @@ T = TypeVar("T")
 
 _log = logging.getLogger("coexec.cluster")
 _HEAD = "node:__internal_head__"
-"""Ray's resource of the head's node."""
+"""Ray's resource that only the head's node has."""
 _HEAD_S = 30.0
-"""That a head may be silent. Twice as long, and Ray ends every process that has entered."""
+"""Longest silence of a head. After twice this time, Ray ends every process that has entered."""
 _MOST_CALLS = 1000
-"""Under way on one machine together."""
-_MOST_REST_S = 60.0
+"""Maximum number of concurrent calls on one machine."""
+_MOST_REST_S = 60.0  # longest pause before a dismissed machine is hired again
 _OUTSIDE = "the door"
-"""Where frames come from, if that is no machine of the cluster."""
+"""Name of the source of frames, if it is no machine of the cluster."""
 _LEAVE_S = 10.0
-"""To leave a cluster, which takes a fraction of a second where there is a head."""
+"""Time limit to leave a cluster; with a running head it takes a fraction of a second."""
 _GOODBYE_S = 2.0
-"""For a machine to remove its files, before it is ended."""
+"""Time limit for a machine to remove its files, before it is ended."""
 
 
 class Connection:
-    """This process in a cluster; the node that it enters by is on this machine."""
+    """Connection of this process to a cluster, by a node on this machine."""
 
     def __init__(self, address: str) -> None:
-        """`nodes.prepare` has to come first, before this module is imported: Ray reads the token
-        while it is imported.
+        """Call `nodes.prepare` before this module is imported: Ray reads the token during its
+        import.
 
         Raises:
             DeviceError: the cluster cannot be reached from here.
         """
-        # By another thread: there Ray sets no handlers of signals, and Ctrl-C does not leave Ray
-        # half begun, which ends in a segmentation fault.
-        log = logging.getLogger("ray")  # warns that it cannot set them
+        # In another thread, Ray sets no signal handlers, and Ctrl-C does not interrupt Ray's start,
+        # which would end in a segmentation fault.
+        log = logging.getLogger("ray")  # Ray warns that it cannot set signal handlers
         level = log.level
         log.setLevel(logging.ERROR)
         with ThreadPoolExecutor(1) as thread:
-            begun = thread.submit(
+            start = thread.submit(
                 ray.init, address=address, namespace="coexec", logging_level=logging.ERROR,
                 log_to_driver=False, configure_logging=False,
             )  # fmt: skip
             try:
-                begun.result()
+                start.result()
             except (RayError, ConnectionError, RuntimeError, ValueError) as error:
                 raise DeviceError(f"cannot enter the cluster at {address}: {first_line(error)}; "
                                   f"this machine has to be one of its nodes (`coexec cluster "
                                   f"join`)") from None  # fmt: skip
             except BaseException:
-                wait([begun])
+                wait([start])
                 ray.shutdown()
                 raise
             finally:
                 log.setLevel(level)
 
     def nodes(self) -> tuple[RayNode, ...]:
-        """All nodes, also those that are gone."""
+        """All nodes, including dead ones."""
         return tuple(map(_node, ray.nodes()))  # type: ignore[no-untyped-call]
 
     @property
     def address(self) -> str:
-        """Of the node by which this process has entered."""
-        own = ray.get_runtime_context().get_node_id()
-        return next((node.address for node in self.nodes() if node.id == own), "")
+        """Address of the node by which this process has entered."""
+        node_id = ray.get_runtime_context().get_node_id()
+        return next((node.address for node in self.nodes() if node.id == node_id), "")
 
     def machines(self) -> Mapping[str, RayNode]:
-        """Those that are alive, by name."""
+        """Nodes with machines that are alive, by name."""
         return {node.name: node for node in self.nodes() if node.alive and node.name}
 
     def close(self) -> None:
-        """Leave the cluster. Actors of this process end."""
+        """Leave the cluster. Ray ends the actors of this process."""
         leaving = threading.Thread(target=ray.shutdown, name="coexec-leave", daemon=True)
         leaving.start()
-        leaving.join(_LEAVE_S)  # it waits for a head that is gone
+        leaving.join(_LEAVE_S)  # with a dead head, `ray.shutdown` does not return
 
 
 def _node(row: Mapping[str, Any]) -> RayNode:
@@ -109,7 +109,7 @@ def _node(row: Mapping[str, Any]) -> RayNode:
 
 
 class _RayHandle:
-    """A machine that is an actor."""
+    """Handle of a machine that is a Ray actor."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -129,32 +129,32 @@ class _RayHandle:
 
 
 class RayTeam:
-    """The machines of a cluster, each for one session."""
+    """Hires the machines of a cluster for one session."""
 
     def __init__(
         self, connection: Connection, options: Mapping[str, MachineOptions], only: bool
     ) -> None:
         """
         Args:
-            options: by machine, where they are not the default.
+            options: options by machine; other machines have the default options.
             only: hire only machines that ``options`` names.
         """
         self._connection, self._options, self._only = connection, options, only
         self._hired: dict[str, _RayHandle] = {}
         self._resting: dict[str, tuple[float, float]] = {}
-        """By name of a machine that was dismissed, until when, and for how long, it is not hired
-        again: one that fails each time is asked ever more rarely."""
+        """Time until which a dismissed machine is not hired again, and the length of this pause, by
+        name. The pause doubles with each dismissal, as the machine may fail each time."""
         self._door: str | None = None
         self._heard_s = time.monotonic()
-        """When the head last said who is there."""
+        """`time.monotonic` of the head's last answer."""
         self._refused: set[str] = set()
-        """Nodes that cannot be hired, of which it was said why."""
+        """Nodes that cannot be hired, and for which a warning was logged."""
 
     async def hire(self) -> Mapping[str, _RayHandle]:
         """See `Team.hire`."""
-        there = await self._machines()
-        found: dict[str, _RayHandle] = {}
-        for name, node in there.items():
+        visible_nodes = await self._machines()
+        handles: dict[str, _RayHandle] = {}
+        for name, node in visible_nodes.items():
             if name in self._hired or node.id in self._refused:
                 continue
             if self._resting.get(name, (0.0, 0.0))[0] > time.monotonic():
@@ -170,20 +170,25 @@ class RayTeam:
                 num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=_MOST_CALLS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             ).remote(name, self._options.get(name, MachineOptions()))  # fmt: skip
-            found[name] = handle = _RayHandle(actor)
+            handles[name] = handle = _RayHandle(actor)
             self._hired[name] = handle
-        if found:
-            own = await asyncio.to_thread(lambda: self._connection.address)
+        if handles:
+            own_address = await asyncio.to_thread(lambda: self._connection.address)
             self._door = next(
-                (n for n in self._hired if n in there and there[n].address == own), _OUTSIDE
+                (
+                    n
+                    for n in self._hired
+                    if n in visible_nodes and visible_nodes[n].address == own_address
+                ),
+                _OUTSIDE,
             )
-        return found
+        return handles
 
     async def _machines(self) -> Mapping[str, RayNode]:
-        """Those that are alive, by name; none while the head does not answer."""
+        """Nodes with machines that are alive, by name; empty while the head does not answer."""
         end_s = self._heard_s + _HEAD_S
         try:
-            there = await within(_aside(self._connection.machines), end_s - time.monotonic())
+            nodes = await within(_aside(self._connection.machines), end_s - time.monotonic())
         except (TimeoutError, RayError, RuntimeError, OSError):
             if time.monotonic() < end_s:
                 return {}
@@ -191,7 +196,7 @@ class RayTeam:
                               f"a cluster ends with its head; end what is left by `coexec cluster "
                               f"stop` on each machine, and start it again") from None  # fmt: skip
         self._heard_s = time.monotonic()
-        return there
+        return nodes
 
     @property
     def door(self) -> str | None:
@@ -207,25 +212,25 @@ class RayTeam:
         self._resting[name] = time.monotonic() + rest_s, rest_s
         with suppress(TimeoutError, MachineLostError):
             await asyncio.wait_for(handle.call("close"), _GOODBYE_S)
-        with suppress(TimeoutError):  # without a head nobody can be ended
+        with suppress(TimeoutError):  # without a head no actor can be ended
             await within(_aside(handle.end), _GOODBYE_S)
 
 
 def _aside(work: Callable[[], T]) -> Awaitable[T]:
-    """The result of ``work``, done by a thread of its own. A call to a head that is gone does not
-    return before Ray ends the process, and whoever leaves must not wait for that."""
+    """Awaitable result of ``work``, which runs in a new thread. A call to a dead head does not
+    return before Ray ends the process; a caller that leaves the cluster must not wait for that."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def tell(done: "Future[T]") -> None:
-        if found.done():
+        if future.done():
             return
         error = done.exception()
         if error is None:
-            found.set_result(done.result())
+            future.set_result(done.result())
         else:
-            found.set_exception(error)
-            found.exception()  # seen: that nobody waits any more is no reason to log it
+            future.set_exception(error)
+            future.exception()  # asyncio must not log it if the result is no longer awaited
 
     def run() -> None:
         done: Future[T] = Future()
@@ -237,4 +242,4 @@ def _aside(work: Callable[[], T]) -> Awaitable[T]:
             loop.call_soon_threadsafe(tell, done)
 
     threading.Thread(target=run, name="coexec-head", daemon=True).start()
-    return found
+    return future

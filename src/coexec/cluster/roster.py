@@ -1,4 +1,4 @@
-"""Who is in a cluster, and joining it with a look at who is there."""
+"""List the nodes of a cluster; join a cluster and check that list."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ __all__ = ["RayNode", "check_welcome", "join_checked", "roster"]
 
 
 class RayNode(NamedTuple):
-    """A machine as Ray knows it."""
+    """A node as Ray reports it."""
 
     id: str
     name: str
-    """"" for a node that only sends frames and takes answers."""
+    """"" for a node that only sends frames and receives answers."""
     build: str
-    """Of its coexec."""
+    """Version of its coexec, see `coexec.cluster.build`."""
     address: str
     host: str
     alive: bool
@@ -28,7 +28,7 @@ class RayNode(NamedTuple):
 
 
 def roster(address: str, token: Path | None = None) -> tuple[RayNode, ...]:
-    """The nodes of a cluster; this process enters it for a moment, by a node of this machine.
+    """Nodes of a cluster. This process enters it for a moment, by a node of this machine.
 
     Raises:
         UsageError: there is no token, or the text is no address.
@@ -48,10 +48,11 @@ def roster(address: str, token: Path | None = None) -> tuple[RayNode, ...]:
 def join_checked(
     address: str, name: str, host: str | None = None, token: Path | None = None
 ) -> NodeProcess:
-    """`nodes.join`, if the head's machine runs the same coexec and no other machine has the name.
+    """Call `nodes.join`; check that the head's machine runs the same coexec and that no other
+    machine has the name.
 
     Raises:
-        UsageError: there is no token, or a name or address that cannot be; Ray is not installed.
+        UsageError: there is no token, or a name or address is invalid; Ray is not installed.
         DeviceError: the head does not answer or does not take the machine.
     """
     node = join(address, name, host, token)
@@ -66,12 +67,13 @@ def join_checked(
 def check_welcome(nodes: Sequence[RayNode], address: str, name: str) -> None:
     """
     Raises:
-        DeviceError: the head has another coexec than this machine, or another machine the name.
+        DeviceError: the head runs another coexec than this machine, or another machine has the
+            name.
     """
     head = next((node for node in nodes if node.alive and node.is_head), None)
-    theirs = "none" if head is None else head.build or "none"
-    if theirs != build():
-        raise DeviceError(f"the head at {address} has coexec {theirs}, this machine {build()}; "
+    head_build = "none" if head is None else head.build or "none"
+    if head_build != build():
+        raise DeviceError(f"the head at {address} has coexec {head_build}, this machine {build()}; "
                           f"install the same on both")  # fmt: skip
     same = [node for node in nodes if node.alive and node.name == name]
     if len(same) > 1:

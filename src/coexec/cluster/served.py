@@ -1,4 +1,4 @@
-"""A cluster's session as something to serve."""
+"""Adapter that serves a cluster's session."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -18,13 +18,13 @@ __all__ = ["ClusterServed"]
 class ClusterServed:
     """Answers requests with a pipeline, as many at a time as it has credits. See `serve.Served`.
 
-    The session is somebody else's, who closes it.
+    The caller owns the session and closes it.
     """
 
     def __init__(self, session: ClusterSession, name: str, version: str = "1") -> None:
         """
         Raises:
-            UsageError: a name that cannot be a part of a URL.
+            UsageError: the name cannot be a part of a URL.
             ModelError: the protocol has no type for an input or output.
         """
         if not name or "/" in name or not name.isprintable():
@@ -46,11 +46,11 @@ class ClusterServed:
 
 
 def _served(tensors: Iterable[Tensor]) -> tuple[ServedTensor, ...]:
-    found = []
+    served_tensors = []
     for tensor in tensors:
         if tensor.opaque:
             raise ModelError(f"{tensor.name!r} is a {tensor.dtype or 'value of unknown type'} "
                              f"without a fixed shape, which a pipeline does not serve; coexec "
                              f"serve may")  # fmt: skip
-        found.append(ServedTensor(tensor.name, np.dtype(tensor.dtype), tensor.shape))
-    return tuple(found)
+        served_tensors.append(ServedTensor(tensor.name, np.dtype(tensor.dtype), tensor.shape))
+    return tuple(served_tensors)

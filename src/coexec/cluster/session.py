@@ -39,41 +39,42 @@ class PipelineOptions:
     """A name in `coexec.pipelines.PIPELINES`."""
     planner_options: Mapping[str, Any] | None = None
     credits: int | None = None
-    """The most frames inside; None: twice the stages, and one."""
+    """Maximum number of frames in flight; None: `Planned.credits`."""
     deadline_s: float = 60.0
-    """From a frame's admission to its answer; after it, the frame has failed."""
+    """Longest time from a frame's admission to its answer; a frame without an answer by then has
+    failed."""
     network: Network = "ports"
 
 
 @dataclass(frozen=True)
 class MachineStatus:
-    """A machine of a session."""
+    """Status of one machine of a session."""
 
     name: str
     host: str
     stages: tuple[int, ...]
-    """Of the plan that it has a part of, by index."""
+    """Indices of the plan's stages in which it has a part."""
     flops_per_s: float
-    """What it is thought to compute, by what it has computed so far."""
+    """Estimated capacity, updated by its computations so far."""
     bandwidth_bytes_per_s: float
     waiting: int
-    """Shares that could be computed now."""
+    """Number of shares that are ready to be computed."""
     inside: int
-    """Frames that it has something of."""
+    """Number of frames in flight on the machine."""
     computed: int
-    """Shares, since the session began."""
+    """Number of shares computed since the session began."""
     busy_s: float
     sent_bytes: int
-    """To other machines; answers come on top."""
+    """Bytes sent to other machines; answers are not counted."""
     received_bytes: int
-    """From other machines, and of frames that begin with it."""
+    """Bytes from other machines, and of frames that enter the pipeline there."""
     latency_s: float
-    """Of a message to or from it, besides its bytes, as it was measured."""
+    """Measured seconds of a message to or from it, without the transfer time of its bytes."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a session does."""
+    """Status of a session."""
 
     machines: tuple[MachineStatus, ...]
     answered: int
@@ -83,13 +84,14 @@ class Status:
     predicted_period_s: float
     predicted_latency_s: float
     changes: tuple[str, ...]
-    """Why plans were made, one line each."""
+    """One line for each plan so far, with its reason."""
 
 
 class ClusterSession:
     """Answers frames, several at a time. May be used by several threads. Close it, or use ``with``.
 
-    A machine that dies costs time, not answers: its frames are computed again by the others.
+    If a machine dies, the other machines compute its frames again: this costs time, but no answer
+    is lost.
     """
 
     def __init__(
@@ -100,11 +102,11 @@ class ClusterSession:
         options: PipelineOptions,
         limits: Limits | None = None,
     ) -> None:
-        """Hire machines, measure them, plan, and bring every machine its share.
+        """Hire machines, measure them, make a plan, and deploy it.
 
         Args:
-            stated: "flops_per_s", "bandwidth_bytes_per_s" and "latency_s" of a machine, as far as
-                they are known and need not be measured.
+            stated: stated "flops_per_s", "bandwidth_bytes_per_s" and "latency_s" of a machine;
+                these are not measured.
 
         Raises:
             CoexecError: there is no machine, or they cannot run the model.
@@ -124,17 +126,17 @@ class ClusterSession:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Of the model, with the shapes that frames have."""
+        """Inputs of the model, with the shapes that frames have."""
         return tuple(self._wanted.values())
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """Of the model."""
+        """Outputs of the model."""
         return tuple(self._graph.tensors[name] for name in self._graph.outputs)
 
     @property
     def ready(self) -> bool:
-        """Whether frames are let in: it is not closed, and machines are left."""
+        """Whether frames are admitted: the session is open, and machines are left."""
         return self._door.is_open
 
     @property
@@ -144,19 +146,19 @@ class ClusterSession:
 
     @property
     def planned(self) -> Planned:
-        """The same with what the simulator says of it."""
+        """The plan in service with its simulated performance."""
         deployed = self._conductor.deployed
         assert deployed is not None  # the session began with one
         return deployed.planned
 
     @property
     def known_machines(self) -> tuple[KnownMachine, ...]:
-        """What is stated or measured of the machines, also of those without a share."""
+        """Stated or measured properties of the machines, also of those without a share."""
         return tuple(member.known for member in self._members)
 
     @property
     def graph(self) -> Graph:
-        """Of the model."""
+        """Graph of the model."""
         return self._graph
 
     @property
@@ -167,12 +169,12 @@ class ClusterSession:
     def submit(
         self, feeds: Mapping[str, Any], *, deadline_s: float | None = None, wait: bool = False
     ) -> "Future[dict[str, Any]]":
-        """Let a frame in; its outputs by name come with the future.
+        """Admit a frame; the future delivers its outputs by name.
 
         Args:
             feeds: an array for each input of the model.
-            deadline_s: from now; None for that of the session.
-            wait: for a credit, if there is none.
+            deadline_s: seconds from now; None for the session's deadline.
+            wait: wait for a credit if none is left.
 
         Raises:
             InputError: a name, shape or dtype that the model does not have.
@@ -189,10 +191,10 @@ class ClusterSession:
         return frame.answer
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
-        """One frame: the outputs named, or all of them, in that order.
+        """Outputs of one frame: those in ``output_names``, or all of them, in that order.
 
         Raises:
-            UsageError: an output that the model does not have.
+            UsageError: the model has no such output.
             CoexecError: as `submit`, or the frame failed.
         """
         names = list(output_names or self._graph.outputs)
@@ -200,15 +202,15 @@ class ClusterSession:
         if unknown:
             raise UsageError(f"the model has no output {unknown[0]!r}; it has "
                              f"{', '.join(map(repr, self._graph.outputs))}")  # fmt: skip
-        found = self.submit(input_feed, wait=True).result()
-        return [found[name] for name in names]
+        outputs = self.submit(input_feed, wait=True).result()
+        return [outputs[name] for name in names]
 
     def map(self, frames: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The outputs of frames, in their order, once each. Frames are taken from the iterable as
-        credits allow, and answers wait for whoever takes them: neither runs ahead.
+        """Outputs of frames, in their order, once each. At most ``credits`` frames are in flight,
+        and finished answers wait until the caller reads them: neither side runs ahead.
 
         Raises:
-            CoexecError: a frame failed; those behind it are not answered.
+            CoexecError: a frame failed; the frames after it are not answered.
         """
         under_way: deque[Future[dict[str, Any]]] = deque()
         try:
@@ -223,7 +225,7 @@ class ClusterSession:
                 answer.cancel()
 
     def status(self) -> Status:
-        """How the session does now."""
+        """Current status of the session."""
         planned, stages = self.planned, self.plan.stages
         machines = tuple(
             MachineStatus(
@@ -245,7 +247,7 @@ class ClusterSession:
         """Record what machines compute and send from now on, until `stop_trace`.
 
         Raises:
-            UsageError: that is done already.
+            UsageError: a recording runs already.
             ClosedError: the session is closed.
         """
         if self._conductor.recording is not None:
@@ -256,10 +258,10 @@ class ClusterSession:
         self._conductor.call(recording.begin_all(self._members)).result()
 
     def stop_trace(self) -> ClusterTrace:
-        """What was recorded, on one clock; may take a second.
+        """End the recording; return it with all times on one clock. May take a second.
 
         Raises:
-            UsageError: nothing is recorded; start_trace() comes first.
+            UsageError: no recording runs; start_trace() comes first.
         """
         if self._conductor.recording is None:
             raise UsageError("the session is not traced; start_trace() begins that")
@@ -294,7 +296,7 @@ def check_pipeline_options(graph: Graph, credits: int | None, deadline_s: float)
 
 
 def _record(frame: Frame, recording: ClusterRecording) -> None:
-    """Note when a frame comes and when it is answered, or given up."""
+    """Record when a frame was admitted, and when it was answered or given up."""
     start_s = time.perf_counter()
 
     def end(answer: "Future[dict[str, Any]]") -> None:

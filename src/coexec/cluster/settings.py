@@ -1,4 +1,4 @@
-"""``cluster.toml``: what a user says of machines and network; everything in it may be left out.
+"""Reads ``cluster.toml``: the user's settings of machines and network. All entries are optional.
 
 [cluster]
 address = "192.168.1.10:6380"
@@ -11,7 +11,7 @@ latency_ms = 0.5
 [faults]
 silence_s = 3.2
 
-[machines.pi1]              # only machines that are named are used, if any are
+[machines.pi1]              # if machines are named, only these are used
 devices = ["cpu:0-3"]
 planner = "auto"
 gflops = 8.0                # measured if absent
@@ -38,12 +38,12 @@ from coexec.system.network import Network
 __all__ = ["ClusterSettings", "read_settings"]
 
 _MBIT = 1e6 / 8
-"""Bytes a second."""
+"""Bytes a second of 1 Mbit/s."""
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What is known before anything is measured."""
+    """Settings of a cluster, with properties that need not be measured."""
 
     address: str | None = None
     network: Network = "ports"
@@ -52,22 +52,22 @@ class ClusterSettings:
     limits: Limits = field(default_factory=Limits)
     machines: Mapping[str, MachineOptions] = field(default_factory=dict)
     stated: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By machine: "flops_per_s" and "bandwidth_bytes_per_s", as far as they are known."""
+    """Stated "flops_per_s" and "bandwidth_bytes_per_s", by machine."""
 
     def known_of(self, name: str) -> Mapping[str, float]:
-        """What is stated of a machine, or of all."""
-        found = dict(self.stated.get(name, {}))
+        """Stated properties of a machine, including those stated for the whole network."""
+        properties = dict(self.stated.get(name, {}))
         if self.bandwidth_bytes_per_s is not None:
-            found.setdefault("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
+            properties.setdefault("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
         if self.latency_s is not None:
-            found["latency_s"] = self.latency_s
-        return found
+            properties["latency_s"] = self.latency_s
+        return properties
 
 
 def read_settings(path: Path) -> ClusterSettings:
     """
     Raises:
-        UsageError: the file cannot be read, or something in it has no meaning; it says where.
+        UsageError: the file cannot be read, or an entry is invalid; the message names the entry.
     """
     try:
         with path.open("rb") as file:
@@ -78,7 +78,7 @@ def read_settings(path: Path) -> ClusterSettings:
 
 
 class _Reader:
-    """Says where something is that it does not take."""
+    """Converts the tables of the file; its errors name the faulty entry."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -110,14 +110,14 @@ class _Reader:
         )  # fmt: skip
 
     def _limits(self, faults: Mapping[str, Any]) -> Limits:
-        given = {key: self._number(faults, "faults", key) for key in faults}
-        if (gain := given.get("gain") or 0.0) >= 1:
+        numbers = {key: self._number(faults, "faults", key) for key in faults}
+        if (gain := numbers.get("gain") or 0.0) >= 1:
             raise self._error("faults.gain", f"wants a share below 1, not {gain:g}")
-        return replace(Limits(), **{k: v for k, v in given.items() if v is not None})
+        return replace(Limits(), **{k: v for k, v in numbers.items() if v is not None})
 
     def _machine(self, where: str, row: Any) -> tuple[MachineOptions, dict[str, float]]:
-        known = {"devices", "planner", "gflops", "bandwidth_mbit_s", "pace_gflops", "cache"}
-        row = self._table(row, where, known)
+        keys = {"devices", "planner", "gflops", "bandwidth_mbit_s", "pace_gflops", "cache"}
+        row = self._table(row, where, keys)
         devices = row.get("devices")
         if devices is not None and not (
             isinstance(devices, list) and devices and all(isinstance(d, str) for d in devices)
@@ -174,7 +174,7 @@ class _Reader:
         return address
 
     def _fits(self, where: str, check: Callable[[str], Any], value: str) -> None:
-        """Say of a check's complaint where in the file its cause is."""
+        """Run a check, and add the place in the file to its error."""
         try:
             check(value)
         except CoexecError as error:

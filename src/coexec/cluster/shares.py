@@ -1,7 +1,7 @@
-"""Shares as models: made where the whole model is, opened where they run.
+"""Shares as ONNX models: written where the whole model is, opened where they run.
 
-A share travels as an ONNX model without its weights, and weights by the digest of their content: a
-machine is sent what it does not have yet, and nothing of other shares.
+A share is sent as an ONNX model without its weights. Weights are identified by the digest of their
+content: a machine receives only weights that it does not have yet, and no weights of other shares.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,23 +36,24 @@ __all__ = ["OpenShares", "ShareModel", "ShareModels"]
 
 @dataclass(frozen=True)
 class ShareModel:
-    """A share as it travels."""
+    """A share as it is sent to a machine."""
 
     key: str
     """Digest of the model and its weights."""
     proto: bytes
-    """A ModelProto whose large weights lie in files called by their digests."""
+    """A ModelProto whose large weights lie in files named by their digests."""
     weights: Mapping[str, int]
-    """By digest, bytes."""
+    """Size in bytes, by digest."""
     inputs: tuple[str, ...]
-    """By read of the strip, what the model calls it; "" if it needs it not."""
+    """Name of the model's input for each read of the strip; "" if the model does not need the
+    read."""
     fed: tuple[Tensor, ...]
-    """What it is fed with."""
+    """Inputs of the model."""
     macs: int
 
 
 class ShareModels:
-    """The shares of one model."""
+    """Writes the shares of one model as models."""
 
     def __init__(self, model: Model) -> None:
         self._graph: Graph = model.graph
@@ -63,7 +64,7 @@ class ShareModels:
         """A strip as a model.
 
         Raises:
-            PlanError: it cannot be computed from what it reads.
+            PlanError: the strip cannot be computed from its reads.
         """
         module = self._writer.write(strip, "share")
         proto = onnx.load_model_from_string(module.proto)
@@ -83,7 +84,7 @@ class ShareModels:
         )  # fmt: skip
 
     def weights(self, digests: Iterable[str]) -> Mapping[str, Array]:
-        """The weights of some digests, as bytes."""
+        """Weights by digest, as bytes."""
         return {digest: self._arrays[digest] for digest in digests}
 
     def _digest(self, array: Array) -> str:
@@ -105,13 +106,13 @@ def _put_beside(weight: onnx.TensorProto, name: str, size_bytes: int) -> None:
 
 
 class OpenShares:
-    """The weights that a machine keeps, and sessions of the shares that it runs."""
+    """The weights that a machine stores, and sessions of the shares that it runs."""
 
     def __init__(
         self, devices: Sequence[str] | None, planner: str, cache: str | None, cleanup: ExitStack
     ) -> None:
         """``cleanup`` removes all files at its end."""
-        # Frames do not wait for plans: ONNX Runtime's own session answers until there is one.
+        # Plans are made in the background: ONNX Runtime's own session answers until there is one.
         self._open = partial(
             InferenceSession, devices=devices, planner=planner, cache=cache, background=True
         )
@@ -121,14 +122,14 @@ class OpenShares:
         self._epochs: dict[int, Mapping[ShareKey, ShareModel]] = {}
 
     def lacks(self, digests: Sequence[str]) -> list[str]:
-        """Those that were not kept yet."""
+        """Digests of weights that are not stored yet."""
         return [digest for digest in digests if digest not in self._kept]
 
     def keep(self, weights: Mapping[str, Array]) -> None:
         """Write weights to files.
 
         Raises:
-            ExecutionError: one is not what its digest says, or there is no room for it.
+            ExecutionError: a weight does not match its digest, or there is no room for it.
         """
         for digest, content in weights.items():
             if _digest(content) != digest:
@@ -143,7 +144,7 @@ class OpenShares:
             self._kept.add(digest)
 
     def open(self, epoch: int, models: Mapping[ShareKey, ShareModel]) -> None:
-        """Make sessions of all shares of an epoch that are not open yet.
+        """Open sessions for all shares of an epoch that are not open yet.
 
         Raises:
             CoexecError: a session cannot be made.
@@ -154,7 +155,7 @@ class OpenShares:
         self._epochs[epoch] = models
 
     def close(self, epoch: int) -> None:
-        """Close the sessions that only this epoch needs, and forget weights that none does."""
+        """Close the sessions that only this epoch uses. The weights stay stored."""
         self._epochs.pop(epoch, None)
         used = [model for models in self._epochs.values() for model in models.values()]
         for key in self._sessions.keys() - {model.key for model in used}:
@@ -170,37 +171,37 @@ class OpenShares:
         """Compute a share.
 
         Returns:
-            By write of the step, its array.
+            An array for each write of the step.
 
         Raises:
-            CoexecError: what it reads is not there, or a device failed.
+            CoexecError: a part that it reads is missing, or a device failed.
         """
         model = self._epochs[epoch][step.share]
         session = self._sessions[model.key]
         feeds = {
-            called: parts.get(name, region)
-            for called, (name, region) in zip(model.inputs, step.reads, strict=True)
-            if called
+            input_name: parts.get(name, region)
+            for input_name, (name, region) in zip(model.inputs, step.reads, strict=True)
+            if input_name
         }
         return session.run(None, feeds)
 
     def measure(self, model: ShareModel, repeats: int) -> float:
-        """Median of the seconds of some runs with weights and inputs of any value."""
+        """Median seconds of several runs with arbitrary weights and inputs."""
         session = self._session(self._with_any_weights(model))
         try:
             feeds = random_values(model.fed)
             session.run(None, feeds)
-            taken = []
+            seconds = []
             for _ in range(repeats):
                 start = perf_counter()
                 session.run(None, feeds)
-                taken.append(perf_counter() - start)
-            return median(taken)
+                seconds.append(perf_counter() - start)
+            return median(seconds)
         finally:
             session.close()
 
     def _with_any_weights(self, model: ShareModel) -> ShareModel:
-        """The same model with random weights, which lie in a file for each type and shape."""
+        """The same model with random weights. Weights of the same type and shape share a file."""
         proto = onnx.load_model_from_string(model.proto)
         for weight in proto.graph.initializer:
             if weight.data_location == onnx.TensorProto.EXTERNAL:

@@ -1,4 +1,4 @@
-"""Machines of which all is stated that a plan needs: they need not be there."""
+"""Machines whose settings state everything that a plan needs, so that no machine has to run."""
 
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -11,48 +11,49 @@ from coexec.errors import UsageError
 __all__ = ["lacking", "made_up", "stated_machines"]
 
 _MBIT = 1e6 / 8
-"""Bytes a second."""
+"""Bytes a second of 1 Mbit/s."""
 
 
 def lacking(settings: ClusterSettings) -> str | None:
-    """What of the machines is not stated; None if all is."""
+    """Text that names a missing property of the machines; None if all are stated."""
     if not settings.machines:
         return "no machine is named"
     for name in settings.machines:
-        known = settings.known_of(name)
-        if "flops_per_s" not in known:
+        properties = settings.known_of(name)
+        if "flops_per_s" not in properties:
             return f"machines.{name}.gflops is not stated"
-        if "bandwidth_bytes_per_s" not in known:
+        if "bandwidth_bytes_per_s" not in properties:
             return f"neither network.bandwidth_mbit_s nor machines.{name}.bandwidth_mbit_s is " \
                    f"stated"  # fmt: skip
     return None
 
 
 def stated_machines(settings: ClusterSettings) -> tuple[KnownMachine, ...]:
-    """The machines of settings that lack nothing."""
+    """Machines of complete settings, see `lacking`."""
     return tuple(
         KnownMachine(
             name,
-            Capacity(known["flops_per_s"]),
-            known["bandwidth_bytes_per_s"],
-            known.get("latency_s", 0.0),
+            Capacity(properties["flops_per_s"]),
+            properties["bandwidth_bytes_per_s"],
+            properties.get("latency_s", 0.0),
         )
         for name in settings.machines
-        for known in (settings.known_of(name),)
+        for properties in (settings.known_of(name),)
     )
 
 
 def made_up(
     count: int | None, gflops: Sequence[float], mbit_s: Sequence[float]
 ) -> tuple[KnownMachine, ...]:
-    """Machines m1, m2 and so on.
+    """Machines with the names m1, m2 and so on.
 
     Args:
-        count: None: as many as capacities.
-        gflops: capacities; the last one counts for all behind it, as with ``mbit_s``.
+        count: number of machines; None: one for each capacity.
+        gflops: capacities; the last one is used for all further machines. The same holds for
+            ``mbit_s``.
 
     Raises:
-        UsageError: no machine, no capacity, or more of them than machines.
+        UsageError: there is no machine or no capacity, or there are more values than machines.
     """
     count = len(gflops) if count is None else count
     if count < 1:

@@ -1,4 +1,4 @@
-"""Who the machines of a session are, while it lasts."""
+"""The machines of a session."""
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -11,33 +11,34 @@ from coexec.costs.capacity import FLOPS_PER_MAC, Capacity
 __all__ = ["Member", "Team"]
 
 _ENOUGH_S = 1.0
-"""Computing that a machine's speed is told from."""
+"""Seconds of computation that are enough to estimate a machine's speed."""
 _ENOUGH = 5
-"""Computations or messages of it."""
+"""Number of computations or messages that is enough."""
 _SLOWER, _SLOW_S = 3.0, 0.02
-"""Messages that take so many times longer than thought, and so long, make a port suspect: in
-between they wait for each other."""
+"""A port is suspect if its messages take more than so many times the expected time, and more than
+so many seconds each. Messages that wait for each other take less."""
 
 
 class Team(Protocol):
-    """Hires machines: starts their part of a session."""
+    """Hires machines: starts their processes for a session."""
 
     def hire(self) -> Awaitable[Mapping[str, MachineHandle]]:
-        """All machines that are there and were not hired yet, by name.
+        """Hire all available machines that are not hired yet; return them by name.
 
         Raises:
-            ClosedError: while it is awaited, if the cluster has ended.
+            ClosedError: the cluster has ended; raised when the call is awaited.
         """
         ...
 
     @property
     def door(self) -> str | None:
-        """The machine from which frames come, or a name of no machine if they come from elsewhere;
-        None: they need no link to come by."""
+        """Machine from which frames come, or the name of no machine if they come from outside;
+        None: frames need no link."""
         ...
 
     def dismiss(self, name: str) -> Awaitable[None]:
-        """End a machine's part, whether it answers or not. It may be hired again."""
+        """End a machine's work for the session, whether it answers or not. It may be hired
+        again."""
         ...
 
 
@@ -51,51 +52,51 @@ class Member:
     flops_per_s: float
     bandwidth_bytes_per_s: float
     latency_s: float
-    """Of a message, besides its bytes."""
+    """Seconds of a message, without the transfer time of its bytes."""
     alpha: float = 1.0
-    """How many times longer it takes than its capacity says, from what it has computed."""
+    """Ratio of the measured computing time to the time by its capacity."""
     heard_s: float = 0.0
-    """`time.monotonic` when it was last heard of."""
+    """`time.monotonic` of its last news."""
     recent: Spent = field(default_factory=Spent)
-    """Computations since ``alpha`` was last looked at."""
+    """Computations since ``alpha`` was last updated."""
     computed: Spent = field(default_factory=Spent)
-    """All of them."""
+    """All computations."""
     sent: Spent = field(default_factory=Spent)
     received: Spent = field(default_factory=Spent)
-    """Messages and frames that it has taken."""
+    """Messages and frames that it has received."""
     messages: dict[str, Spent] = field(default_factory=dict)
-    """By target, those that it has sent since links were last looked at."""
+    """Messages that it has sent since its links were last checked, by target."""
     computing_s: float = 0.0
-    """How long it has computed the share that it is at."""
+    """Seconds since its running computation began; 0 if none runs."""
     complaints: int = 0
-    """How many messages to it were not taken, since the last answer."""
+    """Number of messages to it that were not taken, since the last answer."""
     waiting: int = 0
-    """Computations that could start."""
+    """Number of computations that are ready to start."""
     inside: int = 0
-    """Frames that it has something of."""
+    """Number of frames in flight on it."""
 
     @property
     def known(self) -> KnownMachine:
-        """For planning."""
+        """Its properties for planning."""
         capacity = Capacity(self.flops_per_s, self.alpha)
         return KnownMachine(
             self.name, capacity, self.bandwidth_bytes_per_s, self.latency_s, self.facts.memory_bytes
         )
 
     def slow_targets(self) -> list[str]:
-        """Machines to which its messages took much longer of late than its port would. Messages
-        that were enough to tell are forgotten."""
+        """Machines to which its recent messages took much longer than its port explains. Removes
+        the messages that were enough for this check."""
         enough = [name for name, spent in self.messages.items() if spent.count >= _ENOUGH]
-        found = []
+        targets = []
         for name in enough:
             spent = self.messages.pop(name)
-            thought_s = spent.count * self.latency_s + spent.amount / self.bandwidth_bytes_per_s
-            if spent.seconds > max(_SLOWER * thought_s, _SLOW_S * spent.count):
-                found.append(name)
-        return found
+            expected_s = spent.count * self.latency_s + spent.amount / self.bandwidth_bytes_per_s
+            if spent.seconds > max(_SLOWER * expected_s, _SLOW_S * spent.count):
+                targets.append(name)
+        return targets
 
     def observed_alpha(self) -> float | None:
-        """Its `alpha` by what it has computed of late; None if that is too little to tell."""
+        """Its `alpha` by its recent computations; None if these are too few."""
         spent = self.recent
         if spent.count < _ENOUGH or spent.seconds < _ENOUGH_S or not spent.amount:
             return None

@@ -1,4 +1,4 @@
-"""The token of a user's clusters: whoever has it may run any program on all their machines."""
+"""The token of a user's clusters: anyone who has it can run any program on all their machines."""
 
 import os
 import re
@@ -17,17 +17,17 @@ _REMEDY = ("`coexec cluster start` makes one: copy that file from the head's mac
 
 
 def cluster_folder() -> Path:
-    """Where the token, notes of nodes and what Ray said are kept for this user."""
+    """Folder of this user's token, records of nodes and logs of Ray."""
     return Path(platformdirs.user_state_dir("coexec")) / "cluster"
 
 
 def token_file() -> Path:
-    """Where the token of this user's clusters lies."""
+    """File with the token of this user's clusters."""
     return cluster_folder() / "token"
 
 
 def make_token() -> Path:
-    """The user's token file, with a new token if there is none. Only the user can read it.
+    """The user's token file. A new token is written if there is none; only the user can read it.
 
     Raises:
         UsageError: it cannot be written.
@@ -47,10 +47,10 @@ def make_token() -> Path:
 
 
 def read_token(path: Path | None = None) -> str:
-    """The token of a file; None: of the user's.
+    """The token in a file; None: in the user's file.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, or what it holds is no token.
+        UsageError: the file does not exist, cannot be read, or does not hold a token.
     """
     path = path or token_file()
     try:

@@ -1,8 +1,9 @@
-"""What machines did when, on one clock: that of this process.
+"""Spans of all machines on one clock, the clock of this process.
 
-A machine notes spans by its own clock. How far that is off is told from the quickest of some calls:
-it was read in the middle between asking and answer, give or take half of the time between. That is
-done at both ends of a recording; in between clocks are taken to run apart evenly.
+A machine records spans by its own clock. The offset of that clock is estimated from the quickest of
+several calls: the machine read its clock in the middle between request and reply, with an error of
+at most half the time between. The offset is measured at both ends of a recording and interpolated
+linearly in between.
 """
 
 import asyncio
@@ -18,16 +19,16 @@ from coexec.cluster.handles import MachineHandle, MachineLostError, News
 __all__ = ["ClusterRecording", "ClusterTrace", "FrameSpan", "MachineSpan"]
 
 _PINGS = 8
-"""Calls of which the quickest tells a clock."""
+"""Calls that measure a clock; the quickest one is used."""
 _PATIENCE_S = 2.0
-"""For machines to tell the last of what they did."""
+"""Time limit for machines to send their last spans."""
 _COMPUTE = "compute"
 _CALLER = 0
-"""Process number of the frames in a trace file; machines come behind it."""
+"""Process number of the frames in a trace file; the machines follow it."""
 
 
 class MachineSpan(NamedTuple):
-    """What a machine did. Seconds since the recording began."""
+    """A computation or message of a machine. Times are seconds since the recording began."""
 
     machine: str
     kind: str
@@ -39,7 +40,7 @@ class MachineSpan(NamedTuple):
 
 
 class FrameSpan(NamedTuple):
-    """A frame from its admission to its answer. Seconds since the recording began."""
+    """A frame from its admission to its answer. Times are seconds since the recording began."""
 
     number: int
     start_s: float
@@ -54,16 +55,16 @@ class ClusterTrace:
     spans: tuple[MachineSpan, ...]
     frames: tuple[FrameSpan, ...]
     clock_error_s: Mapping[str, float]
-    """By machine, by how much its times may be off."""
+    """Largest error of a machine's times, by machine."""
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """All that were recorded, also those that did nothing."""
+        """All machines that were recorded, including those without spans."""
         return tuple(dict.fromkeys([*(span.machine for span in self.spans), *self.clock_error_s]))
 
     def to_chrome(self) -> str:
         """Chrome's trace event format, for ui.perfetto.dev: a process for each machine, with a
-        track for what it computes and tracks for messages, and one for the frames."""
+        track for its computations and tracks for its messages, and a process for the frames."""
         events = [_named("process_name", _CALLER, 0, "frames")]
         for span in self.frames:
             events += _frame_events(span)
@@ -81,7 +82,7 @@ class _Traced(Protocol):
 
 
 class _Tick(NamedTuple):
-    """A look at another clock."""
+    """One measurement of another clock's offset."""
 
     own_s: float
     ahead_s: float
@@ -89,73 +90,76 @@ class _Tick(NamedTuple):
 
 
 class ClusterRecording:
-    """Collects what machines note. Its coroutines run in the loop that also hears the news."""
+    """Collects the spans of machines. Its coroutines run in the loop that also receives the
+    news."""
 
     def __init__(self) -> None:
         self._begin_s = perf_counter()
         self._ticks: dict[str, list[_Tick]] = {}
         self._noted: dict[str, list[tuple[str, int, int, float, float]]] = {}
         self._heard_s: dict[str, float] = {}
-        """By machine, its own clock at its last news."""
+        """Time of a machine's last news on its own clock, by machine."""
         self._frames: list[FrameSpan] = []
 
     async def begin(self, member: _Traced) -> None:
-        """Let a machine note what it does."""
+        """Start the recording on a machine."""
         self._noted.setdefault(member.name, [])
         await self._look(member, True)
 
     async def begin_all(self, members: Iterable[_Traced]) -> None:
-        """Let machines note what they do."""
+        """Start the recording on several machines."""
         await asyncio.gather(*map(self.begin, members))
 
     def hear(self, name: str, news: News) -> None:
-        """Keep what a machine has told."""
+        """Store the spans of a machine's news."""
         self._noted.setdefault(name, []).extend(news.spans)
         self._heard_s[name] = news.at_s
 
     def frame(self, number: int, start_s: float, end_s: float, failed: bool) -> None:
-        """Keep when a frame was inside, by this process's `time.perf_counter`."""
+        """Store when a frame was in flight, by this process's `time.perf_counter`."""
         begin_s = self._begin_s
         self._frames.append(FrameSpan(number, start_s - begin_s, end_s - begin_s, failed))
 
     async def end(self, members: Iterable[_Traced]) -> ClusterTrace:
-        """What was recorded up to now, once machines have told all of it."""
+        """The recording up to now, after machines have sent all their spans."""
         now = perf_counter()
-        there = [member for member in members if self._ticks.get(member.name)]
+        recorded_members = [member for member in members if self._ticks.get(member.name)]
         until = now + _PATIENCE_S
-        while perf_counter() < until and not all(self._has_told(m.name, now) for m in there):
+        while perf_counter() < until and not all(
+            self._has_told(m.name, now) for m in recorded_members
+        ):
             await asyncio.sleep(0.05)
-        await asyncio.gather(*(self._look(member, False) for member in there))
+        await asyncio.gather(*(self._look(member, False) for member in recorded_members))
         spans = [
             MachineSpan(name, kind, stage, frame, self._own(name, begin), self._own(name, end))
-            for name, noted in self._noted.items()
+            for name, recorded_spans in self._noted.items()
             if self._ticks.get(name)
-            for kind, stage, frame, begin, end in noted
+            for kind, stage, frame, begin, end in recorded_spans
         ]
         spans.sort(key=lambda span: span.start_s)
         errors = {n: max(tick.error_s for tick in ticks) for n, ticks in self._ticks.items()}
         return ClusterTrace(tuple(spans), tuple(self._frames), errors)
 
     async def _look(self, member: _Traced, on: bool) -> None:
-        """Note how far a machine's clock is ahead."""
-        found = []
-        with suppress(MachineLostError, TimeoutError):  # its spans so far are good
+        """Switch the recording of a machine on or off, and measure the offset of its clock."""
+        ticks = []
+        with suppress(MachineLostError, TimeoutError):  # spans received so far stay valid
             async with asyncio.timeout(_PATIENCE_S):
                 for _ in range(_PINGS):
-                    asked_s = perf_counter()
-                    theirs_s: float = await member.handle.call("trace", on)
-                    half_s = (perf_counter() - asked_s) / 2
-                    own_s = asked_s + half_s
-                    found.append(_Tick(own_s, theirs_s - own_s, half_s))
-        if found:
-            best = min(found, key=lambda tick: tick.error_s)
+                    sent_s = perf_counter()
+                    machine_s: float = await member.handle.call("trace", on)
+                    half_s = (perf_counter() - sent_s) / 2
+                    own_s = sent_s + half_s
+                    ticks.append(_Tick(own_s, machine_s - own_s, half_s))
+        if ticks:
+            best = min(ticks, key=lambda tick: tick.error_s)
             self._ticks.setdefault(member.name, []).append(best)
 
     def _has_told(self, name: str, now: float) -> bool:
         return self._heard_s.get(name, 0.0) - self._ticks[name][-1].ahead_s >= now
 
     def _own(self, name: str, theirs_s: float) -> float:
-        """Seconds since the recording began, of a machine's own time."""
+        """A machine's time, converted to seconds since the recording began."""
         first, last = self._ticks[name][0], self._ticks[name][-1]
         passed = theirs_s - first.ahead_s - first.own_s
         whole = last.own_s - first.own_s
@@ -171,7 +175,8 @@ def _frame_events(span: FrameSpan) -> Iterator[dict[str, Any]]:
 
 
 def _machine_events(process: int, spans: Sequence[MachineSpan]) -> Iterator[dict[str, Any]]:
-    """Computations on the first track; messages, several of which may be under way, behind it."""
+    """Computations on the first track, messages on the tracks after it: several messages may be in
+    transit at the same time."""
     computed = [span for span in spans if span.kind == _COMPUTE]
     tracks = [("compute", computed)]
     tracks += [("messages", lane) for lane in _lanes(s for s in spans if s.kind != _COMPUTE)]
@@ -191,7 +196,7 @@ def _machine_events(process: int, spans: Sequence[MachineSpan]) -> Iterator[dict
 
 
 def _lanes(spans: Iterable[MachineSpan]) -> list[list[MachineSpan]]:
-    """Spans in order of start in as few rows as hold them without overlap."""
+    """Spans by start, in the fewest rows without overlap."""
     lanes: list[list[MachineSpan]] = []
     for span in spans:
         lane = next((lane for lane in lanes if lane[-1].end_s <= span.start_s), None)

@@ -1,6 +1,6 @@
-"""A plan made ready to start: its segments as modules, in memory or as an entry of the cache.
+"""A plan that is ready to start: its segments as modules, in memory or as an entry of the cache.
 
-Starting from the entry needs neither ONNX nor the optimizer: weights are mapped, not read.
+A start from the entry needs neither ONNX nor the optimizer: weights are mapped, not read.
 """
 
 import io
@@ -27,24 +27,24 @@ _FORMAT = 9
 
 @dataclass(frozen=True, eq=False)
 class CompiledPlan:
-    """What the executor needs to know, and nothing else."""
+    """The data that the executor needs."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     constants: Mapping[str, Array]
-    """Outputs of the model that no segment computes, because they folded to constants."""
+    """Outputs of the model that no segment computes, because they were folded to constants."""
     parts: Mapping[str, tuple[Part, ...]]
-    """Of outputs that are computed in pieces: the values that hold them, and where they belong."""
+    """For each output that is computed in pieces: the values that hold them, and their regions."""
     segments: tuple[Segment, ...]
     transfers: tuple[Transfer, ...]
     modules: tuple[Module, ...]
-    """One for each segment; without nodes where a segment has nothing left to compute."""
+    """One for each segment; without nodes if nothing is left to compute in the segment."""
     gathers: Mapping[str, Gather] = field(default_factory=dict)
-    """By value that modules read and none makes as it is read: what it is put together from."""
+    """For each value that modules read and no module makes in this form: the boxes that form it."""
 
 
 def without_modules(schedule: Schedule) -> CompiledPlan:
-    """A plan that runs its model as it was given: nothing is cut out for the engine."""
+    """A plan that runs the given model: no modules are cut out for the engine."""
     graph = schedule.graph
     return CompiledPlan(
         tuple(graph.tensors[n] for n in graph.inputs),
@@ -54,10 +54,10 @@ def without_modules(schedule: Schedule) -> CompiledPlan:
 
 
 def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
-    """``compiled`` as an entry of the cache, with ``extra`` beside it.
+    """``compiled`` as an entry of the cache, together with ``extra``.
 
     Raises:
-        StoreError: a weight does not lie in the cache.
+        StoreError: a weight is not in the cache.
     """
     rows: list[dict[str, Any]] = []
     offset = 0
@@ -109,13 +109,12 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
 
 
 def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[str, Any]]:
-    """Inverse of `save_compiled`: the plan and what was stored beside it.
+    """Inverse of `save_compiled`: the plan and its ``extra``.
 
-    ``weights`` are those of the cache. Each is compared with its checksum here, before anything is
-    computed with it.
+    ``weights`` are those of the cache. Each is compared with its checksum here, before it is used.
 
     Raises:
-        StoreError: of another version, or a weight is missing or damaged.
+        StoreError: the entry has another format, or a weight is missing or damaged.
     """
     stored = weights.fetch(entry.weights)
     try:
@@ -138,12 +137,12 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
             {name: _gather(row) for name, row in data["gathers"].items()},
         )  # fmt: skip
         return compiled, data["extra"]
-    except Exception as error:  # whatever a damaged file leads to
+    except Exception as error:  # a damaged file can lead to any error
         raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None
 
 
 def _constant(array: Array, tensor: Tensor) -> Array:
-    """An array as it was stored: numpy's files hold texts and foreign types as other types."""
+    """An array in its original type: numpy's files hold texts and foreign types as other types."""
     if tensor.dtype == "string":
         return array.astype(object)
     return array.view(numpy_type(tensor.dtype))
@@ -170,7 +169,7 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
 
 
 def _weight(array: Array, offset: int, dtype: str, shape: Sequence[int]) -> Array:
-    """``shape`` elements of a stored weight, from a byte on."""
+    """``shape`` elements of a stored weight, starting at byte ``offset``."""
     kind = numpy_type(dtype)
     stop = offset + math.prod(shape) * kind.itemsize
     flat = array.reshape(-1).view(np.uint8)[offset:stop]

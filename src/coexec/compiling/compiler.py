@@ -1,4 +1,4 @@
-"""Make a plan ready to start: lower the model for each engine, cut it into the plan's segments."""
+"""Makes a plan ready to start: lowers the model for each engine and cuts it into segments."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -28,11 +28,11 @@ from coexec.system.hardware import Place
 __all__ = ["Compiler"]
 
 _PROTOBUF_BYTES = 16 << 20
-"""Room for a lowered model without its weights, three times."""
+"""Bytes for three copies of a lowered model without its weights."""
 
 
 class Compiler:
-    """Compiles plans of one model; keeps what it has lowered, here and in the cache."""
+    """Compiles plans of one model; keeps the lowered models in memory and in the cache."""
 
     def __init__(self, model: Model, cache: Cache) -> None:
         self.model = model
@@ -42,11 +42,11 @@ class Compiler:
     def compile(
         self, schedule: Schedule, devices: Sequence[OpenDevice], *, tasks_apart: bool = False
     ) -> CompiledPlan:
-        """The plan behind ``schedule`` for ``devices``.
+        """The compiled plan of ``schedule`` for ``devices``.
 
         Args:
-            tasks_apart: an engine fuses nothing across the tasks of a segment either, so that what
-                it computes can be told by task.
+            tasks_apart: engines fuse nothing across the tasks of a segment either, so that each of
+                their operators belongs to one task.
         """
         graph = schedule.graph
         borders = _borders(schedule, tasks_apart)
@@ -77,9 +77,9 @@ class Compiler:
     def changing_layout(
         self, places: Sequence[Place], devices: Sequence[OpenDevice]
     ) -> Mapping[tuple[Place, Place], Set[str]]:
-        """By source and target, the tensors that change their layout where one place reads what
-        the other has made; of a place to itself, where it puts its own part together with theirs.
-        """
+        """The tensors that change their layout, by source and target place: the target reads what
+        the source has made. For a pair of equal places: the tensors of which the place assembles
+        its own part with parts of others."""
         graph = self.model.graph
         apart = stepwise(graph, {task.name: places[0] for task in graph.tasks})
         lowered = self._lower(places, devices, _borders(apart, tasks_apart=False))
@@ -92,19 +92,19 @@ class Compiler:
 
     @cached_property
     def _plain(self) -> Lowered:
-        """The model as it was given, with all tasks apart."""
+        """The given model, with all tasks apart."""
         graph = self.model.graph
         return as_it_is(self.model.source, [n for t in graph.tasks for n in t.outputs])
 
     def _lower(
         self, places: Sequence[Place], devices: Sequence[OpenDevice], borders: Sequence[str]
     ) -> dict[Place, Lowered]:
-        """By place, the model as its engine writes it; equal engines share one.
+        """The model by place, as lowered for its engine; equal engines share one.
 
-        It does not depend on how tasks are split: another split of the same tasks needs nothing
-        new.
+        It does not depend on how tasks are split: another split of the same tasks needs no new
+        lowering.
         """
-        found: dict[Place, Lowered] = {}
+        lowered: dict[Place, Lowered] = {}
         for place in places:
             engine = engine_at(place, devices)
             device, info = engine.device, engine.info
@@ -114,11 +114,11 @@ class Compiler:
             if key not in self._lowered:
                 restored = self._restored(key, borders, engine)
                 self._lowered[key] = restored or self._made(key, borders, engine)
-            found[place] = self._lowered[key]
-        return found
+            lowered[place] = self._lowered[key]
+        return lowered
 
     def _restored(self, key: str, borders: Sequence[str], engine: OpenEngine) -> Lowered | None:
-        """The lowered model in the cache, if there is one with all of its weights."""
+        """The lowered model from the cache; None if it or one of its weights is missing."""
         entry = self._cache.find("lowered", key)
         if entry is None:
             return None
@@ -130,10 +130,10 @@ class Compiler:
             return None
 
     def _made(self, key: str, borders: Sequence[str], engine: OpenEngine) -> Lowered:
-        """The model as `OpenEngine.lower` writes it, kept in the cache.
+        """The model as `OpenEngine.lower` writes it, stored in the cache.
 
-        It is the model as it is for an engine that has no such step, and where that step fails:
-        that is slower, but right.
+        If the engine has no such step, or the step fails, it is the given model: slower, but
+        correct.
         """
         source = self.model.source
 
@@ -151,14 +151,14 @@ class Compiler:
         size_bytes = sum(t.nbytes for t in weights if t is not None and is_large(t))
         try:
             lowered = self._cache.with_scratch(3 * size_bytes + _PROTOBUF_BYTES, work)
-        except Exception:  # no disk has room, a file ends too early, or an optimizer refuses what
-            lowered = None  # it has made: of each module the engine says whether it runs
+        except Exception:  # no disk has room, a file ends too early, or an optimizer refuses its
+            lowered = None  # own output; the engine reports for each module whether it runs
         return replace(self._plain, dialect=engine.dialect) if lowered is None else lowered
 
 
 def _borders(schedule: Schedule, tasks_apart: bool) -> list[str]:
-    """The tensors that are to be had when a task has ended: what is handed on, and what split tasks
-    make. Opaque tensors are none: those leave the model."""
+    """Names of the tensors that must exist when a task has ended: those that segments hand over,
+    and the outputs of split tasks. Opaque tensors are not among them: those leave the model."""
     graph = schedule.graph
     names = handed_on(schedule)
     for piece in (piece for segment in schedule.segments for piece in segment.pieces):
@@ -169,7 +169,7 @@ def _borders(schedule: Schedule, tasks_apart: bool) -> list[str]:
 
 
 def _array(tensor: ir.TensorProtocol) -> Array:
-    """The values of a weight; texts as Python's, not in UTF-8."""
+    """The values of a weight; texts as Python strings, not as bytes in UTF-8."""
     if tensor.dtype != ir.DataType.STRING:
         return tensor.numpy()
     texts = np.array([t if isinstance(t, str) else t.decode() for t in tensor.numpy().flat], object)

@@ -1,4 +1,5 @@
-"""What a planner may ask about time, and what a profile may be told instead of measuring."""
+"""Interfaces of cost models, which give planners durations, and of predictors, which replace
+measurements in a profile."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,42 +24,45 @@ __all__ = [
 
 
 PartSeconds = Callable[[Task, Region], float]
-"""Of a region of a task, on one place."""
+"""Seconds of a region of a task, on one place."""
 
 
 class CostModel(Protocol):
     """Seconds for computing and for moving: measured, fitted or of a simulated platform."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
-        """Seconds that ``place`` computes a piece on its own; infinite where it cannot."""
+        """Seconds that ``place`` takes for a piece that runs alone; infinite if it cannot compute
+        it."""
         ...
 
     def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
-        """`piece_s` of tasks that are alike. It may remember what it was asked, as long as the
-        caller keeps it."""
+        """`piece_s` as a function, for all tasks that are alike. The function may cache its
+        results, for as long as the caller keeps it."""
         ...
 
     def launch_s(self, place: Place) -> float:
-        """Seconds of each `piece_s` that go into starting a program.
+        """Seconds that starting a program takes; each `piece_s` includes them.
 
-        A segment is started once, so it takes ``n - 1`` launches less than its n pieces one by one.
+        A segment is started once, so a segment of n pieces takes ``n - 1`` launches less than the
+        sum of their `piece_s`.
         """
         ...
 
     def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
-        """Seconds that ``place`` puts so many bytes of a tensor together from boxes; ``own_bytes``
-        of them it has made itself."""
+        """Seconds in which ``place`` assembles ``size_bytes`` of a tensor from boxes; it has
+        computed ``own_bytes`` of them itself."""
         ...
 
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
-        """Seconds that moving so many bytes of a tensor keeps the link and its busy processor
-        occupied; with a change of its layout, where its ends have it in different ones."""
+        """Seconds for which moving ``size_bytes`` of a tensor occupies the link and its busy
+        processor. They include a change of the layout, if the ends of the link use different
+        layouts."""
         ...
 
 
 @dataclass(frozen=True)
 class AlteredCosts:
-    """Another cost model, but for what a subclass says otherwise."""
+    """The costs of another model, except those that a subclass overrides."""
 
     base: CostModel
 
@@ -80,7 +84,7 @@ class AlteredCosts:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A task that was measured."""
+    """A measured task."""
 
     work: Work
     seconds: float
@@ -88,23 +92,24 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """A task that was not measured at its size on a place, with what is known of it there."""
+    """A task that was not measured at its size on a place, and the data for predicting its time."""
 
     graph: Graph
     task: Task
     operators: str
-    """Types of the operators that the engine makes of it, with spaces between."""
+    """Types of the engine's operators for this task, separated by spaces."""
     key: str
-    """Equal for places on which a task takes equally long: `Device.key`."""
+    """`Device.key` of the place: equal for places on which a task takes equally long."""
     launch_s: float
-    """Seconds of launching any program there."""
+    """Seconds that launching any program takes there."""
     samples: Sequence[Sample]
-    """Of equal operators at other sizes (`family_of`), as the same operators of the engine."""
+    """Measurements of equal operators at other sizes (`family_of`) for which the engine uses the
+    same operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds, and their relative error, which nine of ten predictions keep."""
+    """Predicted seconds, and the relative error that nine of ten predictions keep."""
 
     seconds: float
     uncertainty: float
@@ -112,14 +117,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the kernel of a task has to do, in units of which only the seconds are to be learnt."""
+    """The work of a task's kernel in countable units. Only the seconds of a unit are learned."""
 
     kind: str
-    """Of the kernel: "pointwise", "winograd 4". Each kind has unit times of its own."""
+    """Kind of kernel: "pointwise", "winograd 4". Each kind has unit times of its own."""
     terms: Mapping[str, float]
-    """By unit, how many of it: blocks written out, bytes from a cache, launches. None below 0; the
-    names are the same in every workload of the kind."""
+    """Number of units by name: blocks written out, bytes from a cache, launches. None is below 0;
+    all workloads of a kind have the same names."""
 
 
 Predictor = Callable[[Unmeasured], Prediction | None]
-"""Predicts what a task takes; None where it knows too little to say."""
+"""Predicts how long a task takes; None if the data do not suffice."""

@@ -1,4 +1,5 @@
-"""Seconds of a machine's share of a model, from what it computes and what the machine can do."""
+"""Seconds of a machine's share of a model, from the operations of the share and the speed of the
+machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ FLOPS_PER_MAC = 2
 
 
 class ShareWork(Protocol):
-    """What a machine computes of a stage: an `coexec.ir.strip.Strip`, or one that is worked out
-    when its pieces are asked for."""
+    """The part of a stage that one machine computes: a `coexec.ir.strip.Strip`, or an object that
+    derives its pieces only when they are read."""
 
     @property
     def macs(self) -> int:
@@ -24,19 +25,19 @@ class ShareWork(Protocol):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """In topological order."""
+        """The pieces in topological order."""
         ...
 
 
 class ShareCosts(Protocol):
-    """How long machines take for shares.
+    """Seconds that machines take for their shares.
 
-    `CapacityCosts` estimates it. Once a machine has a profile of its own, its simulated makespan
-    of the share's pieces takes that place.
+    `CapacityCosts` estimates them. For a machine with a profile of its own, the simulated makespan
+    of the share's pieces replaces the estimate.
     """
 
     def seconds(self, machine: str, work: ShareWork) -> float:
-        """Seconds that ``machine`` computes ``work``, without what it sends and receives."""
+        """Seconds in which ``machine`` computes ``work``, without sending and receiving."""
         ...
 
 
@@ -46,8 +47,8 @@ class Capacity:
 
     flops_per_s: float
     alpha: float = 1.0
-    """How many times longer than its operations and capacity say it takes: fitted to measured
-    runs, PICO's Eq. 6."""
+    """Factor by which the machine takes longer than its operations divided by its capacity: fitted
+    to measured runs, PICO's Eq. 6."""
 
     def __post_init__(self) -> None:
         if not (self.flops_per_s > 0 and self.alpha > 0):
@@ -64,13 +65,13 @@ class CapacityCosts:
     machines: Mapping[str, Capacity]
 
     def seconds(self, machine: str, work: ShareWork) -> float:
-        """Seconds of ``work``.
+        """Seconds in which ``machine`` computes ``work``.
 
         Raises:
-            DeviceError: nothing is known of ``machine``.
+            DeviceError: the capacity of ``machine`` is not known.
         """
-        known = self.machines.get(machine)
-        if known is None:
+        capacity = self.machines.get(machine)
+        if capacity is None:
             raise DeviceError(f"the capacity of machine {machine!r} is not known, only those of "
                               f"{', '.join(self.machines)}; measure it or state it")  # fmt: skip
-        return known.alpha * FLOPS_PER_MAC * work.macs / known.flops_per_s
+        return capacity.alpha * FLOPS_PER_MAC * work.macs / capacity.flops_per_s

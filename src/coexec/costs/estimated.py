@@ -1,4 +1,4 @@
-"""A rough cost of tasks that cannot be measured, from what they compute and move."""
+"""Rough seconds of tasks that cannot be measured, from their computation and moved bytes."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ __all__ = ["Work", "estimated_s", "work_of"]
 _MACS_PER_CORE_S = 10e9
 _BYTES_PER_S = 10e9
 """A core of a desktop or phone processor of the last ten years reaches a third to three times of
-both; plans need the ratio of tasks to each other."""
+both values. Plans need only the ratio of tasks to each other."""
 _OPERATOR_S = 5e-6
-"""Least time of an operator inside of an opaque task: most of these work on tensors of some values,
-and calling the kernel is what takes the time."""
+"""Least seconds of an operator inside an opaque task: most of these operators work on tensors of a
+few elements, so calling the kernel takes most of the time."""
 
 
 class Work(NamedTuple):
-    """What a task computes and moves."""
+    """Amount of computation and of moved data of a task."""
 
     macs: int = 0
     """Multiply-accumulates."""
     moved_bytes: int = 0
-    """Of all that it reads and writes, each tensor once."""
+    """Bytes of all tensors that the task reads and writes, each tensor counted once."""
 
     def rough_s(self, cores: int = 1) -> float:
         """Seconds on ``cores`` cores: computing or moving, whichever takes longer."""
@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 def work_of(graph: Graph, task: Task) -> Work:
-    """The work of ``task``; inside of an opaque one, values whose size is known move, too."""
+    """Work of ``task``. In an opaque task, inner tensors of known size count as moved, too."""
     names = {*task.inputs, *task.weights, *task.outputs}
     if task.opaque:
         names.update(name for op in task.operators for name in op.outputs if name in graph.tensors)
@@ -38,7 +38,7 @@ def work_of(graph: Graph, task: Task) -> Work:
 
 
 def estimated_s(graph: Graph, task: Task, cores: int) -> float:
-    """Seconds of ``task`` on ``cores`` cores; of an opaque one also those of starting its
-    operators."""
+    """Seconds of ``task`` on ``cores`` cores; for an opaque task, starting its operators is
+    included."""
     working_s = work_of(graph, task).rough_s(cores)
     return working_s + (_OPERATOR_S * len(task.operators) if task.opaque else 0.0)

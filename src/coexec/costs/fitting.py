@@ -11,18 +11,18 @@ _Floats = npt.NDArray[np.float64]
 
 _ROUNDS = 30
 _NEAR = 0.03
-"""Relative errors below count alike: measurements that are repeated differ by as much."""
+"""Relative errors below this count alike, because repeated measurements differ by as much."""
 
 
 def fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Seconds of a unit of each term.
+    """Seconds of one unit of each term.
 
-    Minimises the sum of the relative errors' sizes, by least squares that are weighted again in
-    each round: a few samples that were disturbed do not move it.
+    Minimises the sum of the absolute relative errors, by least squares that are weighted again in
+    each round: a few disturbed samples do not move the result.
 
     Args:
-        terms: of each sample, its units; none below 0.
-        seconds: of each sample, above 0.
+        terms: numbers of units of each sample; none below 0.
+        seconds: measured seconds of each sample, above 0.
     """
     rows = np.array(terms, np.float64) / np.array(seconds, np.float64)[:, None]
     scale = np.maximum(rows.max(axis=0), np.finfo(np.float64).tiny)
@@ -37,7 +37,7 @@ def fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[f
 
 
 def non_negative(rows: _Floats, wanted: _Floats) -> _Floats:
-    """The x >= 0 of least ``|rows @ x - wanted|``.
+    """The x >= 0 with the least ``|rows @ x - wanted|``.
 
     The active-set method of Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23.
     """
@@ -57,7 +57,7 @@ def non_negative(rows: _Floats, wanted: _Floats) -> _Floats:
             if not free.any() or solved[free].min() > 0.0:
                 x = solved
                 break
-            # Go as far as the first unit that reaches zero, and leave that one there.
+            # Go only to the point where the first unit reaches zero, and fix that unit at zero.
             falling = free & (solved <= 0.0)
             share = float((x[falling] / (x[falling] - solved[falling])).min(initial=1.0))
             x = x + share * (solved - x)

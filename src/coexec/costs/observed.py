@@ -1,4 +1,4 @@
-"""Costs that follow what is observed: measured spans of real runs flow back, smoothed."""
+"""Costs that are corrected by the measured times of real runs, with exponential smoothing."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _SMOOTHING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A segment that ran: its place, its tasks, what it was predicted to take and took."""
+    """One run of a segment: its place, its tasks, its predicted and its measured seconds."""
 
     place: Place
     tasks: tuple[str, ...]
@@ -30,34 +30,34 @@ class Observation:
 class Observed(AlteredCosts):
     """A cost model times a factor for each task and place, learned from runs.
 
-    A segment's excess is attributed to all its tasks alike: what a cluster loses to another program
-    or to its clock, it loses in all of them. Tasks that never ran at a place take the mean factor
+    The excess of a segment is attributed to all its tasks alike: another program or a lower clock
+    slows down all tasks of a cluster of cores. Tasks that never ran at a place take the mean factor
     of those that did, for the same reason.
     """
 
     factors: Mapping[Place, Mapping[str, float]] = field(default_factory=dict)
-    """By place, then by task."""
+    """Factor by place, then by task."""
 
     def after(self, observations: Iterable[Observation]) -> "Observed":
-        """The model with one more run taken into account (exponential smoothing)."""
+        """This model with one more run taken into account (exponential smoothing)."""
         factors = {place: dict(tasks) for place, tasks in self.factors.items()}
-        for seen in observations:
-            if seen.predicted_s <= 0.0 or seen.measured_s <= 0.0:
+        for observation in observations:
+            if observation.predicted_s <= 0.0 or observation.measured_s <= 0.0:
                 continue
-            ratio = seen.measured_s / seen.predicted_s
-            known = factors.setdefault(seen.place, {})
-            for task in seen.tasks:
-                before = known.get(task, 1.0)
-                known[task] = before + _SMOOTHING * (ratio - before)
+            ratio = observation.measured_s / observation.predicted_s
+            place_factors = factors.setdefault(observation.place, {})
+            for task in observation.tasks:
+                before = place_factors.get(task, 1.0)
+                place_factors[task] = before + _SMOOTHING * (ratio - before)
         return replace(self, factors=factors)
 
     def factor(self, place: Place, task: str) -> float:
-        """How many times longer than the base model says ``task`` takes at ``place``."""
-        known = self.factors.get(place, {})
-        return known[task] if task in known else _mean(known)
+        """Factor by which ``task`` at ``place`` takes longer than in the base model."""
+        place_factors = self.factors.get(place, {})
+        return place_factors[task] if task in place_factors else _mean(place_factors)
 
     def drift(self, since: "Observed") -> float:
-        """The largest change of a place's mean factor: 0.25 is a quarter slower or faster."""
+        """The largest change of a place's mean factor: 0.25 means a quarter slower or faster."""
         changes = (_mean(f) / _mean(since.factors.get(p, {})) for p, f in self.factors.items())
         return max((max(c, 1 / c) - 1.0 for c in changes), default=0.0)
 

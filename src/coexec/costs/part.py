@@ -1,4 +1,4 @@
-"""A part of a task, as operators over tensors of its own size: what predictors are asked about."""
+"""A part of a task as operators over tensors of its own size, the form that predictors take."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,19 +15,20 @@ def part_of_task(
     parts: TaskParts, region: Region
 ) -> tuple[tuple[Operator, ...], Mapping[str, Tensor]] | None:
     """The operators that compute ``region`` of the main output, and their tensors by name; None if
-    it is empty or cannot be computed by itself.
+    the region is empty or cannot be computed by itself.
 
-    Padding is what is left of it at the tensor's own borders, weights are those that are read.
+    Only the padding at the tensor's own borders is left, and only the weights that the region
+    reads.
     """
-    task, known = parts.task, parts.graph.tensors
+    task, graph_tensors = parts.task, parts.graph.tensors
     if region == parts.whole:
-        return task.operators, known
+        return task.operators, graph_tensors
     field = parts.receptive_field(region)
     if field is None or not field.operators:
         return None
-    # Outputs that nobody reads are no tensors of the graph.
+    # Outputs without a reader are no tensors of the graph.
     names = (name for op in task.operators for name in (*op.inputs, *op.outputs))
-    tensors = {name: known[name] for name in names if name in known}
+    tensors = {name: graph_tensors[name] for name in names if name in graph_tensors}
     operators = []
     for op, cut in zip(task.operators, field.operators, strict=True):
         for name, read in zip(op.inputs, cut.inputs, strict=True):

@@ -1,4 +1,5 @@
-"""Tasks that the user has put on a device: for every planner, as costs of the others."""
+"""Tasks that the user has pinned to a device: their cost on other devices is infinite, so every
+planner obeys."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +18,11 @@ __all__ = ["Pinned", "resolve"]
 
 @dataclass(frozen=True)
 class Pinned(AlteredCosts):
-    """A cost model that knows no other device for pinned tasks: no planner can place them there."""
+    """A cost model in which a pinned task costs infinitely much on all places but the allowed
+    ones."""
 
     allowed: Mapping[str, frozenset[Place]]
-    """By name of a pinned task."""
+    """Allowed places by name of the pinned task."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         if task.name in self.allowed and place not in self.allowed[task.name]:
@@ -40,15 +42,16 @@ class Pinned(AlteredCosts):
 def resolve(
     pins: Mapping[str, str], graph: Graph, cost: CostModel, system: System
 ) -> dict[str, frozenset[Place]]:
-    """The places of each task that a pattern matches; a later pattern wins over an earlier one.
+    """Allowed places by task name, for the tasks that a pattern matches. A later pattern replaces
+    an earlier one.
 
     A pin names a device, "cpu:1", or one of its engines, "cpu:1/opencl".
 
     Raises:
-        UsageError: a pattern that matches no task, or a device that is not there.
-        InfeasibleError: a device that cannot run a task pinned to it.
+        UsageError: a pattern matches no task, or a device is not in ``system``.
+        InfeasibleError: a device cannot run a task that is pinned to it.
     """
-    found: dict[str, frozenset[Place]] = {}
+    allowed: dict[str, frozenset[Place]] = {}
     for pattern, device in pins.items():
         places = frozenset(p for p in system.places if device in (p.device, str(p)))
         if not places:
@@ -63,5 +66,5 @@ def resolve(
             if all(math.isinf(cost.piece_s(graph, task, whole, place)) for place in places):
                 raise InfeasibleError(f"pin {pattern}={device}: {device} does not run task "
                                       f"{task.name!r} ({task.kind})")  # fmt: skip
-            found[task.name] = places
-    return found
+            allowed[task.name] = places
+    return allowed

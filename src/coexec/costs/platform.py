@@ -1,10 +1,10 @@
-"""A cost model of processors that are not here: rates by kind of operator, overheads, layouts.
+"""A cost model of simulated processors: rates by kind of operator, overheads, layouts.
 
-The figures come from a platform file (`coexec.platforms`); this file only calculates with them.
-One operator takes ``operator_s + work / rate``. What is counted as work, and which rate applies,
-depends on its kind; each of the kinds is one method of computing that inference engines for phones
-choose by the same rules (channels in blocks of four, Winograd's algorithm for square filters that
-move by one, a pass over all weights where there is a single output position).
+The figures come from a platform file (`coexec.platforms`); this file only calculates with them. One
+operator takes ``operator_s + work / rate``. Its kind decides how work is counted and which rate
+applies. Each kind is one method of computing, which inference engines for phones choose by the same
+rules (channels in blocks of four, Winograd's algorithm for square filters with stride one, a pass
+over all weights where there is a single output position).
 """
 
 import math
@@ -20,7 +20,7 @@ from coexec.system.hardware import Link, Place
 __all__ = ["PlatformCosts", "Rates", "operator_s"]
 
 BLOCK = 4
-"""Channels are stored and computed in blocks of so many: NC4HW4 on CPUs, RGBA pixels on GPUs."""
+"""Number of channels in a block of memory: NC4HW4 on CPUs, RGBA pixels on GPUs."""
 
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _FUSED = frozenset({"Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu",
@@ -32,41 +32,49 @@ _COPY_BOUND = frozenset({"copy_bytes_per_s", "unaligned_concat_bytes_per_s",
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast one processor works: all of a cluster's cores together, or a GPU."""
+    """Speed of one processor: all cores of a cluster together, or a GPU."""
 
     conv_macs_per_s: float
-    """Filters that are not square or move by more than one: direct or as a matrix product."""
+    """Filters that are not square or have a larger stride than one: direct or as a matrix
+    product."""
     winograd_macs_per_s: float
-    """Square filters that move by one, in multiply-accumulates of the direct method. Engines that
-    do not use Winograd's algorithm have a kernel of its own for these, too."""
+    """Square filters with stride one, in multiply-accumulates of the direct method. Engines without
+    Winograd's algorithm have a special kernel for these filters, too."""
     pointwise_macs_per_s: float
     """1x1 filters."""
     depthwise_macs_per_s: float
     strided_depthwise_macs_per_s: float
-    """Depthwise filters that move by more than one."""
+    """Depthwise filters with a larger stride than one."""
     pool_elements_per_s: float
     """Elements of all windows together."""
     copy_bytes_per_s: float
-    """Read plus written: element-wise operators, concatenation and all that only moves data."""
+    """Bytes read plus bytes written: element-wise operators, concatenation, and operators that only
+    move data."""
     unaligned_concat_bytes_per_s: float
-    """Concatenation where parts do not end with a block of channels: each element by itself."""
+    """Concatenation whose parts do not end with a block of channels: elements are copied one by
+    one."""
     vector_conv_bytes_per_s: float
     """Weights per second of a fully connected layer: a convolution with a single position."""
     matmul_bytes_per_s: float
-    """The same for MatMul and recurrent layers: simple code in an engine made for images."""
+    """The same for MatMul and recurrent layers, for which engines made for images have simple
+    code."""
     operator_s: float
-    """Of each operator: calling it, waking threads or enqueueing a kernel and waiting for it."""
+    """Seconds of each operator besides its work: calling it, waking threads or enqueueing a kernel
+    and waiting for it."""
     half_items: float = 0.0
-    """Work items, of 4 channels x 4 columns each, that use half of the processor; 0: it is always
-    used in full. So small feature maps are slow on a processor with many lanes."""
+    """Number of work items, of 4 channels x 4 columns each, that use half of the processor; 0: the
+    processor is always fully used. Small feature maps are therefore slow on a processor with many
+    lanes."""
     conv_weight_bytes_per_s: float = math.inf
-    """Weights of convolutions, besides their multiply-accumulates: read however few positions there
-    are, and where Winograd's algorithm is used, in a form several times as large."""
+    """Bytes of a convolution's weights, in addition to its multiply-accumulates. All weights are
+    read even if there are few output positions; Winograd's algorithm reads a form that is several
+    times as large."""
     largest_winograd: float = math.inf
-    """Columns of the largest filter that `winograd_macs_per_s` is for; MACE has it for 3x3 only."""
+    """Columns of the largest filter for `winograd_macs_per_s`; MACE has it for 3x3 only."""
 
     def at_clock(self, ratio: float) -> "Rates":
-        """The same processor at ``ratio`` times the clock; what memory bounds stays."""
+        """Rates of the same processor at ``ratio`` times the clock; rates that memory limits
+        stay."""
         faster = {
             f.name: getattr(self, f.name) * ratio
             for f in fields(self)
@@ -79,28 +87,29 @@ class Rates:
 class PlatformCosts:
     """Seconds on simulated processors.
 
-    Operators are started one by one, as HOPE's engine does, so a segment saves nothing by having
-    several: `launch_s` is 0 and each operator pays its ``operator_s``. An activation behind another
-    operator of its task is computed by that operator's kernel and costs nothing.
+    Operators are started one by one, as in HOPE's engine, so a segment of several operators saves
+    nothing: `launch_s` is 0 and each operator pays its ``operator_s``. An activation behind another
+    operator of its task runs in that operator's kernel and costs nothing.
     """
 
     rates: Mapping[Place, Rates]
     setups_s: Mapping[tuple[str, str], float]
-    """By (source, target) device: what each transfer takes besides its bytes (mapping, waiting)."""
+    """Seconds of each transfer besides its bytes (mapping, waiting), by (source, target) device."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         """A part of a task takes its share of the work and all of the overheads. A part with all
-        rows of some channels reads their weights only, one with some rows reads all weights.
+        rows of some channels reads only the weights of these channels; a part with some rows reads
+        all weights.
 
-        What was published about an engine says nothing of opaque tasks: it runs none.
+        Opaque tasks have infinite cost: the engines whose figures were published run none.
         """
         if task.opaque:
             return math.inf
         whole = graph.output_of(task).whole
         share = region.size / max(1, whole.size)
         channels = region.shape[1] / max(1, whole.shape[1]) if len(whole.shape) > 1 else 1.0
-        first, *rest = task.operators
-        kernels = [first, *(op for op in rest if op.op_type not in _FUSED)]
+        first, *followers = task.operators
+        kernels = [first, *(op for op in followers if op.op_type not in _FUSED)]
         rates = self.rates[place]
         return math.fsum(operator_s(op, graph.tensors, rates, share, channels) for op in kernels)
 
@@ -111,7 +120,7 @@ class PlatformCosts:
         return 0.0
 
     def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
-        """What was published counts it in the transfers."""
+        """0: the published transfer times include it."""
         return 0.0
 
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
@@ -128,7 +137,7 @@ def operator_s(
     """Seconds of ``share`` of one operator that is started by itself.
 
     ``channels`` is the share of the output channels that are computed, 0 to 1: a convolution reads
-    the weights of these.
+    only the weights of these channels.
     """
     output = tensors[op.outputs[0]]
     inputs = [tensors[n] for n in op.inputs if n and n in tensors and not tensors[n].constant]
@@ -181,7 +190,7 @@ def _conv_s(
         rate = rates.conv_macs_per_s
     if not items:
         return 0.0
-    # Dividing by items / (items + half) is adding half a machine of idle items to the work.
+    # The rate falls to items / (items + half_items), because the other lanes are idle.
     return macs * share / rate * (1 + rates.half_items / items)
 
 
@@ -198,7 +207,8 @@ def _is_vector(op: Operator, output: Tensor) -> bool:
 
 
 def _weight_bytes(op: Operator, tensors: Mapping[str, Tensor]) -> float:
-    """Bytes of weights that stream by; a recurrent layer needs its own again in each step."""
+    """Bytes of weights that are read; a recurrent layer reads its recurrent weights in each
+    step."""
     weights = [tensors[n] for n in op.inputs[1:3] if n and n in tensors]
     sizes = [float(w.size_bytes) for w in weights]
     if op.op_type in ("LSTM", "GRU", "RNN"):
@@ -214,7 +224,7 @@ def _copy_rate(op: Operator, inputs: list[Tensor], rates: Rates) -> float:
 
 
 def _padded(tensor: Tensor) -> int:
-    """Elements, the channels of a feature map rounded up to whole blocks."""
+    """Number of elements, with the channels of a feature map rounded up to whole blocks."""
     if len(tensor.shape) != 4:
         return math.prod(tensor.shape)
     batch, channels, height, width = tensor.shape

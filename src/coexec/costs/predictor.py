@@ -1,12 +1,12 @@
-"""Seconds of tasks and of their parts, from what their kernels do: CoDL's form.
+"""Predicted seconds of tasks and of their parts, from the work of their kernels: CoDL's form.
 
-The step functions of blocking are written out by the engine (`Workload`): a kernel that computes
-four blocks of channels together takes as long for three and a half. Only unit times are learnt, by
-a linear regression for each kind of kernel on each place, in which no unit time is negative
-(`coexec.costs.fitting`). A kind is some ten numbers.
+The engine writes out the step functions of blocking (`Workload`): a kernel that computes four
+blocks of channels together takes as long for three and a half. Only unit times are learned, by a
+linear regression for each kind of kernel on each place, in which no unit time is negative
+(`coexec.costs.fitting`). A kind is about ten numbers.
 
 Jia et al., "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile Devices",
-MobiSys 2022. Handing tensors over and putting them together are costs of links and not in here.
+MobiSys 2022. Handing over tensors and assembling them are costs of links and not included here.
 """
 
 import json
@@ -26,42 +26,43 @@ __all__ = ["Describe", "KernelUnits", "LatencyPredictor", "PartShares", "Trained
            "surest", "to_json", "train"]  # fmt: skip
 
 Describe = Callable[[Sequence[Operator], Mapping[str, Tensor], str], Workload]
-"""`OpenEngine.workload`: what an engine's kernels do for the operators of a task."""
+"""`OpenEngine.workload`: the work of an engine's kernels for the operators of a task."""
 
 _LEAST_SAMPLES = 20
-"""Of a kind: with fewer, errors cannot be told."""
+"""Least number of samples of a kind: with fewer, the error cannot be estimated."""
 _FOLDS = 5
 _KEPT = 0.9
-"""Share of the predictions that keep the uncertainty."""
+"""Share of the predictions whose error is at most the uncertainty."""
 _LEAST_ERROR = 0.05
 _DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class KernelUnits:
-    """What is learnt of one kind of kernel on one place."""
+    """Unit times learned for one kind of kernel on one place."""
 
     units_s: Mapping[str, float]
-    """By term of the workload, the seconds of a unit; terms that take none are left out."""
+    """Seconds of one unit, by term of the workload; terms that take no time are left out."""
     terms: tuple[str, ...]
-    """All terms of the kind, to tell workloads of another version."""
+    """All terms of the kind, to recognise workloads of another version."""
     error: float
-    """Relative, which nine of ten samples keep that were not learnt from."""
+    """Relative error that nine of ten samples keep if they were not used for training."""
 
     def seconds(self, workload: Workload) -> float | None:
-        """None if the workload has other terms than those that were learnt."""
+        """Seconds of ``workload``; None if its terms are not those of the training."""
         if workload.terms.keys() != set(self.terms):
             return None
         return math.fsum(unit * workload.terms[name] for name, unit in self.units_s.items())
 
 
 TrainedUnits = Mapping[str, KernelUnits]
-"""By kind of kernel."""
+"""Unit times by kind of kernel."""
 
 
 @dataclass(frozen=True)
 class LatencyPredictor:
-    """Predicts on one place. Called with a task that was not measured, it is a `Predictor`."""
+    """Predicts seconds on one place. It is a `Predictor`: callable with a task without
+    measurement."""
 
     kinds: TrainedUnits
     describe: Describe
@@ -70,10 +71,10 @@ class LatencyPredictor:
         return self._predicted(task.task.operators, task.graph.tensors, task.operators, task.task)
 
     def part(self, parts: TaskParts, region: Region) -> Prediction | None:
-        """Of ``region`` of a task's main output; None if the kind of kernel is not known, or the
-        task cannot be cut so."""
-        found = part_of_task(parts, region)
-        return None if found is None else self._predicted(*found, "", parts.task)
+        """Prediction for ``region`` of a task's main output; None if the kind of kernel is not
+        known, or the task cannot be cut like this."""
+        part = part_of_task(parts, region)
+        return None if part is None else self._predicted(*part, "", parts.task)
 
     def _predicted(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str,
@@ -90,7 +91,8 @@ class LatencyPredictor:
 
 
 class PartShares:
-    """Seconds of the parts of a task relative to those of the whole, as predicted on a place."""
+    """Predicted seconds of the parts of a task, relative to those of the whole task, on one
+    place."""
 
     def __init__(self, predictor: LatencyPredictor, parts: TaskParts) -> None:
         self._predictor, self._parts = predictor, parts
@@ -101,7 +103,8 @@ class PartShares:
         return self._predictor.part(self._parts, self._parts.whole)
 
     def of(self, region: Region) -> float | None:
-        """At most 1; None if the part or the whole cannot be predicted."""
+        """Predicted share of ``region``, at most 1; None if the part or the whole cannot be
+        predicted."""
         if region not in self._known:
             whole, part = self._whole, self._predictor.part(self._parts, region)
             share = None if part is None or whole is None else part.seconds / whole.seconds
@@ -110,20 +113,20 @@ class PartShares:
 
 
 def surest(*predictors: Predictor) -> Predictor:
-    """The prediction of least uncertainty of several predictors."""
+    """A predictor that returns the least uncertain prediction of several predictors."""
 
     def predict(task: Unmeasured) -> Prediction | None:
-        found = [said for p in predictors if (said := p(task)) is not None]
-        return min(found, key=lambda said: said.uncertainty, default=None)
+        predictions = [prediction for p in predictors if (prediction := p(task)) is not None]
+        return min(predictions, key=lambda said: said.uncertainty, default=None)
 
     return predict
 
 
 def train(samples: Iterable[tuple[Workload, float]]) -> dict[str, KernelUnits]:
-    """Unit times of each kind of which there are samples enough.
+    """Unit times of each kind with enough samples.
 
     Args:
-        samples: workloads and the seconds that they took.
+        samples: workloads and their measured seconds.
     """
     by_kind: dict[str, list[tuple[Workload, float]]] = {}
     for workload, seconds in samples:
@@ -143,14 +146,15 @@ def _learnt(samples: Sequence[tuple[Workload, float]]) -> KernelUnits:
 
 
 def _error(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> float:
-    """Which most samples keep that the units were not learnt from: each fifth in turn."""
+    """Relative error that most samples keep if the units are learned without them: cross-validation
+    in which each fifth of the samples is left out in turn."""
     errors = []
     for fold in range(_FOLDS):
-        taught = [i for i in range(len(rows)) if i % _FOLDS != fold]
-        units = fitted([rows[i] for i in taught], [seconds[i] for i in taught])
+        training = [i for i in range(len(rows)) if i % _FOLDS != fold]
+        units = fitted([rows[i] for i in training], [seconds[i] for i in training])
         for i in range(fold, len(rows), _FOLDS):
-            said = math.fsum(u * t for u, t in zip(units, rows[i], strict=True))
-            errors.append(abs(said / seconds[i] - 1.0))
+            predicted_s = math.fsum(u * t for u, t in zip(units, rows[i], strict=True))
+            errors.append(abs(predicted_s / seconds[i] - 1.0))
     kept = sorted(errors)[math.ceil(_KEPT * len(errors)) - 1]
     return _rounded(max(_LEAST_ERROR, kept))
 
@@ -160,7 +164,7 @@ def _rounded(value: float) -> float:
 
 
 def to_json(kinds: TrainedUnits) -> dict[str, str]:
-    """By kind, its numbers as text."""
+    """The numbers of each kind as text, by kind."""
     return {
         kind: json.dumps(
             {"error": k.error, "units_s": {t: k.units_s.get(t, 0) for t in k.terms}},
@@ -174,9 +178,9 @@ def from_json(texts: Mapping[str, str]) -> dict[str, KernelUnits]:
     """Inverse of `to_json`.
 
     Raises:
-        ValueError: a text was not written by it.
+        ValueError: a text was not written by `to_json`.
     """
-    found = {}
+    units_by_kind = {}
     for kind, text in texts.items():
         try:
             data = json.loads(text)
@@ -185,5 +189,5 @@ def from_json(texts: Mapping[str, str]) -> dict[str, KernelUnits]:
         except (KeyError, TypeError, AttributeError) as failure:
             raise ValueError(f"the numbers of kernel {kind!r} cannot be read") from failure
         kept = {name: unit for name, unit in units.items() if unit > 0.0}
-        found[kind] = KernelUnits(kept, tuple(units), error)
-    return found
+        units_by_kind[kind] = KernelUnits(kept, tuple(units), error)
+    return units_by_kind

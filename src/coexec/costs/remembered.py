@@ -1,4 +1,4 @@
-"""Costs of parts of tasks, each worked out once: a planner asks for them again and again."""
+"""A cost model that caches the costs of parts of tasks: planners need the same costs many times."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ __all__ = ["RememberedCosts"]
 
 @dataclass(frozen=True, eq=False)
 class RememberedCosts(AlteredCosts):
-    """What another cost model says of one graph. It lives as long as a planning call."""
+    """Cached costs of another cost model for one graph. It lives as long as a planning call."""
 
     parts: GraphParts
     _part_s: dict[tuple[TaskParts, Place], PartSeconds] = field(default_factory=dict, init=False)

@@ -1,11 +1,12 @@
 """Seconds of a task from measurements of equal operators at other sizes.
 
-Between measured sizes the seconds are interpolated linearly by work, which is what a task computes
-and moves. Beyond them they follow ``launch + rate * work``, fitted with least relative error and
-through the nearest measured size. Where all measured sizes are alike the launch is the place's own.
+Between measured sizes the seconds are interpolated linearly by work, that is by the computation and
+the moved bytes of a task. Beyond them the seconds follow ``launch + rate * work``, fitted with
+least relative error and scaled to meet the nearest measured size. Where all measured sizes are
+alike, the launch of the place is used.
 
-What the form does not know are caches: an operator that only moves data takes three times as long
-for twice the data, where these leave a cache. That is what the uncertainties are for.
+The form does not model caches: an operator that only moves data takes three times as long for twice
+the data, where the data leave a cache. The uncertainties cover this.
 """
 
 import math
@@ -20,21 +21,21 @@ __all__ = ["scaled", "scaled_by_work"]
 
 _ONE_SIZE = 0.15
 _DOUBLING = 0.15
-"""Uncertainty with one measured size or several alike, and what each doubling or halving of the
-work adds. Of the tasks of a network for text detection, nine of ten predictions from one size were
-within 0.09 to 0.20 at 1.2 times the work, and within 0.24 to 0.28 at twice, with two engines and
-two repetitions."""
+"""Uncertainty with one measured size or several alike, and the uncertainty that each doubling or
+halving of the work adds. For the tasks of a network for text detection, nine of ten predictions
+from one size were within 0.09 to 0.20 at 1.2 times the work, and within 0.24 to 0.28 at twice the
+work, with two engines and two repetitions."""
 _REPEATED = 0.10
-"""Nine of ten measurements that are repeated differ by 0.04 to 0.13, so no prediction is better."""
+"""Nine of ten repeated measurements differ by 0.04 to 0.13, so no prediction is better."""
 _WIDE = 1.5
-"""Ratio of the largest measured work to the smallest from which on they tell a slope."""
+"""Least ratio of the largest to the smallest measured work at which the samples give a slope."""
 _REACH = 3.0
-"""Doublings or halvings beyond which nothing is predicted."""
+"""Doublings or halvings of the work beyond which nothing is predicted."""
 
 
 class _Point(NamedTuple):
     work_s: float
-    """The work as seconds on a core of round figures: only ratios of it count."""
+    """The work as seconds on a core with round figures: only ratios of it count."""
     seconds: float
 
 
@@ -52,10 +53,10 @@ def scaled(task: Unmeasured) -> Prediction | None:
 
 
 def scaled_by_work(work: Work, samples: Sequence[Sample], launch_s: float) -> Prediction | None:
-    """Seconds of ``work``, never falling with more of it.
+    """Predicted seconds of ``work``. They never fall with more work.
 
-    They are those of a sample where the samples, too, do not fall with more work; samples that do
-    are averaged. Straight lines are continued exactly.
+    At the work of a sample they are its measured seconds, if the samples do not fall with more work
+    either; samples that fall are averaged. Straight lines are continued exactly.
     """
     at = work.rough_s()
     points = _points(samples)
@@ -69,8 +70,8 @@ def scaled_by_work(work: Work, samples: Sequence[Sample], launch_s: float) -> Pr
 
 
 def _points(samples: Sequence[Sample]) -> list[_Point]:
-    """One point for each amount of work, in rising order, the seconds of none below those of the
-    one before (pool adjacent violators)."""
+    """One point for each amount of work, in rising order. The seconds never fall from one point to
+    the next (pool adjacent violators)."""
     by_work: dict[float, list[float]] = {}
     for sample in samples:
         if sample.work.rough_s() > 0.0 and sample.seconds > 0.0:
@@ -101,7 +102,7 @@ def _is_wide(points: Sequence[_Point]) -> bool:
 
 
 def _fitted(points: Sequence[_Point], launch_s: float) -> _Line:
-    """Launch and rate of least squared relative error, neither below 0."""
+    """Launch and rate with the least squared relative error, neither below 0."""
     # Each point is an equation: launch * a + rate * b = 1.
     rows = [(1 / p.seconds, p.work_s / p.seconds) for p in points]
     sum_a, sum_b = math.fsum(a for a, _ in rows), math.fsum(b for _, b in rows)
@@ -120,12 +121,12 @@ def _fitted(points: Sequence[_Point], launch_s: float) -> _Line:
 
 
 def _left_out_error(points: Sequence[_Point], launch_s: float) -> float:
-    """Root mean square of the relative errors at each point, predicted from all others; 0 if there
-    are none."""
+    """Root mean square of the relative errors at the points, each predicted from all other points;
+    0 for a single point."""
     errors = []
     for left_out in points if len(points) > 1 else ():
-        others = [p for p in points if p is not left_out]
-        errors.append(_seconds(left_out.work_s, others, launch_s) / left_out.seconds - 1.0)
+        other_points = [p for p in points if p is not left_out]
+        errors.append(_seconds(left_out.work_s, other_points, launch_s) / left_out.seconds - 1.0)
     return math.sqrt(_mean([error * error for error in errors])) if errors else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A cost model that looks everything up: what `coexec.profiling.profiler` found."""
+"""A cost model that looks up the measurements of `coexec.profiling.profiler`."""
 
 import math
 from collections.abc import Mapping, Set
@@ -16,50 +16,52 @@ from coexec.system.hardware import Link, Place
 __all__ = ["Basis", "CostTable", "LayoutChange"]
 
 Basis = Literal["measured", "known", "predicted", "estimated"]
-"""Where a time comes from: measured now, or before; predicted from other sizes of the task; or
-estimated from what it computes and moves, as it could not be measured."""
+"""Origin of a time: measured now; known from an earlier measurement; predicted from other sizes of
+the task; or estimated from its computation and moved bytes, because it could not be measured."""
 
 
 @dataclass(frozen=True)
 class LayoutChange:
-    """What it takes to change the layout of tensors on their way through one memory."""
+    """Seconds of changing the layout of tensors that are handed over within one memory."""
 
     tensors: Set[str]
     tensor_s: float
-    """Seconds of each that is handed over, besides those of handing over any."""
+    """Seconds for each tensor that is handed over, besides those that any tensor takes."""
     byte_s: float
-    """Seconds of each byte that is handed over."""
+    """Seconds for each byte that is handed over."""
 
 
 @dataclass(frozen=True)
 class CostTable:
     """Seconds by place, that is by device and engine.
 
-    Whole tasks were measured, and perhaps some parts. A part that was not is charged the share of
-    its whole that a predictor tells, so that the measured whole stands; without a predictor the
-    whole launch and its share of the rest, which is exact in the limit of large regions.
+    Whole tasks were measured, and perhaps some parts. A part without a measurement takes its
+    predicted share of the measured whole. Without a predictor it takes the whole launch and its
+    share by size of the remaining seconds, which is exact in the limit of large regions.
     """
 
     tasks_s: Mapping[Place, Mapping[str, float]]
-    """By place, then by task name: the whole task; infinite where the engine cannot run it."""
+    """Seconds of whole tasks by place, then by task name; infinite where the engine cannot run
+    it."""
     launches_s: Mapping[Place, float] = field(default_factory=dict)
     bases: Mapping[Place, Mapping[str, Basis]] = field(default_factory=dict)
-    """By place, then by task that runs there; empty if nobody noted it."""
+    """By place, then by task that runs there; empty if the origins were not recorded."""
     stitches_s: Mapping[Place, tuple[float, float]] = field(default_factory=dict)
-    """Seconds of a tensor that is put together from boxes, and of each byte of it."""
+    """Seconds for each tensor that is assembled from boxes, and for each byte of it."""
     pieces_s: Mapping[Place, Mapping[Piece, float]] = field(default_factory=dict)
-    """By place, then by piece: the parts of tasks that were measured."""
+    """Seconds of the parts of tasks that were measured, by place, then by piece."""
     predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
-    """By place, those that were trained on such a one."""
+    """Predictor by place, trained on a place of this kind."""
     feedings_s: Mapping[Place, float] = field(default_factory=dict)
-    """By place, seconds for which its thread launches, behind a segment of its own, a segment of
-    another device that computes by itself. Charged as a part of each launch: in plans for both,
-    nearly each segment has one beside it."""
+    """Seconds by place in which its thread, behind a segment of its own, launches a segment of
+    another device that computes by itself. They are charged as a part of each launch: in plans for
+    both devices, nearly every segment has one beside it."""
     layout_changes: Mapping[tuple[Place, Place], LayoutChange] = field(default_factory=dict)
-    """By source and target; links between memories were measured with theirs. Of a place to itself:
-    of what it has made itself and puts together with what others have made in another layout."""
+    """By source and target place. Links between memories were measured with their layout changes
+    included. A pair of equal places: the change of the part that the place has computed itself and
+    assembles with parts that others have computed in another layout."""
     disturbed: Mapping[Place, Set[str]] = field(default_factory=dict)
-    """By place, the tasks that were measured while other programs used the processors."""
+    """The tasks that were measured while other programs used the processors, by place."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         whole_s = self._whole_s(task, place)
@@ -120,5 +122,5 @@ class CostTable:
         return change.tensor_s + size_bytes * change.byte_s
 
     def total_s(self, place: Place) -> float:
-        """Seconds of all tasks one by one at ``place``."""
+        """Sum of the seconds of all tasks at ``place``, one by one."""
         return math.fsum(self.tasks_s[place].values())

@@ -1,4 +1,4 @@
-"""What kernels do of which nothing is known but what they compute and move."""
+"""Workloads of kernels of which only the computation and the moved bytes are known."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["beside", "beyond", "plain_workload", "together"]
 
 _SECOND_BYTES, _THIRD_BYTES = 2**20, 2**23
-"""What caches hold of a task's tensors, roughly: the second belongs to a core; the third one's
-other parts are taken by other cores and by weights."""
+"""Rough bytes of a task's tensors that caches hold: the second-level cache belongs to one core;
+other cores and weights occupy the rest of the third-level cache."""
 _SUMS = frozenset({"Add", "Sum"})
 _BOUNDED = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu"})
-"""Activations that compare and multiply; the others call functions."""
+"""Activations that compare and multiply; the others call mathematical functions."""
 _HEADS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "LpPool", "MaxPool")
 
 
 def plain_workload(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> Workload:
-    """Multiply-accumulates, elements of windows and bytes; one kind for each type of operator."""
+    """Multiply-accumulates, elements of windows and bytes; each type of operator is a kind."""
     heads = [op.op_type for op in operators if op.op_type in _HEADS]
     kind = heads[0] if heads else operators[0].op_type
     return Workload(kind, together(beside(operators, tensors), {
@@ -32,18 +32,18 @@ def together(*parts: Mapping[str, float]) -> dict[str, float]:
     """The terms of all parts.
 
     Raises:
-        ValueError: two parts have a term of one name, of which one would not be counted.
+        ValueError: two parts have a term of the same name, so one of them would not be counted.
     """
-    found: dict[str, float] = {}
+    terms: dict[str, float] = {}
     for part in parts:
-        if twice := found.keys() & part.keys():
+        if twice := terms.keys() & part.keys():
             raise ValueError(f"terms of a workload are named twice: {', '.join(sorted(twice))}")
-        found |= part
-    return found
+        terms |= part
+    return terms
 
 
 def _windows(op: Operator, tensors: Mapping[str, Tensor]) -> int:
-    """Elements of all windows of a pool."""
+    """Number of elements of all windows of a pool."""
     kernel = op.ints("kernel_shape", ()) if op.op_type in ("AveragePool", "MaxPool") else ()
     return math.prod(tensors[op.outputs[0]].shape) * math.prod(kernel) if kernel else 0
 
@@ -53,10 +53,10 @@ def beside(
     tensors: Mapping[str, Tensor],
     weights_bytes: float | None = None,
 ) -> dict[str, float]:
-    """Terms of what every kernel has: a launch, bytes, and operators that are fused behind it.
+    """Terms that every kernel has: a launch, bytes, and operators that are fused behind it.
 
     Args:
-        weights_bytes: of constants, as the kernel reads them; by default all of them.
+        weights_bytes: bytes of constants, as the kernel reads them; by default all constants.
     """
     head = next((i for i, op in enumerate(operators) if op.op_type in _HEADS), 0)
     first, behind = operators[head], operators[head + 1 :]
@@ -77,7 +77,8 @@ def beside(
 
 
 def _moved(read: int, written: int) -> dict[str, float]:
-    """Bytes, and those that do not stay in the second or third cache from one task to the next."""
+    """Bytes read and written, and those that do not stay in the second or third cache until the
+    next task."""
     moved = read + written
     return {
         "read": float(read),
@@ -88,5 +89,6 @@ def _moved(read: int, written: int) -> dict[str, float]:
 
 
 def beyond(size_bytes: float, cache_bytes: int) -> float:
-    """The share of ``size_bytes`` that does not stay in a cache: all from twice its size on."""
+    """Share of ``size_bytes`` that does not stay in a cache: all of it from twice the cache's size
+    on."""
     return min(1.0, max(0.0, size_bytes / cache_bytes - 1.0))

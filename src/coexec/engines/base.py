@@ -1,7 +1,7 @@
-"""The narrow interface between coexec and whatever computes.
+"""The narrow interface between coexec and the libraries that compute.
 
 An `Engine` drives processors. Opened on one device, it is an `OpenEngine`: it compiles small ONNX
-models and runs them on tensors in its own memory, and knows nothing of plans, regions or graphs.
+models and runs them on tensors in its own memory. It does not deal with plans, regions or graphs.
 An engine is found through an entry point of the group "coexec.engines" that names its class:
 
     [project.entry-points."coexec.engines"]
@@ -34,8 +34,10 @@ __all__ = ["AfterFork", "Bound", "BoxCopy", "Engine", "Held", "InFlight", "Launc
            "aligned_empty"]  # fmt: skip
 
 AfterFork = Literal["works", "again", "lost"]
-"""What an engine's programs are worth in a forked child, which has none of the other threads: they
-work; they have to be compiled again; or the engine cannot be used there."""
+"""State of an engine's programs in a forked child process, which has only one of the threads.
+
+"works": they run there; "again": they have to be compiled again; "lost": the engine cannot be used.
+"""
 
 _ALIGNMENT = 64
 """Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
@@ -46,31 +48,35 @@ class Processor:
     """A processor of this machine, as an engine sees it."""
 
     kind: str
-    """"cpu", "gpu", "npu": what stands before the colon of a device's name."""
+    """Part of a device's name before the colon: "cpu", "gpu" or "npu"."""
     title: str
-    """Its own name, for people."""
+    """The processor's own name, shown to users."""
     identity: str = ""
-    """Tells it from others of its kind, and is the same from all engines: a GPU's UUID."""
+    """Distinguishes it from other processors of its kind. All engines report the same value, for
+    example a GPU's UUID."""
     driver: str = ""
-    """What drives it, with its version."""
+    """The driver or library that drives it, with its version."""
     unusable: str | None = None
     """Why it must not be used, and the remedy. None: it was tried and works."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """More about it, for people: "memory", "units", ..."""
+    """Further facts, shown to users: "memory", "units", ..."""
     notes: tuple[str, ...] = ()
-    """What else is to be said to people, such as a driver beside this one that does not work."""
+    """Remarks for users, for example about a second driver that does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """Of an engine that leaves no choice."""
+    """Options of an engine that has none."""
 
 
 class Held:
-    """What a program leaves an opaque output in, which has no memory before it is computed."""
+    """Holder in which a program stores an opaque output.
+
+    An opaque value has no memory before it is computed, so none can be allocated for it.
+    """
 
     value: Any = None
-    """As ONNX Runtime returns it: an array, a list, a dict or None."""
+    """The output as ONNX Runtime returns it: an array, a list, a dict or None."""
 
 
 class BoxCopy(NamedTuple):
@@ -88,11 +94,14 @@ class Bound(Protocol):
     """A program with the tensors that it reads and writes."""
 
     def run(self) -> None:
-        """Compute. Returns when the outputs are complete, or are certain to be before anything
-        that the same engine is given next on this device.
+        """Compute the outputs.
+
+        Returns when the outputs are complete. May return earlier if they are certain to be complete
+        before the next work that the same engine gets on this device.
 
         Raises:
-            ExecutionError: the engine failed. Anything else that is raised counts as the caller's.
+            ExecutionError: the engine failed. Any other exception counts as raised by the caller,
+                for example by its signal handler.
         """
         ...
 
@@ -106,9 +115,9 @@ class Bound(Protocol):
 
 
 class InFlight(Protocol):
-    """What a device was given to compute and may not have ended.
+    """Work that was launched on a device and may not have ended.
 
-    It keeps alive what is read and written. May be asked by any thread.
+    It keeps the tensors alive that the work reads and writes. Any thread may call its methods.
     """
 
     @property
@@ -125,21 +134,22 @@ class InFlight(Protocol):
         ...
 
     def span_s(self) -> tuple[float, float]:
-        """When the device began and ended, in seconds of `time.perf_counter`.
+        """Start and end of the work on the device, in seconds of `time.perf_counter`.
 
-        Only of what has ended, and was launched between `Timed.start_timing` and `stop_timing`.
+        Available for work that has ended and that was launched between `Timed.start_timing` and
+        `stop_timing`.
         """
         ...
 
 
 class Launchable(Bound, Protocol):
-    """A bound program that a device computes by itself, while the launching thread goes on."""
+    """A bound program that the device computes while the launching thread continues."""
 
     def launch(self) -> InFlight:
-        """Give it to the device, behind everything that the device was given before.
+        """Queue the program on the device, behind all earlier work of the device.
 
         Raises:
-            ExecutionError: the device did not take it.
+            ExecutionError: the device did not accept it.
         """
         ...
 
@@ -148,12 +158,12 @@ class Program(Protocol):
     """A compiled model."""
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
-        """The program with these tensors, to be run any number of times."""
+        """The program bound to these tensors. It may be run any number of times."""
         ...
 
 
 class OwnSession(Protocol):
-    """A whole model as the engine itself would run it. May be used by several threads."""
+    """A whole model in the engine's own session. May be used by several threads."""
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name, in memory that belongs to the caller.
@@ -165,28 +175,28 @@ class OwnSession(Protocol):
 
 
 class OpenEngine(ABC):
-    """An engine on one device. All methods may raise DeviceError.
+    """An engine that is open on one device. All methods may raise DeviceError.
 
-    What is written here is right for engines that compute on arrays in the host's main memory.
+    The default methods suit engines that compute on arrays in the host's main memory.
     """
 
     has_own_session: bool = False
-    """Whether `own_session` is more than nothing."""
+    """Whether `own_session` returns a session."""
     after_fork: AfterFork = "again"
     alignment: int = 1
-    """Bytes: what it computes has to begin at multiples of it in main memory."""
+    """Bytes. In main memory, an output has to begin at a multiple of this number."""
     launches_ahead: bool = False
-    """Whether its bound programs are `Launchable`, by any thread, as they are computed elsewhere
-    than in the thread that launches them, one after the other. Such an engine is `Timed`, too:
-    only the device knows when it computed."""
+    """Whether its bound programs are `Launchable` from any thread. The device computes them one
+    after the other, outside of the launching thread. Such an engine is `Timed`, too, because only
+    the device can report when it computed."""
     runs_opaque: bool = False
-    """Whether it runs opaque tasks. Its programs are then given opaque inputs as the caller feeds
-    them, and a `Held` for each opaque output."""
+    """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
+    and a `Held` for each opaque output."""
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         """
         Args:
-            device: the processor, of which ``info`` is one engine.
+            device: the processor. ``info`` describes one of its engines.
         """
         self.device = device
         self.info = info
@@ -200,37 +210,39 @@ class OpenEngine(ABC):
 
     @cached_property
     def memory(self) -> Memory:
-        """Where its tensors lie. Engines with the same memory read each other's tensors."""
+        """The memory of its tensors. Engines with the same memory read each other's tensors."""
         return Memory(self.device.host, self.info.memory)
 
     def refusal(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        """None if it runs ``task``, else the reason: `why_not`, of which opaque tasks are no part
-        unless it says that it runs these."""
+        """The reason why it cannot run ``task``; None if it can.
+
+        Opaque tasks are refused unless `runs_opaque` is set. `why_not` decides about all others.
+        """
         if task.opaque and not self.runs_opaque:
             return f"{self.info.name} runs no opaque tasks: {task.opaque}"
         return self.why_not(task, tensors)
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
-        """None if the engine can run ``task``, else the reason, as a user reads it.
+        """The reason why the engine cannot run ``task``, in words for users; None if it can.
 
-        ``tensors`` are the graph's, by name: what a kernel can do depends on shapes and types."""
+        ``tensors`` are the graph's tensors by name: kernels support certain shapes and types."""
         reasons = (self.why_not_operator(op, tensors) for op in task.operators)
         return next((reason for reason in reasons if reason is not None), None)
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-        """The same of one operator, for engines that refuse by operators."""
+        """As `why_not`, for one operator. For engines that decide operator by operator."""
         return None
 
     def workload(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
     ) -> Workload:
-        """What its kernels do for a task or a part of one, in units whose seconds can be learnt.
+        """Work of its kernels for a task or a part of one, in units whose seconds can be learnt.
 
         Args:
             operators: in order; the task computes the output of the last one.
             tensors: by name, of the task's own size.
-            compiled: the types of what the engine makes of them, with spaces between (as of
-                `Module.operators`); "" if that is not known.
+            compiled: the types of the engine's operators that replace them, separated by spaces (as
+                in `Module.operators`); "" if they are not known.
         """
         return plain_workload(operators, tensors)
 
@@ -238,19 +250,19 @@ class OpenEngine(ABC):
         """Rewrite a whole model into the engine's own operators and layouts, once.
 
         Segments are then cut out of the result, so that tensors pass from one to the next in the
-        engine's layout. Values named in ``borders`` stay apart: for each, the result has an output
-        "border:NAME" that is computed by operators that only change the layout (`dialect`) from
-        the value that carries it.
+        engine's layout. No operators are fused across a value in ``borders``. For each of these
+        values, the result has an output "border:NAME". Operators that only change the layout
+        (`dialect`) compute this output from the value of the result that carries its elements.
 
         Returns:
-            The lowered model's file in ``folder``, weights external beside it; None if the engine
-            runs models as they are.
+            The lowered model's file in ``folder``, with its weights in a file beside it; None if
+            the engine runs models as they are.
         """
         return None
 
     @property
     def dialect(self) -> Dialect:
-        """What `lower` writes beside standard operators."""
+        """The operators that `lower` writes in addition to the standard ones."""
         return STANDARD
 
     @abstractmethod
@@ -258,8 +270,9 @@ class OpenEngine(ABC):
         """Make ``module`` ready to run. May be called from any thread."""
 
     def rests(self, end_s: float) -> bool:
-        """Wait until all that the device was given has ended, at most until ``end_s`` of
-        `time.monotonic`; whether it has. Only engines that `launches_ahead` have to wait."""
+        """Wait until all work of the device has ended, at most until ``end_s`` of `time.monotonic`.
+
+        Returns whether all work has ended. Only engines with `launches_ahead` have to wait."""
         return True
 
     def own_session(self, model: Any) -> "OwnSession | None":
@@ -279,26 +292,26 @@ class OpenEngine(ABC):
     def allocate(self, tensor: Tensor, leaving: bool = False) -> Any:
         """An uninitialised tensor; a numpy array in main memory.
 
-        ``leaving``: after each run that writes it, it will be downloaded. A program brings such
-        outputs to where the host can read them before its run returns, so that a later `download`
-        by another thread need not wait behind what the device was given meanwhile.
+        ``leaving``: the tensor will be downloaded after each run that writes it. A program copies
+        such outputs to memory that the host can read before its run returns. So a later `download`
+        by another thread does not wait for work that the device got meanwhile.
         """
         return aligned_empty(tensor)
 
     def upload(self, array: Array, into: Any = None) -> Any:
-        """The tensor that holds ``array``; the array itself in main memory.
+        """The tensor that holds ``array``; in main memory, the array itself.
 
-        Elsewhere it is ``into`` if that is given, a tensor of equal shape and dtype."""
+        In another memory it is ``into``, if given: a tensor of equal shape and dtype."""
         return array
 
     def fill(
         self, into: Any, boxes: Sequence[tuple[Array, Region]], layout: Layout = PLAIN
     ) -> None:
-        """Write arrays into boxes of a tensor of this engine, which together are all of it.
+        """Write arrays into boxes of a tensor of this engine. The boxes cover the whole tensor.
 
         Args:
-            layout: of the tensor and, once laid out so, of the arrays (`coexec.frontend.dialect`);
-                boxes end where blocks end.
+            layout: of the tensor. The arrays have this layout already, as `as_it_lies` in
+                `coexec.frontend.dialect` returns it. Boxes end where blocks end.
         """
         target = into
         if not isinstance(into, np.ndarray):
@@ -311,74 +324,76 @@ class OpenEngine(ABC):
             self.upload(target, into)
 
     def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
-        """What gives the device these copies, behind what it was given before and in front of what
-        it is given later; None if it leaves them to the calling thread.
+        """A function that queues these copies on the device, between its earlier and its later
+        work; None if the calling thread has to copy.
 
-        Only for engines that compute in main memory and `launches_ahead`.
+        Only for engines that compute in main memory and have `launches_ahead`.
         """
         return None
 
     def download(self, tensor: Any) -> Array:
-        """The values of a tensor, once computed; valid until the next download of it."""
+        """The elements of a computed tensor; valid until the next download of the same tensor."""
         return np.asarray(tensor)
 
     def timed(self) -> "OpenEngine":
         """An engine on the same device that is `Timed`, if there is one; by default this one.
 
-        For runs of which more is to be told, as it may compute more slowly. It compiles programs
-        of its own, and lives no longer than this one.
+        It is for runs that record more details, because it may compute more slowly. It compiles
+        programs of its own. It must not be used after this engine is closed.
         """
         return self
 
     def close(self) -> None:  # noqa: B027 - most engines have nothing to give back
-        """Give everything back. Programs of a closed engine must not run."""
+        """Release all resources. Programs of a closed engine must not run."""
 
 
 class Engine(ABC):
-    """What computes: ONNX Runtime, OpenCL, OpenVINO. One object of it serves the process.
+    """A library that computes: ONNX Runtime, OpenCL, OpenVINO. A process has one object of each.
 
-    It must not import what is large before it is asked for processors or to open one.
+    It must not import large modules before `processors` or `open` is called.
     """
 
     name: ClassVar[str]
-    """As users write it behind a device, "cpu:0/NAME"; that of its entry point."""
+    """Name of its entry point. Users write it behind a device: "cpu:0/NAME"."""
     kinds: ClassVar[Collection[str]] = ("cpu",)
-    """Of the processors that it may drive."""
+    """Kinds of the processors that it may drive."""
     rank: ClassVar[int] = 100
-    """A device that is named without an engine has the one of lowest rank."""
+    """A device that is named without an engine gets the engine of lowest rank."""
     options: ClassVar[type] = NoOptions
-    """A frozen dataclass of the choices that it leaves, each with a default."""
+    """A frozen dataclass of the engine's options, each with a default."""
     distributions: ClassVar[Collection[str]] = ()
-    """Packages whose versions its results depend on."""
+    """Packages on whose versions its results depend."""
     needs_trial: ClassVar[bool] = True
-    """Whether coexec tries it in a process of its own before it is used. Not where the engine does
-    so itself, or where nothing works without it."""
+    """Whether coexec tries the engine in a separate process before it is used. False if the engine
+    does so itself, or if nothing works without the engine."""
     pretends: ClassVar[bool] = False
-    """It is for tests: not listed, and never chosen by itself."""
+    """Whether it is only for tests: it is not listed, and never chosen automatically."""
 
     @cached_property
     def version(self) -> str:
-        """All that results and durations depend on besides processor and driver."""
+        """Text of everything that results and durations depend on, except processor and driver."""
         return self.installed
 
     @property
     def installed(self) -> str:
-        """What is installed for it, told without loading a library."""
+        """The installed packages of the engine with their versions, found without loading it."""
         return ", ".join(f"{name} {_version(name)}" for name in self.distributions)
 
     def preload(self) -> None:  # noqa: B027 - few engines care
-        """Called once, before any engine's library is loaded in this process: for what has to be
-        loaded in a certain way, and would be loaded in another by another engine."""
+        """Called once, before any engine's library is loaded in this process.
+
+        For a library that has to be loaded in a certain way, if another engine would load it in
+        another way."""
 
     def processors(self, kind: str) -> Sequence[Processor]:
-        """What it drives here, of one of its kinds."""
+        """The processors of this machine that it drives, of one of its kinds."""
         return [Processor(kind, detect.processor_name())]
 
     def describe(self, device: Device, options: Any) -> EngineInfo:
-        """What is known of this engine on a device.
+        """Facts about this engine on a device.
 
         Args:
-            device: described by its processor alone; it has no engines yet.
+            device: the processor alone; its engines are not filled in yet.
             options: an object of `options`.
 
         Raises:
@@ -393,9 +408,9 @@ class Engine(ABC):
         """Start the engine on a device.
 
         Args:
-            device: with ``info``, which `describe` made of it, among its engines.
+            device: ``info``, the result of `describe`, is one of its engines.
             options: an object of `options`.
-            folder: of the cache, for what the engine compiles and measures; None: nothing is kept.
+            folder: the cache folder for compiled programs and measurements; None: nothing is kept.
 
         Raises:
             DeviceError: it cannot be used.
@@ -404,14 +419,14 @@ class Engine(ABC):
 
 @runtime_checkable
 class Timed(Protocol):
-    """An engine with a clock of its own, which can tell kernels, copies and waiting apart."""
+    """An engine with a clock of its own. It reports kernels, copies and waiting separately."""
 
     def start_timing(self) -> None:
-        """Keep the times of all that follows."""
+        """Record the times of all later work."""
         ...
 
     def stop_timing(self) -> Sequence[Detail]:
-        """What was kept, in seconds of `time.perf_counter`. To be called when nothing runs."""
+        """The recorded times, in seconds of `time.perf_counter`. To be called when nothing runs."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Which processors this machine has: clusters of equal cores, told by their maximum frequency."""
+"""The processors of this machine: clusters of cores with equal maximum frequency."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ __all__ = ["Cluster", "clusters", "features", "is_whole_machine", "processor_fea
            "processor_name", "usable_cores"]  # fmt: skip
 
 Cluster = tuple[tuple[int, ...], float | None]
-"""Cores, and their maximum frequency in Hz where the machine tells."""
+"""Cores, and their maximum frequency in Hz; None if the system does not report it."""
 
 _SYSTEM = Path("/sys/devices/system/cpu")
 
@@ -36,10 +36,11 @@ def usable_cores(root: Path = _SYSTEM) -> tuple[int, ...]:
 
 
 def is_whole_machine(cores: Collection[int]) -> bool:
-    """Whether these are all cores, and this process may use each hardware thread of them.
+    """Whether these are all usable cores, and this process may use every hardware thread.
 
-    Libraries that count processors see the machine's, whatever a process may use: ONNX Runtime then
-    starts threads for all, and binds them to cores that are not the process's.
+    Libraries that count processors count those of the machine, even if a process may use fewer.
+    ONNX Runtime then starts threads for all of them, and binds threads to cores that this process
+    may not use.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return set(cores) == set(usable_cores()) and allowed in (None, os.cpu_count())
@@ -48,7 +49,7 @@ def is_whole_machine(cores: Collection[int]) -> bool:
 def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[Cluster, ...]:
     """The usable cores grouped by speed, the fastest cluster first.
 
-    Cores differ if their maximum frequency does, or the capacity that an ARM kernel gives them.
+    Cores differ if their maximum frequency or the capacity that an ARM kernel reports differs.
     """
     groups: dict[tuple[float, float], list[int]] = {}
     for core in usable_cores(root) if cores is None else cores:
@@ -76,7 +77,7 @@ def _core_list(text: str) -> list[int]:
 
 
 def processor_name() -> str:
-    """The processor's name, as the machine itself gives it."""
+    """The processor's name, as the system reports it."""
     info = _read(Path("/proc/cpuinfo"))
     for field in ("model name", "Hardware", "Model"):
         match = re.search(rf"^{field}\s*:\s*(.+)$", info, re.MULTILINE)
@@ -87,27 +88,27 @@ def processor_name() -> str:
 
 @cache
 def features() -> tuple[str, ...]:
-    """The instruction set extensions of this processor that numpy knows, sorted: "AVX2", ...
+    """The instruction set extensions of this processor that numpy detects, sorted: "AVX2", ...
 
-    numpy asks the processor itself, which is right under an emulator as well, where /proc/cpuinfo
-    is not. Nothing if numpy does not tell any more.
+    numpy queries the processor directly. That is correct under an emulator, too, where
+    /proc/cpuinfo is wrong. Empty if numpy has no such list any more.
     """
     try:
-        found = import_module("numpy._core._multiarray_umath").__cpu_features__
-    except (ImportError, AttributeError):  # numpy keeps it for itself, and may move it
+        supported = import_module("numpy._core._multiarray_umath").__cpu_features__
+    except (ImportError, AttributeError):  # the list is private in numpy, which may move it
         return ()
-    return tuple(sorted(name for name, has in found.items() if has))
+    return tuple(sorted(name for name, has in supported.items() if has))
 
 
 @cache
 def processor_features() -> str:
     """A digest of the instruction sets that this process may use.
 
-    The processor's name does not tell: a virtual machine of that name may lack some.
+    The processor's name is not enough: a virtual machine with the same name may lack some sets.
     """
     text = " ".join(features())
     if not text:
         info = _read(Path("/proc/cpuinfo"))
-        found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
-        text = " ".join(sorted(found.group(1).split())) if found else ""
+        match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+        text = " ".join(sorted(match.group(1).split())) if match else ""
     return digest(platform.machine(), text, digits=8)

@@ -1,10 +1,10 @@
-"""Devices as users write them: a processor, and behind a stroke the engine if one is asked for.
+"""Names of devices as users write them: a processor, and an optional engine behind a slash.
 
 cpu:0-3           cores 0, 1, 2 and 3 as one device
 cpu:0,2           cores 0 and 2
 gpu:0             the first GPU
 cpu:1/opencl      core 1, with this engine only
-cpu:1/opencl+onnxruntime   with these engines, of which plans use the first if they choose none
+cpu:1/opencl+onnxruntime   with these engines; plans that choose no engine use the first one
 null:0            computes nothing; for tests
 reference:0       slow, exact; for tests
 """
@@ -26,28 +26,28 @@ _OLD = re.compile(r"gpu:\d+@(?P<cores>[\d,-]+)")
 
 
 class Request(NamedTuple):
-    """A device as it was asked for."""
+    """The parts of a device's name."""
 
     device: str
     kind: str
     rest: str
-    """Behind the colon."""
+    """The text behind the colon."""
     engines: tuple[str, ...]
-    """Empty: whichever the device has."""
+    """Names of engines; empty: the first engine that drives the device."""
 
 
 def parse(text: str) -> Request:
-    """The parts of a device's name.
+    """Split a device's name into its parts.
 
     Raises:
-        DeviceNameError: malformed.
+        DeviceNameError: the name is malformed.
     """
     old = _OLD.fullmatch(text.strip())
     if old is not None:
         raise DeviceNameError(f"device {text!r} is written in the way of an earlier version; it is "
                           f"called cpu:{old['cores']}/opencl now")  # fmt: skip
     device, stroke, engines = text.strip().partition("/")
-    kind, colon, rest = device.partition(":")
+    kind, colon, number = device.partition(":")
     if not colon or not kind:
         raise DeviceNameError(f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
                           f"cpu:0/opencl; coexec devices lists this machine's")  # fmt: skip
@@ -55,11 +55,11 @@ def parse(text: str) -> Request:
     if "" in named or len(set(named)) != len(named):
         raise DeviceNameError(f"device {text!r} does not name its engines, each once; write for "
                           f"example {device}/opencl")  # fmt: skip
-    return Request(device, kind, rest, named)
+    return Request(device, kind, number, named)
 
 
 def without_engine(text: str) -> str:
-    """The processor of "cpu:1/opencl"."""
+    """The processor's part of a name: "cpu:1" of "cpu:1/opencl"."""
     return text.partition("/")[0]
 
 
@@ -75,20 +75,20 @@ def default_names() -> list[str]:
 
 
 def whole_cpu() -> str:
-    """All usable cores of this machine as one device."""
+    """The name of a device with all usable cores of this machine."""
     return cpu_name(detect.usable_cores())
 
 
 def cpu_name(cores: Sequence[int]) -> str:
-    """The name of a cluster: (0, 1, 3) as "cpu:0-1,3"."""
+    """The name of a device with these cores: (0, 1, 3) as "cpu:0-1,3"."""
     return f"cpu:{format_numbers(cores)}"
 
 
 def number_of(request: Request) -> int:
-    """The number of a processor that is not made of cores: 1 of "gpu:1".
+    """The number of a processor other than a CPU: 1 of "gpu:1".
 
     Raises:
-        DeviceNameError: it has none.
+        DeviceNameError: the name has no number.
     """
     if not request.rest.isdecimal():
         raise DeviceNameError(f"device {request.device!r} has no number; write for example "
@@ -100,8 +100,8 @@ def cores_of(request: Request) -> tuple[int, ...]:
     """The cores of "cpu:0-3", ascending.
 
     Raises:
-        DeviceNameError: malformed.
-        DeviceError: cores that this process may not use.
+        DeviceNameError: the name is malformed.
+        DeviceError: this process may not use all of the cores.
     """
     name, text = request.device, request.rest
     if not _CORES.fullmatch(text):
@@ -116,12 +116,12 @@ def cores_of(request: Request) -> tuple[int, ...]:
         cores += range(int(first), stop + 1)
     if len(set(cores)) != len(cores):
         raise DeviceNameError(f"device {name!r} names a core twice; name each one once")
-    have = _allowed_cores()
+    allowed = _allowed_cores()
     for core in cores:
-        if core not in have:
+        if core not in allowed:
             raise DeviceError(
                 f"device {name!r} wants core {core}, but this process may use only "
-                f"{cpu_name(sorted(have))[4:]} ({len(have)} cores); coexec devices lists them"
+                f"{cpu_name(sorted(allowed))[4:]} ({len(allowed)} cores); coexec devices lists them"
             )
     return tuple(sorted(cores))
 

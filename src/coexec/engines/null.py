@@ -18,7 +18,7 @@ _COUNT = 16
 
 
 class Pretended(Engine):
-    """An engine for tests, with sixteen processors of its own kind that are not there."""
+    """An engine for tests, with sixteen processors that do not exist, of a kind of their own."""
 
     needs_trial = False
     pretends = True
@@ -28,7 +28,7 @@ class Pretended(Engine):
 
 
 class NullEngine(OpenEngine):
-    """Accepts everything and leaves all tensors at zero. Durations come from a virtual clock."""
+    """Accepts all tasks and leaves all tensors at zero. Durations come from a virtual clock."""
 
     after_fork: AfterFork = "works"
 

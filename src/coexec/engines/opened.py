@@ -16,14 +16,14 @@ class OpenDevice:
     """
 
     def __init__(self, spec: Device, opener: Callable[[str], OpenEngine]) -> None:
-        """``opener``: opens one of the device's engines, given its name."""
+        """``opener``: opens the engine of the device that has this name."""
         self.spec = spec
         self._opener = opener
         self._open: dict[str, OpenEngine] = {}
 
     @classmethod
     def of(cls, *engines: OpenEngine) -> "OpenDevice":
-        """The device of engines that are open already."""
+        """A device from engines that are already open."""
         by_name = {engine.info.name: engine for engine in engines}
         device = cls(engines[0].device, by_name.__getitem__)
         device._open |= by_name
@@ -46,7 +46,8 @@ class OpenDevice:
         return self._open[name]
 
     def timed(self) -> "OpenDevice":
-        """The device with engines that tell more, and may be slower: see `OpenEngine.timed`."""
+        """The device with engines that record more details and may be slower: see
+        `OpenEngine.timed`."""
         return OpenDevice(self.spec, lambda name: self.engine(name).timed())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Options of engines as users write them, and as engines take them."""
+"""Options of engines: from texts that users write to the engines' own dataclasses."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,7 +10,7 @@ from coexec.errors import UsageError, nearest
 __all__ = ["EngineOptions", "parsed"]
 
 EngineOptions = Mapping[str, Mapping[str, str]]
-"""By engine, texts by option: ``{"opencl": {"precision": "fp16"}}``."""
+"""By engine, texts by option name: ``{"opencl": {"precision": "fp16"}}``."""
 
 
 def parsed(engine: Engine, options: EngineOptions | None) -> Any:
@@ -19,17 +19,17 @@ def parsed(engine: Engine, options: EngineOptions | None) -> Any:
     A field is text, a whole number, a truth value, or one of several words (`Literal`).
 
     Raises:
-        UsageError: an option or a value that does not exist.
+        UsageError: the engine has no such option, or the value is not allowed.
     """
     texts = (options or {}).get(engine.name, {})
     types = get_type_hints(engine.options)
-    known = [field.name for field in fields(engine.options)]
+    names = [field.name for field in fields(engine.options)]
     values = {}
     for name, text in texts.items():
-        if name not in known:
+        if name not in names:
             raise UsageError(f"engine {engine.name} has no option {name!r}"
-                             f"{nearest(name, known)}; it has "
-                             f"{', '.join(known) or 'none'}")  # fmt: skip
+                             f"{nearest(name, names)}; it has "
+                             f"{', '.join(names) or 'none'}")  # fmt: skip
         values[name] = _value(f"{engine.name}.{name}", str(text), types[name])
     return engine.options(**values)
 

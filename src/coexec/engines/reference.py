@@ -1,4 +1,4 @@
-"""The slow engine that defines what is right: the ONNX project's own reference evaluator."""
+"""The slow engine that defines correct results: the ONNX project's own reference evaluator."""
 
 from collections.abc import Mapping
 from pathlib import Path

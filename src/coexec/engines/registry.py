@@ -1,8 +1,9 @@
 """The engines that are installed, and devices by the names that users write.
 
-Engines are found through entry points, ours and those of other packages alike. One that cannot be
-imported, or breaks the contract of `coexec.engines.base`, is left out, with the reason for whoever
-names it. Engines are tried in a process of their own before they are used (`coexec.engines.trial`).
+Engines are found through entry points, both coexec's own engines and those of other packages. An
+engine that cannot be imported or breaks the contract of `coexec.engines.base` is left out; the
+reason is reported when a user names it. Engines are tried in a separate process before they are
+used (`coexec.engines.trial`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,34 +34,34 @@ _REFERENCE = "reinstall its package, or leave this engine out"
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A processor of this machine with what each engine says of it."""
+    """A processor of this machine, as each of its engines describes it."""
 
     name: str
-    """As users write it: "gpu:0"; "cpu" stands for any cores."""
+    """Name as users write it: "gpu:0"; "cpu" stands for any cores."""
     title: str
     by: Mapping[str, Processor]
-    """By engine, those that plans choose first coming first."""
+    """Descriptions by engine, in the order of preference of plans."""
 
     @property
     def usable(self) -> tuple[str, ...]:
         """The engines that work."""
-        return tuple(name for name, found in self.by.items() if found.unusable is None)
+        return tuple(name for name, processor in self.by.items() if processor.unusable is None)
 
 
 @cache
 def _entries() -> "Mapping[str, EntryPoint]":
-    from importlib.metadata import entry_points  # imports the parsers of e-mails
+    from importlib.metadata import entry_points  # slow: it imports the e-mail parser
 
-    found = {entry.name: entry for entry in entry_points(group=_GROUP)}
-    if not found:  # its own are among them, so the package is used without being installed
+    entries = {entry.name: entry for entry in entry_points(group=_GROUP)}
+    if not entries:  # coexec's own engines are missing, so the package itself is not installed
         raise DeviceError("coexec has no engines, because it is not installed in this Python: "
                           "engines are found by what pip keeps of packages; python "
                           "-m pip install coexec, or -e and the source's folder")  # fmt: skip
-    return found
+    return entries
 
 
 def engine_names() -> tuple[str, ...]:
-    """All installed engines, whether they work or not."""
+    """Names of all installed engines, whether they work or not."""
     return tuple(sorted(_entries()))
 
 
@@ -69,23 +70,29 @@ def load_engine(name: str) -> Engine:
     """The engine of an entry point.
 
     Raises:
-        DeviceError: it is not installed, cannot be imported, or is no engine.
+        DeviceError: the engine is not installed, cannot be imported, or is no `Engine`.
     """
     entry = _entries().get(name)
     if entry is None:
         raise DeviceError(f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
                           f"install the package that brings it")  # fmt: skip
     with _contract(name, "be imported"):
-        made = entry.load()()
-    if not isinstance(made, Engine) or made.name != name:
+        engine = entry.load()()
+    if not isinstance(engine, Engine) or engine.name != name:
         raise DeviceError(f"engine {name!r} ({entry.value}) is no subclass of "
                           f"coexec.engines.base.Engine with this name; {_REFERENCE}")  # fmt: skip
-    return made
+    return engine
 
 
 @contextmanager
 def _contract(name: str, what: str) -> Iterator[None]:
-    """Errors that an engine's code raises, other than its own DeviceError, name the engine."""
+    """Turn an error of an engine's code into a DeviceError that names the engine.
+
+    Errors of coexec, such as the engine's own DeviceError, pass through.
+
+    Args:
+        what: completes "engine NAME cannot ...".
+    """
     try:
         yield
     except CoexecError:
@@ -97,21 +104,22 @@ def _contract(name: str, what: str) -> Iterator[None]:
 
 @cache
 def _working() -> tuple[Engine, ...]:
-    """The engines that can be imported, those that plans choose first coming first."""
-    found = []
+    """The engines that can be imported, in the order of preference of plans."""
+    engines = []
     for name in engine_names():
         try:
-            found.append(load_engine(name))
+            engines.append(load_engine(name))
         except DeviceError:
-            continue  # said to whoever names it, and by `processors`
-    for engine in found:
-        with suppress(Exception):  # an engine that fails there says so when it is asked for more
+            continue  # the reason is reported when a user names this engine, and by `broken`
+    for engine in engines:
+        with suppress(Exception):  # such an engine fails again, with a message, when it is used
             engine.preload()
-    return tuple(sorted(found, key=lambda engine: (engine.rank, engine.name)))
+    return tuple(sorted(engines, key=lambda engine: (engine.rank, engine.name)))
 
 
 def installed() -> tuple[tuple[str, str], ...]:
-    """Engines by name with what is installed for each; changes when one comes, goes or is another.
+    """Names of the engines, each with its installed packages. Changes when an engine is added,
+    removed or updated.
 
     No library is loaded. A driver that changes behind the same file is not noticed.
     """
@@ -119,17 +127,18 @@ def installed() -> tuple[tuple[str, str], ...]:
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of processor that some engine may drive."""
+    """The kinds of processors that at least one engine may drive."""
     return tuple(dict.fromkeys(kind for engine in _working() for kind in engine.kinds))
 
 
 def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
-    """This machine's processors, or those of one kind, tried by all engines that drive such.
+    """This machine's processors, or those of one kind, tried with all engines that drive them.
 
-    The first time for an engine or driver takes seconds.
+    The first trial of an engine or driver takes seconds.
 
     Args:
-        fresh: try again what failed before.
+        kind: None: all kinds.
+        fresh: drop the stored verdicts and try all engines again.
     """
     if fresh:
         trial.forget()
@@ -137,16 +146,16 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
 
 
 def _listed(kind: str | None) -> list[Driven]:
-    """The same as their engines list them, not tried."""
-    found: dict[tuple[str, str], dict[str, Processor]] = {}
+    """The processors as the engines list them, without a trial."""
+    groups: dict[tuple[str, str], dict[str, Processor]] = {}
     for engine in _working():
         of_kinds = engine.kinds if kind is None else [k for k in engine.kinds if k == kind]
         for each in () if kind is None and engine.pretends else of_kinds:
             for processor in _processors(engine, each):
-                found.setdefault((processor.kind, processor.identity), {})[engine.name] = processor
+                groups.setdefault((processor.kind, processor.identity), {})[engine.name] = processor
     counts: dict[str, int] = {}
     rows = []
-    for (of_kind, _), by in found.items():
+    for (of_kind, _), by in groups.items():
         number = counts[of_kind] = counts.get(of_kind, -1) + 1
         name = of_kind if of_kind == "cpu" else f"{of_kind}:{number}"
         rows.append(Driven(name, next(iter(by.values())).title, by))
@@ -154,18 +163,19 @@ def _listed(kind: str | None) -> list[Driven]:
 
 
 def broken() -> dict[str, str]:
-    """By engine that is installed and cannot be imported, the reason."""
-    found = {}
+    """The reasons by name, for engines that are installed but cannot be imported."""
+    reasons = {}
     for name in engine_names():
         try:
             load_engine(name)
         except DeviceError as error:
-            found[name] = str(error)
-    return found
+            reasons[name] = str(error)
+    return reasons
 
 
 def _processors(engine: Engine, kind: str) -> Sequence[Processor]:
-    """What an engine drives; where it cannot even say so, a CPU that is unusable."""
+    """The processors of one kind that an engine drives; an unusable CPU if the engine fails to list
+    its CPUs."""
     try:
         with _contract(engine.name, f"list its processors of kind {kind}"):
             return list(engine.processors(kind))
@@ -175,7 +185,7 @@ def _processors(engine: Engine, kind: str) -> Sequence[Processor]:
 
 
 def _tried(driven: Driven) -> Driven:
-    """A processor with what the trials of its engines say."""
+    """A processor with the results of its engines' trials."""
     by = dict(driven.by)
     for name, processor in driven.by.items():
         engine = load_engine(name)
@@ -186,10 +196,10 @@ def _tried(driven: Driven) -> Driven:
 
 
 def _failure(engine: Engine, processor: str) -> str | None:
-    """Why an engine must not be used, None if it passed its trial.
+    """The reason why an engine must not be used; None if it passed its trial.
 
     Args:
-        processor: "cpu" or "cpu:0-3", all of which one trial is for; or "gpu:0".
+        processor: "gpu:0"; or "cpu" or "cpu:0-3": one trial holds for all cores.
     """
     if processor.partition(":")[0] == "cpu":
         processor = cpu_name(detect.usable_cores()[:1])
@@ -201,27 +211,27 @@ def _failure(engine: Engine, processor: str) -> str | None:
 def describe(name: str, options: EngineOptions | None = None) -> Device:
     """The device that ``name`` means on this machine, with its engines.
 
-    A name without an engine means the first that drives the device. What further engines there
-    are, is not asked for: that would load their libraries.
+    A name without an engine means the first engine that drives the device. Further engines are not
+    listed, because that would load their libraries.
 
     Raises:
-        DeviceError: unknown kind, malformed name, cores that this machine does not have, or an
-            engine that is not installed, cannot drive the device, or failed its trial.
+        DeviceError: the kind is unknown, the name is malformed, this machine lacks the cores, or an
+            engine is not installed, cannot drive the device, or failed its trial.
     """
     request = parse(name)
     if request.kind not in kinds():
         raise DeviceError(f"unknown device {name!r}: its kind {request.kind!r} is none of "
                           f"{', '.join(kinds())}; coexec devices lists this machine's")  # fmt: skip
     device = _bare(request)
-    wanted = [load_engine(engine) for engine in request.engines] or _first_for(device)
-    infos = tuple(_described(engine, device, options) for engine in wanted)
-    for engine in wanted:
+    engines = [load_engine(engine) for engine in request.engines] or _first_for(device)
+    infos = tuple(_described(engine, device, options) for engine in engines)
+    for engine in engines:
         _refuse_failed(engine, device)
     return replace(device, engines=infos)
 
 
 def open_untried(name: str) -> OpenEngine:
-    """An engine on a device, "cpu:0/NAME", whatever its trial says: this is how it is tried.
+    """An engine on a device, "cpu:0/NAME", opened without a trial. The trial itself calls this.
 
     Raises:
         DeviceError: as `describe` and `open_device`.
@@ -240,7 +250,10 @@ def _refuse_failed(engine: Engine, device: Device) -> None:
 
 
 def _first_for(device: Device) -> list[Engine]:
-    """The engine of lowest rank that may drive the device."""
+    """The engine of lowest rank that may drive the device, as a list of at most one.
+
+    For devices other than a CPU, working engines come first.
+    """
     able = [engine for engine in _working() if device.kind in engine.kinds]
     if device.kind != "cpu":
         driven = next(_tried(d) for d in _listed(device.kind) if d.name == device.name)
@@ -262,20 +275,20 @@ def _described(engine: Engine, device: Device, options: EngineOptions | None) ->
 
 
 def _bare(request: Request) -> Device:
-    """The processor alone, without its engines."""
+    """The device of a request, without its engines."""
     return _cores(request) if request.kind == "cpu" else _numbered(request)
 
 
 def _cores(request: Request) -> Device:
     cores = cores_of(request)
     speeds = {core: hertz for members, hertz in detect.clusters(cores=cores) for core in members}
-    known = [hertz for hertz in speeds.values() if hertz]
+    frequencies = [hertz for hertz in speeds.values() if hertz]
     return Device(
         request.device,
         request.kind,
         (),
         cores,
-        max_frequency_hz=min(known) if known else None,
+        max_frequency_hz=min(frequencies) if frequencies else None,
         processor=_processor(),
         features=detect.processor_features(),
     )
@@ -288,14 +301,14 @@ def _processor() -> str:
 
 def _numbered(request: Request) -> Device:
     number_of(request)
-    found = _listed(request.kind)
-    for driven in found:
+    candidates = _listed(request.kind)
+    for driven in candidates:
         if driven.name == request.device:
             identity = next(iter(driven.by.values())).identity
             return Device(request.device, request.kind, (), processor=driven.title,
                           identity=identity)  # fmt: skip
-    listed = ", ".join(f"{d.name} ({d.title})" for d in found) or "none"
-    missing = "" if found else "".join(f". {reason}" for reason in _missing(request.kind))
+    listed = ", ".join(f"{d.name} ({d.title})" for d in candidates) or "none"
+    missing = "" if candidates else "".join(f". {reason}" for reason in _missing(request.kind))
     raise DeviceError(
         f"device {request.device!r} does not exist; this machine's devices of that kind: "
         f"{listed}{missing}. CPU cores are called cpu:0, cpu:0-3 or, with an engine, cpu:0/opencl; "
@@ -304,7 +317,10 @@ def _numbered(request: Request) -> Device:
 
 
 def _missing(kind: str) -> list[str]:
-    """Why engines that drive a kind of processor do not work, as they say it of CPU cores."""
+    """The reasons why engines that may drive this kind of processor do not work.
+
+    Such engines list no processor of the kind, so the reasons are those for CPU cores.
+    """
     return [
         processor.unusable
         for engine in _working()
@@ -320,17 +336,17 @@ def open_device(
     """The device that ``spec`` describes; its engines are opened when they are first needed.
 
     Args:
-        folder: of the cache, for what engines compile and measure; None: nothing is kept.
+        folder: the cache folder for compiled programs and measurements; None: nothing is kept.
     """
 
     def opener(name: str) -> OpenEngine:
         engine = load_engine(name)
         with _contract(name, f"be opened on {spec.name}"):
-            made = engine.open(spec, spec.engine(name), parsed(engine, options), folder)
-        if not isinstance(made, OpenEngine):
-            raise DeviceError(f"engine {name!r} opens {spec.name!r} as a {type(made).__name__}, "
+            opened = engine.open(spec, spec.engine(name), parsed(engine, options), folder)
+        if not isinstance(opened, OpenEngine):
+            raise DeviceError(f"engine {name!r} opens {spec.name!r} as a {type(opened).__name__}, "
                               f"which is no OpenEngine; {_REFERENCE}")  # fmt: skip
-        return made
+        return opened
 
     return OpenDevice(spec, opener)
 
@@ -350,8 +366,8 @@ def open_devices(
 def check_options(options: EngineOptions) -> None:
     """
     Raises:
-        UsageError: an engine, an option or a value that does not exist.
-        DeviceError: an engine that is installed and cannot be imported.
+        UsageError: an engine or option does not exist, or a value is not allowed.
+        DeviceError: an engine is installed but cannot be imported.
     """
     for name in options:
         if name not in engine_names():
@@ -362,5 +378,5 @@ def check_options(options: EngineOptions) -> None:
 
 
 def is_pretended(spec: Device) -> bool:
-    """Whether nothing is computed there: an engine for tests."""
+    """Whether the device has an engine for tests, which uses no real processor."""
     return any(load_engine(engine.name).pretends for engine in spec.engines)

@@ -1,8 +1,8 @@
-"""Whether an engine works on a processor: something small is computed there, its numbers compared.
+"""The trial of an engine on a processor: compute a small model and compare the results.
 
-A driver or an engine may be unable to compile, compute wrong numbers, hang or crash. So a trial
-runs in a process of its own with a time limit. The verdict is kept in the user's cache folder for
-all that it depends on; when something of it changes, the processor is tried again.
+A driver or an engine may fail to compile, compute wrong numbers, hang or crash. So a trial runs in
+a separate process with a time limit. The verdict is stored in the user's cache folder together with
+the facts on which it depends. When one of the facts changes, the processor is tried again.
 
     python -m coexec.engines.trial ENGINE DEVICE        # the trial of an engine's whole contract
 """
@@ -32,28 +32,28 @@ from coexec.keys import digest
 __all__ = ["end", "forget", "unusable", "verdict"]
 
 _FORM = 2
-"""Raised when the trial changes: verdicts of an older one do not count."""
+"""Version of the trial, increased when the trial changes. Verdicts of older versions are void."""
 _LIMIT_S = 60
 _FAILURE_LASTS_S = 24 * 3600.0
-"""After that, what failed is tried again."""
+"""Age of a failure after which the trial is repeated."""
 _PASSED, _FAILED = 77, 78
 """Exit codes of a trial that came to its end. Drivers that give up end a process with 0 or 1."""
 _SIZE = 8
-"""Of the matrices that a trial multiplies."""
+"""Rows and columns of the matrices that a trial multiplies."""
 _lock = threading.Lock()
 _verdicts: dict[Path, str] = {}
-"""By the memo's path, what was wrong; "" if nothing was."""
+"""Failures by path of the verdict's file; "" if the trial passed."""
 
 
 def verdict(
     facts: Mapping[str, object], command: Sequence[str], here: Callable[[], str], **env: str
 ) -> str:
-    """What was wrong when this was last tried, as "failed ...", "crashed ..."; "" if it works.
+    """The failure of the latest trial, as "failed ...", "crashed ..."; "" if it passed.
 
     Args:
-        facts: all that the verdict depends on, as JSON can hold it.
-        command: runs the trial, which is to end with `end`.
-        here: does the same in this process, where no other can be started.
+        facts: the facts on which the verdict depends, in types that JSON has.
+        command: runs the trial, which has to end with `end`.
+        here: runs the trial in this process, if no other process can be started.
         env: further environment variables of the trial.
     """
     facts = {"form": _FORM, "features": list(detect.features()), **facts}
@@ -69,7 +69,7 @@ def verdict(
 
 
 def forget() -> None:
-    """Forget all verdicts: whatever is asked for next is tried again."""
+    """Delete all verdicts, so that each engine is tried again before its next use."""
     with _lock:
         _verdicts.clear()
         for path in _folder().glob("*.json"):
@@ -78,11 +78,11 @@ def forget() -> None:
 
 
 def unusable(engine: str, device: str, version: str) -> str | None:
-    """Why an engine must not be used, and what to do about it. None: it works.
+    """The reason why an engine must not be used, and the remedy; None if it works.
 
     Args:
-        device: with the engine, "cpu:0/NAME"; one where it is to compute a small model.
-        version: of the engine and its package: it is tried again when that changes.
+        device: name with the engine, "cpu:0/NAME". The trial computes a small model there.
+        version: of the engine and its package. The trial is repeated when it changes.
     """
     command = processes.command("coexec.engines.trial", engine, device)
     facts = {"engine": engine, "device": device, "version": version}
@@ -104,7 +104,7 @@ def _memo(facts: Mapping[str, object]) -> Path:
 
 
 def _read(path: Path, facts: Mapping[str, object]) -> str | None:
-    """The remembered failure, "" for what works, None if nothing is remembered."""
+    """The stored failure; "" if the trial passed; None if no valid verdict is stored."""
     try:
         data = json.loads(path.read_text())
         age_s = time.time() - path.stat().st_mtime
@@ -113,13 +113,13 @@ def _read(path: Path, facts: Mapping[str, object]) -> str | None:
     if not isinstance(data, dict) or data.get("facts") != facts:
         return None
     failure = data.get("failure")
-    # Another process may have held the device, or a driver been half installed.
+    # A failure may be temporary: another process used the device, or a driver was half installed.
     forgotten = failure and not 0 <= age_s < _FAILURE_LASTS_S
     return failure if isinstance(failure, str) and not forgotten else None
 
 
 def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
-    """Remember a verdict where that is possible; elsewhere each process makes the trial."""
+    """Store a verdict. If the file cannot be written, each process repeats the trial."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"failure": failure, "facts": dict(facts)}, indent=1)
@@ -127,7 +127,7 @@ def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
 
 
 def _tried(command: Sequence[str], here: Callable[[], str], env: Mapping[str, str]) -> str:
-    """What is wrong, as the end of a sentence; "" if nothing is."""
+    """Run the trial. Returns the failure as the end of a sentence; "" if the trial passed."""
     if not processes.can_start():
         return here()
     try:
@@ -140,7 +140,7 @@ def _tried(command: Sequence[str], here: Callable[[], str], env: Mapping[str, st
 
 def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
     """Exit code and output of a process that finds the same modules as this one."""
-    with tempfile.TemporaryFile() as output:  # a pipe may be held open by what the driver starts
+    with tempfile.TemporaryFile() as output:  # processes of the driver may keep a pipe open
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env=processes.variables(**env), timeout=_LIMIT_S, check=False,
@@ -150,33 +150,36 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _judged(code: int, output: str) -> str:
-    """What the end of the trial's process means."""
+    """The failure that exit code and output of the trial's process stand for; "" if it passed."""
     if code == _PASSED:
         return ""
     if code < 0:
         return f"crashed its process ({signal.strsignal(-code) or f'signal {-code}'})"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = lines[-1][:300] if lines else "no message"
-    return said if code == _FAILED else f"ended its process with exit code {code} ({said})"
+    message = lines[-1][:300] if lines else "no message"
+    return message if code == _FAILED else f"ended its process with exit code {code} ({message})"
 
 
 def end(trial: Callable[[], str]) -> None:
-    """In the trial's process: make it and end the process, at the latest after the time limit.
+    """Run the trial in its own process and end the process, at the latest after the time limit.
 
-    The limit counts even if the process that started this one is gone, and if the driver keeps
-    the interpreter's lock.
+    The limit holds even if the parent process is gone, and if the driver keeps the interpreter's
+    lock.
     """
     faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
     failure = trial()
     if failure:
         print(failure)
     sys.stdout.flush()
-    # Without the usual clean-up: a driver that crashes there has computed what it should.
+    # No clean-up: a driver that crashes only during clean-up has computed correctly.
     os._exit(_FAILED if failure else _PASSED)
 
 
 def _compute(device: str) -> str:
-    """Run a small model through the whole contract of an engine, in this process."""
+    """Run a small model through the whole contract of an engine, in this process.
+
+    Returns the failure; "" if the numbers are right.
+    """
     from coexec.engines.registry import open_untried
     from coexec.frontend.synthetic import products
 
@@ -189,12 +192,12 @@ def _compute(device: str) -> str:
         bound = engine.compile(module).bind({"v0": engine.upload(x)}, {"v2": output})
         for _ in range(2):
             bound.run()
-        found = np.array(engine.download(output))
+        result = np.array(engine.download(output))
         engine.close()
-    except Exception as error:  # whatever a foreign package raises is the verdict
+    except Exception as error:  # engines of other packages may raise any exception
         return f"failed ({type(error).__name__}: {first_line(error)})"
-    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-4, atol=1e-4):
-        return f"gave wrong numbers ({found.ravel()[:2]} for {expected.ravel()[:2]})"
+    if result.shape != expected.shape or not np.allclose(result, expected, rtol=1e-4, atol=1e-4):
+        return f"gave wrong numbers ({result.ravel()[:2]} for {expected.ravel()[:2]})"
     return ""
 
 

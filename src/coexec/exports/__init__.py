@@ -1,7 +1,7 @@
 """Exports: folders with a model, its plan and compiled parts. `coexec export` writes them; sessions
-and verbs open them, in other processes and on other machines.
+and commands open them, in other processes and on other machines.
 
-Every session asks whether it is given one: the rest of this room is imported only then.
+Every session calls `is_export`. The other modules of this folder are imported only for an export.
 """
 
 import os
@@ -13,7 +13,8 @@ MANIFEST = "manifest.json"
 
 
 def is_export(source: Any) -> bool:
-    """Whether a model is given as a folder with a manifest; `opening.resolve_export` checks it."""
+    """Whether ``source`` is a folder with a manifest. `opening.resolve_export` checks the
+    manifest."""
     if not isinstance(source, str | os.PathLike):
         return False
     return os.path.isdir(source) and os.path.lexists(os.path.join(source, MANIFEST))

@@ -13,12 +13,12 @@ __all__ = ["ExportMachine"]
 
 @dataclass(frozen=True)
 class ExportMachine:
-    """Processors with their engines, as far as plans and compiled parts depend on them."""
+    """The facts about a machine on which plans and compiled parts depend."""
 
     system: System
-    """The devices of a plan."""
+    """The devices of a plan, with their engines."""
     cores: tuple[int, ...]
-    """By cluster of equal cores, the fastest first, how many this process may use."""
+    """Number of usable cores in each cluster of equal cores, the fastest cluster first."""
     processor: str
     coexec: str = __version__
 
@@ -29,43 +29,45 @@ class ExportMachine:
         return cls(system, cores, detect.processor_name())
 
     def to_json(self) -> dict[str, Any]:
-        """As plain lists and dictionaries; `from_json` reads it back."""
+        """The machine as lists and dictionaries for JSON. `from_json` reads it."""
         return {"processor": self.processor, "cores": list(self.cores),
                 "devices": self.system.to_json()["devices"]}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], coexec: str) -> Self:
-        """Inverse of `to_json`, for what was written by a version of coexec.
+        """The machine that `to_json` of a version ``coexec`` has written.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it is something else.
+            ValueError, KeyError, TypeError, AttributeError: ``data`` has another form.
         """
         system = System.from_json({"devices": data["devices"], "links": []})
         cores = tuple(int(count) for count in data["cores"])
         return cls(system, cores, str(data["processor"]), coexec)
 
     def runs_on(self, other: Self) -> bool:
-        """Whether what was compiled on this machine runs on the other one."""
-        mine, its = self.system.fingerprint, other.system.fingerprint
-        return mine == its and self.coexec == other.coexec
+        """Whether parts that were compiled on this machine run on ``other``."""
+        fingerprint, other_fingerprint = self.system.fingerprint, other.system.fingerprint
+        return fingerprint == other_fingerprint and self.coexec == other.coexec
 
     def against(self, other: Self) -> list[str]:
-        """The differences of the two machines, each with both values. Without any, programs that
-        were compiled on one machine run on the other, and take as long."""
-        found = [
-            f"{what} {mine}, here {its}"
-            for what, mine, its in (
+        """The differences of the two machines, each with both values.
+
+        If there are none, programs that were compiled on one machine run on the other, and take
+        equally long."""
+        differences = [
+            f"{fact} {value}, here {other_value}"
+            for fact, value, other_value in (
                 ("coexec", self.coexec, other.coexec),
                 ("processor", self.processor, other.processor),
                 ("cores", _counted(self.cores), _counted(other.cores)),
             )
-            if mine != its
+            if value != other_value
         ]
         for device in self.system.devices:
-            its_device = other.system.device.get(device.name)
-            found += ([f"device {device.name}, not here"] if its_device is None
-                      else _differences(device, its_device, self.processor))  # fmt: skip
-        return list(dict.fromkeys(found))
+            other_device = other.system.device.get(device.name)
+            differences += ([f"device {device.name}, not here"] if other_device is None
+                            else _differences(device, other_device, self.processor))  # fmt: skip
+        return list(dict.fromkeys(differences))
 
 
 def _counted(cores: Sequence[int]) -> str:
@@ -83,14 +85,14 @@ def _differences(mine: Device, its: Device, named: str) -> Iterator[str]:
         yield f"{mine.name} {len(mine.cores)} cores, here {len(its.cores)}"
     by_name = {engine.name: engine for engine in its.engines}
     for engine in mine.engines:
-        there = by_name.get(engine.name)
-        if there is None:
+        other_engine = by_name.get(engine.name)
+        if other_engine is None:
             yield f"engine {engine.name}, not here"
-        elif engine.version != there.version:
-            yield f"{engine.name} {engine.version}, here {there.version}"
-        elif (engine.precision, engine.memory) != (there.precision, there.memory):
+        elif engine.version != other_engine.version:
+            yield f"{engine.name} {engine.version}, here {other_engine.version}"
+        elif (engine.precision, engine.memory) != (other_engine.precision, other_engine.memory):
             yield (f"{engine.name} in {engine.precision} and memory {engine.memory}, here "
-                   f"{there.precision} and {there.memory}")  # fmt: skip
+                   f"{other_engine.precision} and {other_engine.memory}")  # fmt: skip
 
 
 def _hertz(device: Device) -> str:

@@ -1,7 +1,7 @@
 """The manifest of an export: its files with their digests, its inputs, and its machine.
 
-The manifest has a digest of its own content. That reveals damage and edits by hand. It is no
-signature: a program that changes an export can compute the digest anew.
+The manifest has a digest of its own content, which reveals damage and edits by hand. It is no
+signature: a program that changes an export can also compute a new digest.
 """
 
 import json
@@ -24,7 +24,7 @@ __all__ = ["AGAIN", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
 
 PLAN = "plan.json"
 PARTS = "parts"
-"""The folder of compiled parts; the paths below it are those of a cache."""
+"""The folder of compiled parts. The paths below it are the same as in a cache."""
 _KIND = "coexec export"
 _FORMAT = 1
 _MOST_BYTES = 64 << 20
@@ -50,26 +50,26 @@ class Manifest:
     """By name of an input, its "shape" and "dtype" in the plan."""
     engine_options: Mapping[str, Mapping[str, str]]
     machine: ExportMachine
-    """The machine that it was made on."""
+    """The machine on which it was made."""
     files: Mapping[str, FileFacts]
-    """By path below the folder, with "/"; the manifest apart."""
+    """By path below the folder, with "/"; without the manifest."""
 
     @property
     def digest(self) -> str:
-        """Tells exports from each other."""
+        """A digest of the manifest's content. Different exports have different digests."""
         return digest_of_bytes(json.dumps(self._body(), sort_keys=True).encode())
 
     def _body(self) -> dict[str, Any]:
         return {
             "kind": _KIND, "format": _FORMAT, "coexec": self.machine.coexec, "model": self.model,
             "inputs": {name: dict(facts) for name, facts in self.inputs.items()},
-            "engine_options": {name: dict(own) for name, own in self.engine_options.items()},
+            "engine_options": {name: dict(texts) for name, texts in self.engine_options.items()},
             "machine": self.machine.to_json(),
             "files": {name: asdict(facts) for name, facts in self.files.items()},
         }  # fmt: skip
 
     def to_json(self) -> str:
-        """As text that a person can read; `read` reads it back."""
+        """The manifest as readable text. `read` reads it."""
         return json.dumps({**self._body(), "digest": self.digest}, indent=1)
 
     @classmethod
@@ -92,13 +92,15 @@ class Manifest:
                     f"export the model again with this version"
                 )
             digest = data.pop("digest")
-            if digest != (here := digest_of_bytes(json.dumps(data, sort_keys=True).encode())):
+            if digest != (
+                actual_digest := digest_of_bytes(json.dumps(data, sort_keys=True).encode())
+            ):
                 raise ValueError(f"it was changed since it was written: it says digest "
-                                 f"{digest!s:.40}, and has {here}")  # fmt: skip
+                                 f"{digest!s:.40}, and has {actual_digest}")  # fmt: skip
             return cls(
                 _name(data["model"]),
                 {str(n): dict(facts) for n, facts in data["inputs"].items()},
-                {str(n): dict(own) for n, own in data["engine_options"].items()},
+                {str(n): dict(options) for n, options in data["engine_options"].items()},
                 ExportMachine.from_json(data["machine"], str(data["coexec"])),
                 {_name(n): FileFacts(int(f["size_bytes"]), str(f["xxh3"]))
                  for n, f in data["files"].items()},
@@ -112,10 +114,10 @@ class Manifest:
 
 
 def _name(given: Any) -> str:
-    """A path below the folder, as it was written.
+    """``given``, checked that it is a path below the folder.
 
     Raises:
-        ValueError: it leads elsewhere.
+        ValueError: it is no such path.
     """
     if not isinstance(given, str) or not is_below(given) or str(PurePosixPath(given)) != given:
         raise ValueError(f"it names {given!r}, which is no path below its folder")
@@ -126,7 +128,7 @@ def file_below(folder: Path, name: str, size_bytes: int | None = None) -> Path:
     """A regular file of an export.
 
     Raises:
-        StoreError: it is missing, a link, none, or has another size.
+        StoreError: it is missing, a link, no regular file, or has another size.
     """
     path = folder
     try:
@@ -137,11 +139,11 @@ def file_below(folder: Path, name: str, size_bytes: int | None = None) -> Path:
                 _refuse(folder, name, f"{str(path)!r} is a symbolic link, and may lead anywhere")
         if not stat.S_ISREG(mode):
             _refuse(folder, name, "it is no regular file")
-        found = path.lstat().st_size
+        size = path.lstat().st_size
     except OSError as error:
         _refuse(folder, name, error.strerror or str(error))
-    if size_bytes is not None and found != size_bytes:
-        _refuse(folder, name, f"it has {found} bytes, and the manifest says {size_bytes}")
+    if size_bytes is not None and size != size_bytes:
+        _refuse(folder, name, f"it has {size} bytes, and the manifest says {size_bytes}")
     return path
 
 
@@ -150,5 +152,5 @@ def _refuse(folder: Path, name: str, why: str) -> NoReturn:
 
 
 def digest_of_bytes(content: bytes) -> str:
-    """As `FileFacts.xxh3`."""
+    """The digest of ``content``, as in `FileFacts.xxh3`."""
     return xxhash.xxh3_128_hexdigest(content)

@@ -1,4 +1,4 @@
-"""Opens an export that is named in the place of a model."""
+"""Open an export that is named instead of a model."""
 
 import os
 import warnings
@@ -31,15 +31,15 @@ _FIXED = ("devices", "planner", "planner_options", "plan", "shapes", "values", "
 
 
 def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
-    """The model of an export and the settings that it fixes; any other model as it was given.
+    """The model of an export and the settings that it fixes; any other model is returned unchanged.
 
-    Where this machine runs the compiled parts, they are copied into the cache; else the plan is
-    compiled anew. A warning lists what differs of the export's own machine.
+    If this machine can run the compiled parts, they are copied into the cache; else the plan is
+    compiled again. A warning lists the differences between the export's machine and this one.
 
     Raises:
         StoreError: the export is damaged.
         DeviceError: this machine lacks a device of its plan.
-        UsageError: settings beside those that the export fixes.
+        UsageError: a setting is given that the export fixes.
     """
     if not is_export(source):
         return source, settings
@@ -54,16 +54,18 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
     cache = Cache(root, whole.limit_bytes)
     _check_model(folder, manifest, cache)
     plan = _plan(folder, manifest)
-    here = _here(folder, model, manifest, plan)
-    if manifest.machine.runs_on(here):
+    machine = _here(folder, model, manifest, plan)
+    if manifest.machine.runs_on(machine):
         _take_parts(folder, manifest, root, whole)
-    if unlike := manifest.machine.against(here):
-        compiled = "" if manifest.machine.runs_on(here) else "Its plan is compiled anew. "
+    if unlike := manifest.machine.against(machine):
+        compiled = "" if manifest.machine.runs_on(machine) else "Its plan is compiled anew. "
         warnings.warn(f"the export {str(folder)!r} was made on another machine: "
                       f"{'; '.join(unlike)}. {compiled}Another plan may be faster here: "
                       f"{_remedy(model)}", DegradedWarning, stacklevel=3)  # fmt: skip
-    own = replace(settings, plan=plan, engine_options=manifest.engine_options, cache=cache)
-    return str(model), own
+    export_settings = replace(
+        settings, plan=plan, engine_options=manifest.engine_options, cache=cache
+    )
+    return str(model), export_settings
 
 
 def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:
@@ -80,8 +82,9 @@ def _remedy(model: Path) -> str:
 
 
 def _check_model(folder: Path, manifest: Manifest, cache: Cache) -> None:
-    """Compare the model and its weights with their digests. What has not changed since the cache
-    saw it is not read again."""
+    """Compare the model and its weights with their digests in the manifest.
+
+    A file is not read if the cache has its digest and the file has not changed since then."""
     if manifest.model not in manifest.files:
         raise StoreError(f"the export {str(folder)!r} is damaged: its model {manifest.model!r} is "
                          f"none of its files; {AGAIN}")  # fmt: skip
@@ -122,14 +125,14 @@ def _here(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> Expo
     """This machine with the devices of the plan.
 
     Raises:
-        DeviceError: it lacks a device of the plan.
+        DeviceError: this machine lacks a device of the plan.
     """
     made_on = manifest.machine
     try:
         devices = [describe(name, manifest.engine_options) for name in plan.plan.requests]
         return ExportMachine.here(System(tuple(devices)) if devices else made_on.system)
     except ForkedError:
-        return made_on  # the session answers without a plan then, and says why
+        return made_on  # the session then answers without a plan, and reports the reason
     except DeviceError as error:
         where = made_on.against(ExportMachine.here(made_on.system))
         differs = f" It was made on another machine: {'; '.join(where)}." if where else ""
@@ -140,11 +143,11 @@ def _here(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> Expo
 
 
 def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> None:
-    """Copy the compiled parts into the cache ``root`` of this export. Where the disk refuses, the
-    plan is compiled anew.
+    """Copy the compiled parts into the cache ``root`` of this export. If they cannot be written,
+    the plan is compiled again.
 
     Raises:
-        StoreError: it is damaged.
+        StoreError: the export is damaged.
     """
     missing: dict[str, Path] = {}
     for name, facts in _parts(manifest).items():
@@ -163,7 +166,7 @@ def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> N
 
 
 def _parts(manifest: Manifest) -> Mapping[str, str]:
-    """Digests of the compiled parts, by their place in a cache."""
+    """Digests of the compiled parts, by their path in a cache."""
     prefix = f"{PARTS}/"
     return {name.removeprefix(prefix): facts.xxh3 for name, facts in manifest.files.items()
             if name.startswith(prefix)}  # fmt: skip

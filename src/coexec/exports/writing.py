@@ -1,4 +1,4 @@
-"""An export is written beside its folder, and takes its name when it is complete."""
+"""Write an export: into a draft beside the target folder, which replaces the folder at the end."""
 
 import ctypes
 import fcntl
@@ -27,10 +27,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check_target(folder: Path | str) -> Path:
-    """Where an export is to lie.
+    """The absolute path of the folder for an export.
 
     Raises:
-        UsageError: something else lies there.
+        UsageError: other files lie there.
     """
     target = Path(os.path.realpath(folder))
     try:
@@ -47,19 +47,20 @@ def check_target(folder: Path | str) -> Path:
 
 
 def _refuse_others(folder: Path | str, target: Path, present: list[str]) -> None:
-    """An export is replaced as a whole: whatever else lies in it would be lost."""
+    """Refuse a folder with files that are no part of an export. An export is replaced as a whole,
+    so these files would be lost."""
     try:
-        own = {MANIFEST, *Manifest.read(target).files}
+        files = {MANIFEST, *Manifest.read(target).files}
     except StoreError:
         raise UsageError(f"cannot export to {str(folder)!r}: it has files and is no sound export; "
                          f"name a folder that is empty or not there") from None  # fmt: skip
-    if others := [name for name in present if name not in own]:
-        raise UsageError(f"cannot export to {str(folder)!r}: {others[0]!r} in it is none of the "
+    if foreign := [name for name in present if name not in files]:
+        raise UsageError(f"cannot export to {str(folder)!r}: {foreign[0]!r} in it is none of the "
                          f"export's; move it away, or name another folder")  # fmt: skip
 
 
 def _files_below(folder: Path) -> Iterator[str]:
-    """Everything that is no folder, and folders that are links."""
+    """Paths below ``folder`` of everything that is no folder, and of links to folders."""
     for parent, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*names, *links):
@@ -98,7 +99,7 @@ class ExportDraft:
         self, model: str, inputs: Mapping[str, Mapping[str, Any]],
         engine_options: Mapping[str, Mapping[str, str]], machine: ExportMachine,
     ) -> Manifest:  # fmt: skip
-        """Write the manifest, behind all other files.
+        """Write the manifest, after all other files.
 
         Raises:
             OSError: it cannot be written.
@@ -110,29 +111,30 @@ class ExportDraft:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[ExportDraft]:
-    """An export that takes the place of ``target`` at the end, and leaves nothing if that fails.
+    """Context with a draft that replaces ``target`` at the end. If this fails, no draft is left.
 
     Raises:
-        UsageError: it cannot be written; or as `check_target`, if something has come there.
+        UsageError: the draft cannot be written; or, as in `check_target`, other files lie in
+            ``target`` now.
     """
-    own, lock = target.with_name(f"{_DRAFT}{os.urandom(8).hex()}"), -1
+    draft_folder, lock = target.with_name(f"{_DRAFT}{os.urandom(8).hex()}"), -1
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target.parent)
-        own.mkdir()
-        lock = _locked(own)
-        yield ExportDraft(own)
+        draft_folder.mkdir()
+        lock = _locked(draft_folder)
+        yield ExportDraft(draft_folder)
         check_target(target)
-        if not _exchanged(own, target):
-            _replace(own, target)
-    except CoexecError:  # some are errors of the operating system, too
+        if not _exchanged(draft_folder, target):
+            _replace(draft_folder, target)
+    except CoexecError:  # some of these are subclasses of OSError, too
         raise
     except OSError as error:
         raise _unwritable(target, error) from None
     finally:
         if lock >= 0:
             os.close(lock)
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(draft_folder, ignore_errors=True)
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:
@@ -141,7 +143,7 @@ def _unwritable(target: Path, error: OSError) -> UsageError:
 
 
 def _replace(own: Path, target: Path) -> None:
-    """Let ``own`` take the place of ``target``, which may be there, in two steps."""
+    """Replace ``target``, if it exists, by ``own`` in two steps."""
     if not target.exists():
         os.replace(own, target)
         return
@@ -156,7 +158,8 @@ def _replace(own: Path, target: Path) -> None:
 
 
 def _exchanged(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where that is not possible, as one is not there."""
+    """Exchange two folders in one step. Returns False if this is impossible, for example because
+    one of them does not exist."""
     with suppress(AttributeError):
         names = os.fsencode(first), os.fsencode(second)
         return int(_libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE)) == 0
@@ -164,7 +167,8 @@ def _exchanged(first: Path, second: Path) -> bool:
 
 
 def _locked(folder: Path) -> int:
-    """A handle whose lock says that the folder is in use; the system gives it back."""
+    """A handle that locks the folder as in use. The system releases the lock when the process
+    ends."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):  # a disk without locks
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +178,7 @@ def _locked(folder: Path) -> int:
 def _sweep(parent: Path) -> None:
     """Remove drafts of processes that were killed."""
     for folder in parent.glob(f"{_DRAFT}*"):
-        if folder.name.endswith(_OLD):  # what a user may miss
+        if folder.name.endswith(_OLD):  # an earlier export, which a user may want back
             continue
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

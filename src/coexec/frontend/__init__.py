@@ -1,6 +1,6 @@
-"""The only code that knows ONNX: models are read, simplified, grouped into tasks and cut."""
+"""The only code that uses ONNX: models are read, simplified, grouped into tasks and cut."""
 
 FORM = "8"
-"""Of simplified models. Raised in the commit that makes `simplify`, `rewrites`, `fused` or
-`coexec.zoo` give another model than before: what is cached of models, their plans included, is then
-made anew."""
+"""Version of the form of simplified models. Raise it in the commit after which `simplify`,
+`rewrites`, `fused` or `coexec.zoo` give another model than before: everything in the cache that
+belongs to a model, its plans included, is then made again."""

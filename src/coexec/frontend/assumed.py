@@ -1,9 +1,9 @@
-"""Sizes for the dimensions that a model leaves open, when nobody gives them.
+"""Sizes for the dimensions that a model leaves open and the user does not fix.
 
 A batch is 1. For sides of images, lengths of sequences and channels there are usual sizes, and
-those that the model itself contains: a position embedding of 197 rows, a Reshape to 25200 columns.
-They are tried in turn on ONNX Runtime, until the model runs. The sizes of inputs with a dimension
-of the same name are equal, and "past + length" is the sum of the two.
+sizes that the model itself contains: a position embedding of 197 rows, a Reshape to 25200 columns.
+They are tried in turn on ONNX Runtime, until the model runs. Dimensions of the same name have the
+same size in all inputs, and "past + length" is the sum of the two.
 """
 
 import itertools
@@ -31,7 +31,7 @@ __all__ = ["assumed_shapes"]
 
 _Role = Literal["batch", "channels", "side", "length"]
 _Key = str | tuple[str, int]
-"""Of an open dimension: its name, or the input and the axis of one without a name."""
+"""Key of an open dimension: its name, or the input and the axis of one without a name."""
 
 _ROLES: Mapping[_Role, str] = {
     "batch": r"batch|^n$|^b$|^bs$",
@@ -39,7 +39,7 @@ _ROLES: Mapping[_Role, str] = {
     "side": r"height|width|^h$|^w$|image|pixel",
     "length": r"length|seq|time|token|frame|sample|past|total",
 }
-"""What a dimension is by its name; else its axis tells."""
+"""Role of a dimension by patterns for its name; if none matches, its axis decides."""
 _USUAL: Mapping[_Role, Sequence[int]] = {
     "batch": (1,),
     "channels": (3, 1, 4),
@@ -48,19 +48,19 @@ _USUAL: Mapping[_Role, Sequence[int]] = {
 }
 """Sizes in the order in which they are tried."""
 _LAST: Mapping[_Role, Sequence[int]] = {"length": (1, 2, 1024, 4096, 16000)}
-"""Behind those from inside of the model."""
+"""Sizes that are tried after those from inside of the model."""
 _MOST_INSIDE = 40
-"""Sizes that are taken from inside of the model."""
+"""Number of sizes that are taken from inside of the model."""
 _LARGEST = 1 << 16
 _LIMIT_S = 30.0
-"""Of trying, for one model."""
+"""Seconds for all attempts with one model."""
 
 
 def assumed_shapes(model: ir.Model, limit_s: float = _LIMIT_S) -> dict[str, tuple[int, ...]]:
-    """Shapes with which ONNX Runtime runs ``model``, of the inputs with open dimensions, by name.
+    """Shapes of the inputs with open dimensions, by name, with which ONNX Runtime runs ``model``.
 
     Args:
-        model: with all that is known already, see `coexec.frontend.fixed.fix`.
+        model: with all known shapes and values, see `coexec.frontend.fixed.fix`.
 
     Raises:
         ModelError: no sizes were found in ``limit_s`` seconds, or ONNX Runtime does not run it.
@@ -96,7 +96,7 @@ def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> N
     """Run the model with made-up inputs of these shapes.
 
     Raises:
-        Exception: whatever ONNX Runtime raises for the last of several kinds of inputs.
+        Exception: the error of ONNX Runtime for the last of several kinds of inputs.
     """
     tensors = [_tensor(arg, shapes) for arg in session.get_inputs()]
     floats = all(t.opaque or is_float(numpy_type(t.dtype)) for t in tensors)
@@ -127,7 +127,7 @@ def _terminate(options: ort.RunOptions) -> None:
 
 
 def _tensor(arg: Any, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-    """An input of ONNX Runtime's as ours."""
+    """An input of a session of ONNX Runtime as a `Tensor`."""
     kind, _, inner = arg.type.removesuffix(")").partition("(")
     shape = shapes.get(arg.name) or tuple(d if isinstance(d, int) else 1 for d in arg.shape)
     if kind != "tensor" or inner == "string":
@@ -144,61 +144,63 @@ def _proposals(
     sizes = {role: _sizes(role, inside) for role in dict.fromkeys(roles.values())}
     for chosen in _by_rank([sizes[role] for role in sizes]):
         of_role = dict(zip(sizes, chosen, strict=True))
-        known = {key: of_role[role] for key, role in roles.items()}
+        key_sizes = {key: of_role[role] for key, role in roles.items()}
         with suppress(KeyError):
-            yield {value.name or "": _shape(value, known) for value in unknown}
+            yield {value.name or "": _shape(value, key_sizes) for value in unknown}
 
 
 def _sizes(role: _Role, inside: Sequence[int]) -> list[int]:
-    found = [*_USUAL[role], *(inside if role in ("side", "length") else ()), *_LAST.get(role, ())]
-    return list(dict.fromkeys(found))
+    sizes = [*_USUAL[role], *(inside if role in ("side", "length") else ()), *_LAST.get(role, ())]
+    return list(dict.fromkeys(sizes))
 
 
 def _by_rank(lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """All combinations, those that stand in front in their lists first."""
+    """All combinations, those with entries from the front of their lists first."""
     for places in sorted(itertools.product(*(range(len(each)) for each in lists)), key=sum):
         yield tuple(each[at] for each, at in zip(lists, places, strict=True))
 
 
 def _shape(value: ir.Value, known: Mapping[_Key, int]) -> tuple[int, ...]:
-    """
+    """The shape of ``value`` with the sizes ``known``.
+
     Raises:
         KeyError: a sum of a dimension that no input has by itself.
     """
     dims = dims_of(value)
     if dims is None:
         return tuple(known[(value.name or "", axis)] for axis in range(4))
-    found = []
+    sizes = []
     for axis, dim in enumerate(dims):
         if isinstance(dim, int):
-            found.append(dim)
+            sizes.append(dim)
         elif dim is not None and (terms := _terms(dim)):
-            found.append(sum(int(t) if t.isdigit() else known[t] for t in terms))
+            sizes.append(sum(int(t) if t.isdigit() else known[t] for t in terms))
         else:
-            found.append(known[dim if dim is not None else (value.name or "", axis)])
-    return tuple(found)
+            sizes.append(known[dim if dim is not None else (value.name or "", axis)])
+    return tuple(sizes)
 
 
 def _terms(dim: str) -> list[str]:
-    """Of "past_length + 1" both sides; nothing of a plain name."""
+    """The terms of a sum such as "past_length + 1"; [] for a plain name."""
     terms = [term.strip() for term in dim.split("+")]
     return terms if len(terms) > 1 and all(re.fullmatch(r"\w+", t) for t in terms) else []
 
 
 def _roles(unknown: Sequence[ir.Value]) -> dict[_Key, _Role]:
-    """What each open dimension is. That of a name is decided where it comes first."""
-    found: dict[_Key, _Role] = {}
+    """The role of each open dimension. The first input with a name decides the role of that
+    name."""
+    roles: dict[_Key, _Role] = {}
     for value in unknown:
         dims = dims_of(value)
         by_axis = _by_axis([None] * 4 if dims is None else dims)
         for axis, dim in enumerate(by_axis if dims is None else dims):
             if dims is None or dim is None:
-                found[(value.name or "", axis)] = by_axis[axis]
+                roles[(value.name or "", axis)] = by_axis[axis]
             elif isinstance(dim, str):
                 for term in _terms(dim) or [dim]:
                     if not term.isdigit():
-                        found.setdefault(term, _by_name(term) or by_axis[axis])
-    return found
+                        roles.setdefault(term, _by_name(term) or by_axis[axis])
+    return roles
 
 
 def _by_name(name: str) -> _Role | None:
@@ -206,7 +208,7 @@ def _by_name(name: str) -> _Role | None:
 
 
 def _by_axis(dims: Sequence[int | str | None]) -> list[_Role]:
-    """What the dimensions of an input are by its rank, and by where its channels are."""
+    """Roles of the dimensions of an input, by its rank and by the axis of its channels."""
     rank = len(dims)
     roles: list[_Role] = ["batch" if axis == 0 else "length" for axis in range(rank)]
     last = rank and dims[-1] in CHANNELS
@@ -222,7 +224,7 @@ def _by_axis(dims: Sequence[int | str | None]) -> list[_Role]:
 
 
 def _inside(model: ir.Model) -> list[int]:
-    """Sizes that the model may want, the most frequent first: rows of weights with two or more
+    """Sizes that the model may need, the most frequent first: rows of weights with two or more
     axes, such as embeddings of positions, and numbers in small constants, such as targets of
     Reshape."""
     counts: Counter[int] = Counter()

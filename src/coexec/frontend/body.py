@@ -20,13 +20,13 @@ __all__ = ["Body"]
 
 _BOUNDS_AS_INPUTS = 10
 _PADS_AS_INPUTS = 11
-"""The operator sets from which Slice and Pad take numbers as inputs."""
+"""Versions of the operator set from which Slice and Pad take numbers as inputs."""
 
 
 class _Weight(NamedTuple):
     tensor: ir.TensorProtocol
     part: Array | None
-    """What is read of it; None: all."""
+    """The part that is read; None: all of the tensor."""
     offset: int
     """Where the part begins in the tensor, in bytes; -1 if it had to be copied."""
 
@@ -43,14 +43,14 @@ class Body:
         self._low, self._plain = low, plain
         self._nodes: list[onnx.NodeProto] = []
         self._parts: list[str] = []
-        """By node, the part of a tensor that it computes; "" if that is a step on the way to one.
-        """
+        """For each node, the part of a tensor that it computes; "" for a step on the way to a
+        part."""
         self._tensors: dict[str, Tensor] = {}
         self._weights: dict[str, _Weight] = {}
         self._taken: dict[str, int] = {}
-        """Names of values; see `_free`."""
+        """Number of values by name; see `_free`."""
         self._called: dict[str, int] = {}
-        """Names of nodes."""
+        """Number of nodes by name."""
         opsets = {o.domain: o.version for o in plain.header.opset_import}
         self._opset = opsets.get("", _PADS_AS_INPUTS)
 
@@ -61,14 +61,14 @@ class Body:
         return self._tensors[value]
 
     def declare(self, value: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Give a value a shape, and the type of another one."""
+        """Declare a value with a shape, and with the type of another tensor."""
         self._taken.setdefault(value, 1)
         tensor = Tensor(value, tuple(shape), like.dtype, opaque=like.opaque)
         self._tensors[value] = tensor
         return tensor
 
     def name(self, wanted: str) -> str:
-        """A name that no other value has: the wanted one, if it is free."""
+        """A name that no other value has: ``wanted``, if it is free."""
         return _free(wanted, self._taken)
 
     # Nodes
@@ -79,13 +79,13 @@ class Body:
         return len(self._nodes)
 
     def shorten(self, length: int) -> None:
-        """Take nodes back until so many are left."""
+        """Remove the last nodes until ``length`` nodes are left."""
         del self._nodes[length:], self._parts[length:]
 
     def append(self, node: onnx.NodeProto, part: str = "") -> None:
-        """Add a node; ``part`` is what it computes of a tensor that others know.
+        """Add a node; ``part`` is the part of a tensor of the model that it computes.
 
-        It may be called otherwise then, as nodes that have names need different ones.
+        The node may get another name, because names of nodes must differ.
         """
         if node.name:
             node.name = _free(node.name, self._called)
@@ -95,7 +95,7 @@ class Body:
     def add(
         self, op_type: str, value: str, shape: Sequence[int], domain: str = "", **attributes: int
     ) -> str:
-        """Add a node that makes a value of ``shape`` of another; returns its name."""
+        """Add a node that makes a value of ``shape`` from another one; returns its name."""
         output = self.name(value)
         self.declare(output, shape, self._tensors[value])
         node = onnx.helper.make_node(op_type, [value], [output], domain=domain)
@@ -119,7 +119,7 @@ class Body:
         return output
 
     def joined(self, values: Sequence[str], axis: int) -> str:
-        """Values behind each other along an axis."""
+        """The concatenation of values along an axis."""
         shape = list(self._tensors[values[0]].shape)
         shape[axis] = sum(self._tensors[value].shape[axis] for value in values)
         output = self.add("Concat", values[0], shape, axis=axis)
@@ -128,14 +128,14 @@ class Body:
 
     def chosen(self, value: str, channels: Sequence[int]) -> str:
         """These channels of ``value``, in this order."""
-        batch, _, *rest = self._tensors[value].shape
+        batch, _, *spatial = self._tensors[value].shape
         index = self.numbers(channels)
-        output = self.add("Gather", value, (batch, len(channels), *rest), axis=1)
+        output = self.add("Gather", value, (batch, len(channels), *spatial), axis=1)
         self._nodes[-1].input.append(index)
         return output
 
     def sliced(self, value: str, bounds: Sequence[tuple[int, int, int]]) -> str:
-        """A box of ``value``: start and stop on each of some axes, given as (axis, start, stop)."""
+        """A box of ``value``; ``bounds`` are (axis, start, stop) for the axes that are cut."""
         shape = list(self._tensors[value].shape)
         for axis, start, stop in bounds:
             shape[axis] = stop - start
@@ -147,7 +147,7 @@ class Body:
         return output
 
     def filled(self, value: str, channels: int) -> str:
-        """``value`` with channels of zeros behind, so that it has so many."""
+        """``value`` with channels of zeros appended, so that it has ``channels`` of them."""
         shape = list(self._tensors[value].shape)
         if shape[1] == channels:
             return value
@@ -159,14 +159,14 @@ class Body:
         return output
 
     def _say(self, key: str, numbers: Sequence[int], opset: int) -> None:
-        """Tell the last node numbers: as an input from ``opset`` on, as an attribute before."""
+        """Give numbers to the last node: as an input from ``opset`` on, as an attribute before."""
         if self._opset >= opset:
             self._nodes[-1].input.append(self.numbers(numbers))
         else:
             self._nodes[-1].attribute.append(onnx.helper.make_attribute(key, list(numbers)))
 
     def rename(self, old: str, new: str) -> bool:
-        """Call a value otherwise; False if no node makes it."""
+        """Rename a value; False if no node makes it."""
         if not any(old in node.output for node in self._nodes):
             return False
         for node in self._nodes:
@@ -184,7 +184,7 @@ class Body:
         return name
 
     def weight(self, low: Lowered, name: str, region: Region | None) -> str:
-        """A weight of a lowered model, or a part of it; that is a view where it lies together."""
+        """A weight of a lowered model, or a part of it; the part is a view if it is contiguous."""
         tensor = low.weights[name]
         label = name if low is self._low else f"{name} as given"
         if region is None or region.covers(tuple(tensor.shape.numpy())):
@@ -206,7 +206,7 @@ class Body:
         self, title: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
         layouts: Mapping[str, Layout],
     ) -> Module:  # fmt: skip
-        """What was added, as a model. ``layouts``: of inputs and outputs, by name."""
+        """The added nodes as a module. ``layouts``: layouts of inputs and outputs by name."""
         results = {tensor.name for tensor in outputs}
         nodes, parts = self._live(results)
         model = onnx.ModelProto()
@@ -224,8 +224,8 @@ class Body:
         model.graph.output.extend(declared(tensor) for tensor in outputs)
         if self._low.annotated:
             made = dict.fromkeys(n for node in nodes for n in node.output if n not in results)
-            known = (self._tensors[name] for name in made if name in self._tensors)
-            model.graph.value_info.extend(declared(t) for t in known if not t.opaque)
+            inner_tensors = (self._tensors[name] for name in made if name in self._tensors)
+            model.graph.value_info.extend(declared(t) for t in inner_tensors if not t.opaque)
         external, stored = self._initializers(model, read)
         dialect = self._low.dialect
         computing = [
@@ -236,13 +236,13 @@ class Body:
         return Module(
             model.SerializeToString(), external, used, tuple(outputs),
             tuple(kind_of(node) for node, _ in computing), tuple(part for _, part in computing),
-            {t.name: found for t in (*used, *outputs) if (found := layouts.get(t.name, PLAIN))},
+            {t.name: layout for t in (*used, *outputs) if (layout := layouts.get(t.name, PLAIN))},
             stored,
         )  # fmt: skip
 
     def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
-        """The nodes that ``wanted`` needs, with the part that each works for: its own, or that of
-        a node which reads it."""
+        """The nodes that ``wanted`` needs, with the part that each works for: its own part, or the
+        part of a node that reads it."""
         kept: list[tuple[onnx.NodeProto, str]] = []
         works_for: dict[str, str] = {}
         for node, part in zip(reversed(self._nodes), reversed(self._parts), strict=True):
@@ -265,7 +265,7 @@ class Body:
             if name not in read:
                 continue
             own = tensor if part is None else ir.Tensor(part, dtype=tensor.dtype, name=name)
-            if not is_large(own):  # engines look into small ones, small parts among them
+            if not is_large(own):  # engines read the values of small ones, also of small parts
                 proto = ir.serde.serialize_tensor(own)
                 proto.name = name
                 model.graph.initializer.append(proto)
@@ -278,20 +278,20 @@ class Body:
 
 
 def _free(wanted: str, taken: dict[str, int]) -> str:
-    """The wanted name, or one like it that is not taken; it is then.
+    """``wanted``, or a similar name that is not taken. The name is then taken.
 
-    ``taken``: how many names like that there are, by name.
+    ``taken``: number of names like this one, by name.
     """
-    found = wanted
-    while found in taken:
+    name = wanted
+    while name in taken:
         taken[wanted] += 1
-        found = f"{wanted} #{taken[wanted]}"
-    taken[found] = 1
-    return found
+        name = f"{wanted} #{taken[wanted]}"
+    taken[name] = 1
+    return name
 
 
 def _rename(node: onnx.NodeProto, old: str, new: str) -> None:
-    """In a node and in its bodies, which may read the value."""
+    """Rename a value in a node and in its bodies, which may read it."""
     for names in (node.input, node.output):
         for position, name in enumerate(names):
             if name == old:

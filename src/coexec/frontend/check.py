@@ -1,4 +1,4 @@
-"""Does the simplified model compute what the given one computes?"""
+"""Checks that the simplified model computes the same as the given one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ __all__ = ["check_same", "plain_session", "worst_difference"]
 def check_same(
     given: ir.Model, simplified: ir.Model, candidates: Iterable[Mapping[str, Array]]
 ) -> str | None:
-    """Run both in ONNX Runtime on the first inputs that the given one takes, and compare.
+    """Run both in ONNX Runtime on the first inputs that the given one accepts, and compare.
 
     Returns:
-        Why nothing could be compared, or None: ONNX Runtime runs the given model with none of the
-        candidates, gives a result of another shape than declared (a fed value decides it), or
-        two results for the same inputs.
+        Why nothing could be compared, or None. Nothing can be compared if ONNX Runtime runs the
+            given model with none of the candidates, or if it gives a result of another shape than
+            declared (a fed value decides it), or two results for the same inputs.
 
     Raises:
         ModelError: ONNX Runtime does not accept the model, or an output differs.
@@ -54,7 +54,7 @@ def check_same(
 
 
 def _run_simplified(model: ir.Model, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
-    """Results for inputs that the given model takes."""
+    """Results of the simplified model for inputs that the given model accepts."""
     try:
         return _run(plain_session(model), names, inputs)
     except ModelError as error:
@@ -71,10 +71,11 @@ def _run(session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]) -
 
 
 def _other_shape(model: ir.Model, found: Sequence[Any]) -> str | None:
-    """The first output that has not the shape that the model says; None if there is none."""
+    """A message about the first output whose shape is not the declared one; None if there is
+    none."""
     for value, array in zip(model.graph.outputs, found, strict=True):
-        known = value.shape is not None and value.shape.is_static()
-        if known and isinstance(array, np.ndarray) and value.shape != array.shape:
+        static = value.shape is not None and value.shape.is_static()
+        if static and isinstance(array, np.ndarray) and value.shape != array.shape:
             return (f"with made-up inputs, output {value.name!r} has the shape "
                     f"{list(array.shape)} and not {value.shape}")  # fmt: skip
     return None

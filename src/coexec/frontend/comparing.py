@@ -1,7 +1,9 @@
-"""Does a replacement compute what it replaces? Both run in ONNX Runtime, apart from their model.
+"""Checks that a replacement computes the same as the nodes that it replaces. ONNX Runtime runs
+both, apart from their model.
 
-There, made-up inputs reach the operators themselves: nothing in front of them has to accept these,
-and nothing behind hides a difference. Convolutions and pools get few windows and all their weights.
+The made-up inputs then reach the operators directly: no node in front of them can refuse the
+inputs, and no node behind them can hide a difference. Convolutions and pools get few windows and
+all their weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,18 +21,18 @@ from coexec.frontend.values import run_session
 __all__ = ["compute_the_same", "differing_row", "hostile"]
 
 _AT_ONCE_BYTES = 256 << 20
-"""Weights of the replacements that are compared in one session."""
+"""Bytes of weights of the replacements that are compared in one session."""
 
 
 def compute_the_same(replacements: Sequence[Replacement], opsets: Mapping[str, int]) -> list[bool]:
-    """By replacement, whether its results agree with those of the nodes that it covers.
+    """For each replacement, whether its results agree with those of the nodes that it covers.
 
-    False also where that cannot be found out: ONNX Runtime runs one of the two not at all.
+    False also if that cannot be checked, because ONNX Runtime does not run one of the two.
     """
-    found: list[bool] = []
+    verdicts: list[bool] = []
     for group in _groups(replacements):
-        found += _compared(group, opsets)
-    return found
+        verdicts += _compared(group, opsets)
+    return verdicts
 
 
 def _groups(replacements: Sequence[Replacement]) -> Iterable[list[Replacement]]:
@@ -51,7 +53,7 @@ def _groups(replacements: Sequence[Replacement]) -> Iterable[list[Replacement]]:
 def _compared(group: Sequence[Replacement], opsets: Mapping[str, int]) -> list[bool]:
     try:
         results = [_results(group, opsets, after=after) for after in (False, True)]
-    except Exception:  # one of them does not run: the others alone
+    except Exception:  # one of them does not run: compare in smaller groups
         if len(group) == 1:
             return [False]
         half = len(group) // 2
@@ -62,7 +64,7 @@ def _compared(group: Sequence[Replacement], opsets: Mapping[str, int]) -> list[b
 def _results(
     group: Sequence[Replacement], opsets: Mapping[str, int], *, after: bool
 ) -> list[Array]:
-    """What the covered nodes compute, or what stands in their place."""
+    """Results of the covered nodes, or of their replacements if ``after``."""
     inputs: list[ir.Value] = []
     outputs: list[ir.Value] = []
     weights: list[ir.Value] = []
@@ -91,8 +93,8 @@ def _results(
     graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=weights, name="compared",
                      opset_imports=dict(opsets))  # fmt: skip
     session = plain_session(ir.Model(graph, ir_version=10), threads=1)
-    found: list[Array] = run_session(session, [value.name or "" for value in outputs], feeds)
-    return found
+    results: list[Array] = run_session(session, [value.name or "" for value in outputs], feeds)
+    return results
 
 
 def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value]) -> ir.Node:
@@ -138,10 +140,10 @@ _ROWS = ("ordinary", "zero", "negative", "large", "small", "denormal", "NaN insi
 
 
 def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) -> Array:
-    """Numbers of which the first axis has 12 kinds, in the order of `_ROWS`.
+    """Numbers of 12 kinds along the first axis, in the order of `_ROWS`.
 
-    What is large does not overflow when it is multiplied by ordinary numbers and summed up, or two
-    ways to add numbers up could differ.
+    The large ones do not overflow when they are multiplied by ordinary numbers and summed up:
+    otherwise two orders of summation could differ.
     """
     import ml_dtypes
 
@@ -163,10 +165,11 @@ def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) ->
 
 
 def differing_row(found: Array, expected: Array) -> int | None:
-    """The first entry of the first axis that differs beyond the tolerance; None if none does.
+    """Index of the first entry of the first axis that differs beyond the tolerance; None if none
+    does.
 
-    Each is measured by the largest finite number of its own. Not-a-number and each infinity have
-    to lie in the same places.
+    The differences of an entry are relative to its largest finite number. NaN and each infinity
+    have to lie in the same places.
     """
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return 0

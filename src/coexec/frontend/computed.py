@@ -1,7 +1,7 @@
 """Shapes that ONNX Runtime computes where ONNX's shape inference gives, or may give, others.
 
-The table below lists the operators and attributes for which the two disagree for some sizes. Such a
-node is run by ONNX Runtime, alone, on zeros of the shapes that its inputs have.
+The table below lists the operators and attributes for which the two disagree for some sizes. ONNX
+Runtime runs such a node alone, on zeros of the shapes of its inputs.
 """
 
 import math
@@ -24,7 +24,7 @@ _Shape = tuple[int, ...]
 _SHAPE = "shape of "
 _MICROSOFT = "com.microsoft"
 _MOST_ELEMENTS = 1 << 26
-"""Of an input or output; a node with a larger one is not run."""
+"""Most elements of an input or output; a node with a larger one is not run."""
 _LARGE_STEP = 1 << 31
 _TO_THE_END = (1 << 31) - 1
 _WHOLE_EIGHTHS = 8
@@ -36,25 +36,25 @@ _SLICE_WITH_STEPS, _RESIZE_WITH_ROI, _NEGATIVE_AXES = 10, 11, 11
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """For which nodes of a type inference may differ, and how such a node is run."""
+    """Nodes of a type for which inference may differ, and how such a node is run."""
 
     applies: Callable[[ir.Node, int], bool]
-    """By node and version of its operator set."""
+    """Whether inference may differ, by node and version of its operator set."""
     parameters: tuple[int, ...] = ()
     """Inputs whose values decide the shape; of all others only shape and type count."""
     leading: Callable[[ir.Node], int] = lambda _: 0
-    """How many of the first axes every output has as the first input: one element of each is
-    enough to find the others."""
+    """Number of first axes in which every output equals the first input: one element along each of
+    them is enough to compute the other axes."""
     keeps_rank: bool = True
     """Whether every output has as many axes as the first input."""
 
 
 def doubtful_shapes(node: ir.Node, model: ir.Model) -> list[ir.Shape | None] | None:
-    """The shapes of the outputs of a node for which inference and ONNX Runtime may disagree.
+    """The shapes of the outputs of a node for which inference and ONNX Runtime may disagree; None
+    for other nodes.
 
-    None if it is no such node. A dimension is open, or the shape None, where it cannot be told: an
-    input's shape or a parameter is not known, the tensors are too large to try, or ONNX Runtime
-    does not run the node.
+    A dimension is open, or a shape None, if it cannot be computed: an input's shape or a parameter
+    is not known, the tensors are too large to try, or ONNX Runtime does not run the node.
     """
     function = model.functions.get(node.op_identifier())
     if function is not None:
@@ -68,11 +68,13 @@ def doubtful_shapes(node: ir.Node, model: ir.Model) -> list[ir.Shape | None] | N
         return [None for _ in node.outputs]
     kept = first.shape.dims[: doubt.leading(node)]
     probe = _probe(node, doubt, model)
-    found = None if probe is None else _computed(probe)
-    if found is None:
-        known, rest = doubt.keeps_rank, [None] * (len(first.shape) - len(kept))
-        return [ir.Shape([*kept, *rest]) if known and v.name else None for v in node.outputs]
-    shapes = (found.get(f"y{i}") for i in range(len(node.outputs)))
+    computed = None if probe is None else _computed(probe)
+    if computed is None:
+        rank_kept, unknown_dims = doubt.keeps_rank, [None] * (len(first.shape) - len(kept))
+        return [
+            ir.Shape([*kept, *unknown_dims]) if rank_kept and v.name else None for v in node.outputs
+        ]
+    shapes = (computed.get(f"y{i}") for i in range(len(node.outputs)))
     return [None if s is None else ir.Shape([*kept, *s[len(kept) :]]) for s in shapes]
 
 
@@ -87,8 +89,8 @@ def is_misinferred(node: ir.Node, model: ir.Model) -> bool:
 
 
 def _probe(node: ir.Node, doubt: _Doubt, model: ir.Model) -> bytes | None:
-    """A model of ``node`` alone that computes the shapes of its outputs "y0", "y1", ..., with one
-    element of each of the leading axes."""
+    """A model of ``node`` alone that computes the shapes of its outputs "y0", "y1", ... The leading
+    axes have one element each."""
     first = node.inputs[0]
     if first is None or first.shape is None:
         return None
@@ -109,9 +111,9 @@ def _probe(node: ir.Node, doubt: _Doubt, model: ir.Model) -> bytes | None:
             continue
         if value.dtype is None or value.shape is None:
             return None
-        rest = value.shape.dims[leading if i == 0 else 0 :]
-        sizes = [size for size in rest if isinstance(size, int)]
-        if len(sizes) < len(rest) or math.prod(sizes) > _MOST_ELEMENTS:
+        dims = value.shape.dims[leading if i == 0 else 0 :]
+        sizes = [size for size in dims if isinstance(size, int)]
+        if len(sizes) < len(dims) or math.prod(sizes) > _MOST_ELEMENTS:
             return None
         shape = [1] * (len(value.shape) - len(sizes)) + sizes
         inputs.append(onnx.helper.make_tensor_value_info(name, int(value.dtype), shape))
@@ -133,13 +135,13 @@ def _probe(node: ir.Node, doubt: _Doubt, model: ir.Model) -> bytes | None:
 
 
 def _elements(value: ir.Value, leading: int) -> int:
-    """As inference has them: near enough to see what is too large."""
-    known = value.shape is not None and value.shape.is_static()
-    return math.prod(value.shape.numpy()[leading:]) if known and value.shape is not None else 0
+    """Number of elements by inference: exact enough to find outputs that are too large."""
+    static = value.shape is not None and value.shape.is_static()
+    return math.prod(value.shape.numpy()[leading:]) if static and value.shape is not None else 0
 
 
 def _cheapen(node: onnx.NodeProto) -> None:
-    """Let Resize copy elements: how it interpolates between them does not change the shape."""
+    """Let Resize copy elements: the kind of interpolation does not change the shape."""
     if node.op_type not in ("Resize", "Upsample"):
         return
     kept = [a for a in node.attribute if a.name not in _INTERPOLATING]
@@ -165,7 +167,7 @@ def _computed(probe: bytes) -> dict[str, _Shape] | None:
 
 @lru_cache(maxsize=1024)
 def _inferred(probe: bytes) -> dict[str, _Shape]:
-    """The shapes that ONNX Runtime infers of the same outputs."""
+    """The shapes of the same outputs by ONNX Runtime's inference."""
     proto = onnx.load_model_from_string(probe)
     names = [name for name in proto.graph.node[0].output if name]
     del proto.graph.output[:]
@@ -175,7 +177,7 @@ def _inferred(probe: bytes) -> dict[str, _Shape]:
 
 
 def _element(text: str) -> int:
-    """ONNX's number of the type of a tensor's elements."""
+    """ONNX's number for the type of a tensor's elements."""
     proto = type_proto(text)
     return 0 if proto is None else int(proto.tensor_type.elem_type)
 
@@ -189,7 +191,7 @@ def _session(content: bytes) -> OrtSession:
 
 
 def _constant(node: ir.Node, index: int) -> list[float] | None:
-    """Values of an input that is constant; [] if it is absent, None if it is computed."""
+    """Values of a constant input; [] if it is absent, None if it is computed."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return []
@@ -198,7 +200,7 @@ def _constant(node: ir.Node, index: int) -> list[float] | None:
 
 
 def _pool(node: ir.Node, _: int) -> bool:
-    """``ceil_mode`` drops windows that start behind the input; SAME forgets dilations."""
+    """``ceil_mode`` drops windows that start behind the input; SAME ignores dilations."""
     same = node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME")
     dilated = max(node.attributes.get_ints("dilations", ()), default=1) > 1
     return bool(node.attributes.get_int("ceil_mode", 0)) or (same and dilated)
@@ -211,10 +213,10 @@ def _conv_transpose(node: ir.Node, _: int) -> bool:
 
 
 def _scales(node: ir.Node, opset: int) -> list[float] | None:
-    """As `_constant`."""
-    given = node.attributes.get("scales")
-    if given is not None:
-        return list(given.as_floats())
+    """The scales; [] if they are absent, None if they are computed."""
+    attribute = node.attributes.get("scales")
+    if attribute is not None:
+        return list(attribute.as_floats())
     return _constant(node, 1 if node.op_type == "Upsample" or opset < _RESIZE_WITH_ROI else 2)
 
 
@@ -226,7 +228,7 @@ def _resize(node: ir.Node, opset: int) -> bool:
 
 
 def _unscaled(node: ir.Node) -> int:
-    """How many of the first axes Resize leaves as they are, whatever their size."""
+    """Number of first axes that Resize leaves as they are, for all sizes."""
     opset = 0 if node.graph is None else node.graph.opset_imports.get("", 0)
     axes, scales = node.attributes.get("axes"), _scales(node, opset)
     rank = 0 if node.inputs[0] is None or node.inputs[0].shape is None else (
@@ -237,9 +239,9 @@ def _unscaled(node: ir.Node) -> int:
 
 
 def _slice(node: ir.Node, opset: int) -> bool:
-    """Steps are cut to 32 bits; backwards, bounds outside of the axis mean something else. Of the
-    first version, inference leaves open what is counted from the end, what is empty, and axes
-    that are not in order."""
+    """Steps are cut to 32 bits. With negative steps, bounds outside of the axis have another
+    meaning. In the first version, inference does not cover bounds that are counted from the end,
+    empty results, and axes that are not in order."""
     if opset < _SLICE_WITH_STEPS:
         order, *bounds = (node.attributes.get_ints(n, ()) for n in ("axes", "starts", "ends"))
         empty = any(not 0 <= start < end for start, end in zip(*bounds, strict=False))
@@ -256,17 +258,17 @@ def _slice(node: ir.Node, opset: int) -> bool:
 
 
 def _squeeze(node: ir.Node, opset: int) -> bool:
-    """An empty tensor of axes stands for all of size 1; in the first version, axes that are not
-    counted from the front, in order, are inferred wrong."""
+    """An empty tensor of axes stands for all axes of size 1. In the first version, inference is
+    wrong for axes that are negative or not in order."""
     if opset < _NEGATIVE_AXES:
         order = list(node.attributes.get_ints("axes", ()))
         return min(order, default=0) < 0 or order != sorted(order)
-    given = len(node.inputs) > 1 and node.inputs[1] is not None
-    return node.op_type == "Squeeze" and given and not _constant(node, 1)
+    has_axes = len(node.inputs) > 1 and node.inputs[1] is not None
+    return node.op_type == "Squeeze" and has_axes and not _constant(node, 1)
 
 
 def _stft(node: ir.Node, _: int) -> bool:
-    """Whether the spectrum is one-sided by default is not agreed."""
+    """ONNX and ONNX Runtime may differ in whether the spectrum is one-sided by default."""
     return "onesided" not in node.attributes
 
 

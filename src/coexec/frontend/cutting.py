@@ -1,4 +1,4 @@
-"""How the nodes of a lowered model are cut: by the rules of the operators that they stand for."""
+"""Cuts the nodes of a lowered model by the rules of the operators that they stand for."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
@@ -16,33 +16,34 @@ from coexec.ir.rules import RULES, OperatorRegion
 __all__ = ["Uncut", "node_region", "nodes_of"]
 
 _CONV_INPUTS = 3
-"""Of the standard: data, weights and bias."""
+"""Inputs of the standard operator: data, weights and bias."""
 
 
 class Uncut(Exception):
-    """It is not known how to cut a node of a lowered model."""
+    """There is no rule to cut a node of a lowered model."""
 
 
 def nodes_of(low: Lowered, wanted: Iterable[str], own: Container[str]) -> list[int]:
-    """The nodes that compute ``wanted`` of the tensors ``own`` of what others make, in order."""
-    found: set[int] = set()
+    """The nodes that compute the tensors ``wanted``, in order. ``own`` are the tensors of the same
+    tasks; other tensors of the graph are inputs."""
+    indices: set[int] = set()
     stack = [low.native(name) for name in wanted]
     while stack:
         value = stack.pop()
         owner = low.stands_for.get(value)
         if value not in low.maker or (owner is not None and owner not in own):
             continue
-        if low.maker[value] not in found:
-            found.add(low.maker[value])
+        if low.maker[value] not in indices:
+            indices.add(low.maker[value])
             stack += [name for name in reads(low.nodes[low.maker[value]]) if name]
-    return sorted(found)
+    return sorted(indices)
 
 
 def node_region(low: Lowered, node: onnx.NodeProto, wanted: Region) -> OperatorRegion:
-    """What ``node`` does for the region ``wanted`` of its only output.
+    """The region of ``node`` for the region ``wanted`` of its only output.
 
     Raises:
-        Uncut: no rule says it, or it would end inside of a block.
+        Uncut: there is no rule for it, or the region ends inside of a block.
     """
     kind, dialect = (node.domain, node.op_type), low.dialect
     whole = Region.whole(low.tensors[node.output[0]].shape)
@@ -73,7 +74,7 @@ def node_region(low: Lowered, node: onnx.NodeProto, wanted: Region) -> OperatorR
 def _relaid(
     low: Lowered, node: onnx.NodeProto, wanted: Region, whole: Region, *, left: bool
 ) -> OperatorRegion:
-    """Of an operator that changes the layout alone."""
+    """The region of an operator that only changes the layout."""
     read = Region.whole(low.tensors[node.input[0]].shape)
     if _range(wanted, 1) == _range(whole, 1):
         region = wanted.with_axis(1, *_range(read, 1))
@@ -86,7 +87,7 @@ def _relaid(
 
 
 def _gathered(low: Lowered, node: onnx.NodeProto, wanted: Region, whole: Region) -> OperatorRegion:
-    """Of the Gather that leaves out what fills blocks."""
+    """The region of the Gather that removes the channels that fill blocks."""
     if node.op_type != "Gather" or _range(wanted, 1) != _range(whole, 1):
         raise Uncut(node.name)
     read = Region.whole(low.tensors[node.input[0]].shape)
@@ -114,16 +115,16 @@ def _operator(low: Lowered, node: onnx.NodeProto, like: str, count: int) -> Oper
 
 
 def _tensors(low: Lowered, node: onnx.NodeProto) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in (*node.input, *node.output):
         if name in low.weights:
             weight = low.weights[name]
-            found[name] = Tensor(name, tuple(weight.shape.numpy()), "float32", True)
+            tensors[name] = Tensor(name, tuple(weight.shape.numpy()), "float32", True)
         elif name in low.tensors:
-            found[name] = low.tensors[name]
+            tensors[name] = low.tensors[name]
         elif name:
             raise Uncut(f"the shape of {name} is not known")
-    return found
+    return tensors
 
 
 def _range(region: Region, axis: int) -> tuple[int, int]:

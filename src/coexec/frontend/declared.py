@@ -1,8 +1,8 @@
-"""What a model says of its inputs' shapes, and one spelling for all ways to fix them.
+"""The declared shapes of a model's inputs, and one spelling for all ways to fix them.
 
-"N=1", and "x=1,3,224,224" of an input [N,3,224,224], are the same: what is measured for one serves
-the other. The declarations lie in the cache by the model's content, so that a start from there does
-not read the model.
+"N=1", and "x=1,3,224,224" of an input [N,3,224,224], are the same: measurements for one serve the
+other. The cache holds the declarations under the model's content, so that a start from the cache
+does not read the model.
 """
 
 import json
@@ -24,12 +24,12 @@ __all__ = [
 ]
 
 Declared = Mapping[str, Sequence[int | str | None] | None]
-"""By input its sizes, names of dimensions, and None for those without either; None in the place of
-all: not even the rank is known."""
+"""Dimensions by input: sizes, names, and None for those without either. None instead of a list: not
+even the rank is known."""
 
 _KIND: Final = "declared"
 UNNAMED = frozenset({"?", ""})
-"""What exporters write for a dimension that they do not know; equal ones need not be equal."""
+"""Texts that exporters write for an unknown dimension; two such dimensions need not be equal."""
 
 
 def known_inputs(source: Any, cache: Cache) -> Declared | None:
@@ -38,36 +38,36 @@ def known_inputs(source: Any, cache: Cache) -> Declared | None:
     if entry is None:
         return None
     try:
-        found: Declared = json.loads(entry.files["inputs.json"])
-        return found
+        declared: Declared = json.loads(entry.files["inputs.json"])
+        return declared
     except (ValueError, KeyError):
         return None
 
 
 def declared_inputs(source: Any, cache: Cache) -> Declared:
-    """The declarations, read from the model if need be.
+    """The declarations, read from the model if the cache has none.
 
     Raises:
         ModelError: it cannot be read.
     """
-    found = known_inputs(source, cache)
-    if found is None:
-        found = _read(source)
-        entry = Entry({"inputs.json": json.dumps(found).encode()})
+    declared = known_inputs(source, cache)
+    if declared is None:
+        declared = _read(source)
+        entry = Entry({"inputs.json": json.dumps(declared).encode()})
         cache.add(_KIND, digest_of(source, {}, {}, cache), entry, quiet=True)
-    return found
+    return declared
 
 
 def _read(source: Any) -> dict[str, list[int | str | None] | None]:
     from coexec.frontend.structure import without_weights
 
     content = source if isinstance(source, bytes | str | os.PathLike) else serialized(source)
-    found: dict[str, list[int | str | None] | None] = {}
+    dims_by_input: dict[str, list[int | str | None] | None] = {}
     for value in without_weights(content).graph.input:
         tensor = value.type.tensor_type
-        known = value.type.HasField("tensor_type") and tensor.HasField("shape")
-        found[value.name] = [_size(dim) for dim in tensor.shape.dim] if known else None
-    return found
+        has_shape = value.type.HasField("tensor_type") and tensor.HasField("shape")
+        dims_by_input[value.name] = [_size(dim) for dim in tensor.shape.dim] if has_shape else None
+    return dims_by_input
 
 
 def _size(dim: Any) -> int | str | None:
@@ -82,40 +82,44 @@ def is_open(dims: Sequence[int | str | None] | None) -> bool:
 
 
 def canonical(shapes: Shapes, declared: Declared) -> dict[str, tuple[int, ...] | int]:
-    """``shapes`` with the shape of each input, as far as they tell it, and without what the model
-    says itself. What does not fit the model stays, so that whoever reads it can say so."""
+    """``shapes`` as the shape of each input, as far as they determine it, without shapes that the
+    model declares itself. Entries that do not fit the model stay, so that a reader can report them.
+    """
     sizes = _sizes(shapes, declared)
-    found: dict[str, tuple[int, ...] | int] = {}
+    fixed_shapes: dict[str, tuple[int, ...] | int] = {}
     for name, dims in declared.items():
-        given = shapes.get(
+        entry = shapes.get(
             name, [sizes.get(d) if isinstance(d, str) else d for d in dims or (None,)]
         )
-        shape = [given] if isinstance(given, int) else list(given)
+        shape = [entry] if isinstance(entry, int) else list(entry)
         if None not in shape and shape != dims:
-            found[name] = tuple(int(size) for size in shape if size is not None)
+            fixed_shapes[name] = tuple(int(size) for size in shape if size is not None)
     names = {d for dims in declared.values() for d in dims or () if isinstance(d, str)}
-    unresolved = {d for name, dims in declared.items() if name not in found for d in dims or ()}
+    unresolved = {
+        d for name, dims in declared.items() if name not in fixed_shapes for d in dims or ()
+    }
     for name, size in shapes.items():
         if name not in declared and (name in unresolved or name not in names):
-            found[name] = size if isinstance(size, int) else tuple(size)
-    return dict(sorted(found.items()))
+            fixed_shapes[name] = size if isinstance(size, int) else tuple(size)
+    return dict(sorted(fixed_shapes.items()))
 
 
 def _sizes(shapes: Shapes, declared: Declared) -> dict[str, int]:
-    """By name of a dimension its size: as given, or as all shapes of inputs have it."""
+    """Size by name of a dimension: the given one, or the one in which all shapes of inputs
+    agree."""
     by_shape: dict[str, set[int]] = {}
     for name, dims in declared.items():
-        given = shapes.get(name, ())
-        shape = (given,) if isinstance(given, int) else given
+        entry = shapes.get(name, ())
+        shape = (entry,) if isinstance(entry, int) else entry
         for dim, size in zip(dims or (), shape, strict=False):
             if isinstance(dim, str):
                 by_shape.setdefault(dim, set()).add(size)
-    sizes = {dim: min(found) for dim, found in by_shape.items() if len(found) == 1}
+    sizes = {dim: min(candidates) for dim, candidates in by_shape.items() if len(candidates) == 1}
     named = {n: s for n, s in shapes.items() if n not in declared and isinstance(s, int)}
     return sizes | named
 
 
 def options_of(shapes: Shapes) -> str:
-    """As the command line takes them: "--shape x=1,3,224,224 --shape N=1"."""
+    """``shapes`` as options of the command line: "--shape x=1,3,224,224 --shape N=1"."""
     sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
     return " ".join(f"--shape {n if n.isprintable() else repr(n)}={s}" for n, s in sizes.items())

@@ -1,4 +1,4 @@
-"""What an engine's own operators mean, as far as cutting them in pieces asks."""
+"""The meaning of an engine's own operators, as far as it is needed to cut them in pieces."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,17 +27,18 @@ Kind = tuple[str, str]
 
 
 Layout = int
-"""`PLAIN`, `LAST`, `WIDE`, `FILLED`, or how many channels lie together in a block."""
+"""`PLAIN`, `LAST`, `WIDE`, `FILLED`, or the number of channels in a block."""
 PLAIN = 0
-"""As the model has it."""
+"""The model's layout."""
 LAST = -1
 """Channels behind all other axes."""
 WIDE = -2
-"""As the model has it, but in float32 where the model has a narrower type: so an engine holds it
-that computes in float32. Rounded at a border, it would be another number."""
+"""The model's layout, but in float32 where the model has a narrower type: the layout of an engine
+that computes in float32. Rounding at a border would change the numbers."""
 FILLED = -3
-"""As the model has it, but with the channels that fill the last block and the gaps: so an engine
-holds what it does not compute in blocks, between what it does. Nobody hands it on like that."""
+"""The model's layout, but with the channels that fill the last block and the gaps. An engine uses
+it for operators that do not compute in blocks, between others that do; it never crosses a border.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,25 +50,26 @@ class Dialect:
     """
 
     layout_ops: frozenset[Kind] = frozenset()
-    """Those that only change a tensor's layout, not its values."""
+    """Operators that change only a tensor's layout, not its values."""
     like: Mapping[Kind, str] = field(default_factory=dict)
-    """By operator of its own, the standard one that reads the same regions. A fourth input of a
-    convolution is added to its result."""
+    """For each of its own operators, the standard one that reads the same regions. A fourth input
+    of a convolution is added to its result."""
     block: int = 0
-    """Channels in a block; 0: it has no such layout."""
+    """Number of channels in a block; 0: it has no such layout."""
     domain: str = ""
-    """Its operators compute on blocked tensors."""
+    """Domain of its operators that compute on blocked tensors."""
     enter: Kind = ("", "")
-    """Makes a blocked tensor of a plain one."""
+    """Makes a blocked tensor from a plain one."""
     leave: Kind = ("", "")
-    """Makes a plain tensor of a blocked one; the attribute "channels" says how many it has."""
+    """Makes a plain tensor from a blocked one; the attribute "channels" is its number of
+    channels."""
     inner: Callable[[Tensor], Layout] | None = None
-    """For an engine whose operators are the standard ones, but which has some tensors in blocks
-    while it computes: the layout of a tensor there. Entering such blocks and leaving them costs
-    nothing inside of a module, and entering fills the last block."""
+    """The layout of a tensor inside of an engine that computes standard operators, but holds some
+    tensors in blocks meanwhile. Entering and leaving such blocks costs nothing inside of a module,
+    and entering fills the last block."""
 
     widened: str = ""
-    """How the names begin of the Casts by which it computes in float32 what the model has in a
+    """Start of the names of the Casts by which it computes in float32 what the model has in a
     narrower type; "": it has none."""
 
     def is_free(self, kind: Kind) -> bool:
@@ -75,30 +77,31 @@ class Dialect:
         return self.inner is not None and kind in (self.enter, self.leave)
 
     def held(self, tensor: Tensor) -> Layout:
-        """How the engine has a tensor that its model's operators read and write as it is."""
+        """The engine's layout of a tensor that the operators of its model read and write
+        unchanged."""
         return PLAIN if self.inner is None else self.inner(tensor)
 
     def type_in(self, layout: Layout, tensor: Tensor) -> str:
-        """The type of what a tensor is in a layout: blocks are wide too, where an engine computes
-        in float32."""
+        """The type of a tensor in a layout: blocks are wide, too, if an engine computes in
+        float32."""
         wide = layout == WIDE or (layout > PLAIN and self.widened)
         return "float32" if wide else tensor.dtype
 
     def unblocked(self, layout: Layout, tensor: Tensor) -> Layout:
-        """The layout that lies as the model has it and keeps the type in another one."""
+        """The layout without blocks that keeps the type that a tensor has in ``layout``."""
         return PLAIN if self.type_in(layout, tensor) == tensor.dtype else WIDE
 
 
 def as_it_lies(array: Array, layout: Layout) -> Array:
-    """A blocked tensor of declared shape [N, C, H, W] as [N, C / b, H, W, b]; another as it is."""
+    """A blocked tensor of declared shape [N, C, H, W] as [N, C / b, H, W, b]; others unchanged."""
     if layout <= 0:
         return array
-    batch, channels, *rest = array.shape
-    return array.reshape(batch, channels // layout, *rest, layout)
+    batch, channels, *spatial = array.shape
+    return array.reshape(batch, channels // layout, *spatial, layout)
 
 
 def where_it_lies(region: Region, layout: Layout) -> Region:
-    """Where a region of a tensor is in what `as_it_lies` makes of it."""
+    """The region of a tensor in the array that `as_it_lies` makes of it."""
     if layout == LAST:
         start, stop = (_turned(ends) for ends in (region.start, region.stop))
         return Region(start, stop)
@@ -109,7 +112,7 @@ def where_it_lies(region: Region, layout: Layout) -> Region:
 
 
 def declared_shape(shape: Sequence[int], layout: Layout, filled: int) -> tuple[int, ...]:
-    """How a lowered model declares a tensor of ``shape`` in a layout.
+    """The shape that a lowered model declares for a tensor of ``shape`` in a layout.
 
     Args:
         filled: its channels, with those that fill the last block.
@@ -130,4 +133,4 @@ def _turned(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 STANDARD = Dialect()
-"""Of engines that compute standard operators on tensors in the model's layout."""
+"""The dialect of engines that compute standard operators on tensors in the model's layout."""

@@ -1,5 +1,5 @@
-"""How outputs differ from those that they should be. Imports no ONNX: a start from the cache needs
-this."""
+"""Differences between outputs and their expected values. Imports no ONNX, because a start from the
+cache needs this module."""
 
 from typing import Any
 
@@ -17,28 +17,28 @@ TOLERANCE = 1e-4
 HALF_TOLERANCE = 1e-2
 """The same where tensors are stored in 16 bits."""
 _AMPLIFIED = 2.0
-"""How much more a result may differ than ONNX Runtime's own answers with and without its
+"""Factor by which a result may differ more than ONNX Runtime's own answers with and without its
 optimisations, where a model amplifies rounding."""
 
 
 def is_half(tensor: Tensor) -> bool:
-    """Whether it has 16 bits a number or fewer: to round the other way is more than `TOLERANCE`."""
+    """Whether it has at most 16 bits a number: rounding the other way is more than `TOLERANCE`."""
     return not tensor.opaque and is_narrow(numpy_type(tensor.dtype))
 
 
 def tolerance_of(graph: Graph) -> float:
-    """How much outputs may differ on devices that compute in the model's own precision, relative
+    """Allowed difference of outputs on devices that compute in the model's own precision, relative
     to the largest value."""
     half = any(is_half(tensor) for tensor in graph.tensors.values())
     return HALF_TOLERANCE if half else TOLERANCE
 
 
 def is_rounding(worst: float, own: float) -> bool:
-    """Whether a model amplifies rounding, which explains a difference that is not within tolerance.
+    """Whether a difference beyond the tolerance comes from rounding that the model amplifies.
 
     Args:
         worst: the difference, relative to the largest value.
-        own: that of ONNX Runtime's answers with and without its optimisations. More than
+        own: the difference of ONNX Runtime's answers with and without its optimisations. More than
             `HALF_TOLERANCE` is no rounding any more: random operators, for example.
     """
     return own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own
@@ -52,7 +52,7 @@ def unlike(found: Any, expected: Any, allowed: float, *, spreads: bool = False) 
 
     Args:
         allowed: difference of finite numbers, relative to the largest expected one.
-        spreads: a number may have become NaN, as it does beside one in the tiles of Winograd's
+        spreads: a number may have become NaN, as beside a NaN in the tiles of Winograd's
             convolution. NaN never becomes a number.
     """
     if not isinstance(expected, np.ndarray):
@@ -100,10 +100,10 @@ def is_narrow(kind: np.dtype[Any]) -> bool:
 
 
 def worst_difference(found: Any, expected: Any) -> float:
-    """Largest absolute difference, relative to the largest expected value; infinite if the
-    shapes differ or one has a number where the other has none.
+    """Largest absolute difference, relative to the largest expected value; infinite if the shapes
+    differ or one has a number where the other has none.
 
-    Of sequences and maps the worst of their members; infinite if the members are others.
+    For sequences and maps it is the worst of their members; infinite if the members are others.
     """
     if isinstance(expected, dict) and isinstance(found, dict):
         if found.keys() != expected.keys():

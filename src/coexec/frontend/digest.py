@@ -1,9 +1,10 @@
-"""What tells one model from another. Imports no ONNX: a start from the cache needs only this.
+"""Digests that distinguish models. Imports no ONNX, because a start from the cache needs only this
+module.
 
-A file is told by its content and by that of the files with weights that it names. To read half a
-gigabyte at each start would take too long, so the cache remembers what a file's content was when
-it had this size, these times and this inode. As in git, that is not trusted where the file changed
-just before it was read: it may have changed again within the resolution of its times.
+The digest of a file covers its content and the content of the files with weights that it names.
+Reading half a gigabyte at each start would take too long, so the cache stores the digest of a file
+with its size, its times and its inode. As in git, a stored digest is not trusted if the file
+changed just before it was read: it may have changed again within the resolution of its times.
 """
 
 import json
@@ -29,7 +30,7 @@ _RACY_NS = 2_000_000_000
 _CHUNK_BYTES = 1 << 24
 
 Shapes = Mapping[str, Sequence[int] | int]
-"""By input its shape, or by name of a symbolic dimension its size."""
+"""Shape by input, or size by name of a symbolic dimension."""
 
 _Stat = tuple[int, int, int, int, int]
 """Size, time of modification and of change in ns, inode and device of a file."""
@@ -37,7 +38,7 @@ _Stat = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file as it was when it was read. None: it was missing."""
+    """A file at the time when it was read. None: it was missing."""
 
     path: str
     stat: _Stat | None
@@ -47,11 +48,12 @@ class _Known:
 def digest_of(
     source: Any, shapes: Shapes, values: Mapping[str, Any], cache: Cache | None = None
 ) -> str:
-    """A digest of the model's content, weights in other files included, and of what is fixed.
+    """A digest of the model's content, weights in other files included, and of the fixed shapes and
+    values.
 
     Args:
         shapes, values: as `coexec.arguments` returns them.
-        cache: remembers files that have not changed; without it all are read.
+        cache: holds digests of files that have not changed; without it all are read.
 
     Raises:
         ModelError: the file does not exist or cannot be read.
@@ -65,11 +67,11 @@ def digest_of(
 
 
 def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None]:
-    """By path, the digest (xxh3-128) of a model's file and of those with weights that it names;
-    None of one that cannot be read.
+    """The digest (xxh3-128) of a model's file and of the files with weights that it names, by path;
+    None for one that cannot be read.
 
     Args:
-        cache: remembers files that have not changed; without it all are read.
+        cache: holds digests of files that have not changed; without it all are read.
 
     Raises:
         ModelError: the model's file cannot be read.
@@ -82,12 +84,12 @@ def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None
 
 
 def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
-    """Whether the cache remembers the content of the model's files, and they are unchanged."""
+    """Whether the cache holds the digests of the model's files, and these are unchanged."""
     return _unchanged_files(*_remembered(cache, Path(os.path.abspath(source)))) != []
 
 
 def _unchanged_files(known: list[_Known], written_ns: int) -> list[_Known]:
-    """``known`` if all of these files are as they were, else none."""
+    """``known`` if all of these files are unchanged, else []."""
     current = [_stat(file.path) for file in known]
     same = all(_unchanged(k, s, written_ns) for k, s in zip(known, current, strict=True))
     return known if same else []
@@ -99,13 +101,13 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
     Raises:
         OSError: the model's file cannot be read.
     """
-    known, written_ns = ([], 0) if cache is None else _remembered(cache, path)
-    if unchanged := _unchanged_files(known, written_ns):
+    cached_files, written_ns = ([], 0) if cache is None else _remembered(cache, path)
+    if unchanged := _unchanged_files(cached_files, written_ns):
         return unchanged
     now_ns = time.time_ns()
     model = _read(path)
-    if known and known[0].digest == model.digest:
-        named: Iterable[str] = [file.path for file in known[1:]]
+    if cached_files and cached_files[0].digest == model.digest:
+        named: Iterable[str] = [file.path for file in cached_files[1:]]
     else:
         named = _named_by(path)
     files = [model, *map(_read_if_there, named)]
@@ -121,7 +123,7 @@ def _unchanged(known: _Known, stat: _Stat | None, written_ns: int) -> bool:
 
 
 def _remembered(cache: Cache, path: Path) -> tuple[list[_Known], int]:
-    """What the cache holds of a model's files, and when they were read."""
+    """A model's files as the cache holds them, and the time at which they were read."""
     entry = cache.find("sources", str(path))
     if entry is None:
         return [], 0
@@ -138,7 +140,7 @@ def _remember(cache: Cache, path: Path, files: Sequence[_Known], now_ns: int) ->
 
 
 def _stat(path: str) -> _Stat | None:
-    """Of the file that ``path`` leads to; None if there is none."""
+    """Status of the file that ``path`` leads to; None if there is none."""
     try:
         return _numbers(os.stat(path))
     except OSError:
@@ -171,8 +173,8 @@ def _read_if_there(path: str) -> _Known:
 
 
 def _named_by(path: Path) -> list[str]:
-    """The files that a model names, beside it and beside the file that it is a link to. A name that
-    leads elsewhere, which may be to a file without an end, is refused by the reader."""
+    """The files that a model names, beside it and beside the file that it is a link to. The reader
+    refuses a name that leads elsewhere, for example to a file without an end."""
     folders = dict.fromkeys((path.parent, path.resolve().parent))
     names = [name for name in named_files(path) if is_below(name)]
     return [os.path.join(folder, name) for name in names for folder in folders]
@@ -180,7 +182,7 @@ def _named_by(path: Path) -> list[str]:
 
 def named_files(path: Path) -> list[str]:
     """The locations of weights in other files that a model names, as it names them."""
-    if not _mentions(path, b"location"):  # the key of such names: to find it is quick
+    if not _mentions(path, b"location"):  # the key of such names; finding it is quick
         return []
     import onnx
 
@@ -200,7 +202,7 @@ def _mentions(path: Path, word: bytes) -> bool:
 
 
 def _locations(message: Any) -> Iterable[str]:
-    """Where the external tensors in a protobuf message lie, wherever they are in it."""
+    """Locations of the external tensors in a protobuf message, at any depth."""
     for field, value in message.ListFields():
         if field.name == "external_data":
             yield from (item.value for item in value if item.key == "location")
@@ -211,7 +213,7 @@ def _locations(message: Any) -> Iterable[str]:
 
 
 def serialized(source: Any) -> bytes:
-    """A model of onnx or onnx_ir as a file would hold it."""
+    """A model of onnx or onnx_ir as the content of a file."""
     if not hasattr(source, "SerializeToString"):
         import onnx_ir as ir
 

@@ -22,14 +22,14 @@ def attach(model: ir.Model, path: Path) -> None:
         path: of the model as the user named it.
 
     Raises:
-        ModelError: a file that may not be read any more.
+        ModelError: a file may not be read any more.
     """
     folders = ModelFolders(path)
 
     def found(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
         name = tensor.name or ""
         file = folders.file(name, os.fspath(tensor.location))
-        # Without a base folder, onnx_ir leaves it to us which files may be read.
+        # Without a base folder, onnx_ir does not restrict which files may be read.
         return ir.ExternalTensor(
             str(file), tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=name
         )
@@ -65,7 +65,7 @@ def _bodies(model: ir.Model) -> Iterator[ir.Graph]:
 def _read_attribute(
     node: ir.Node, attribute: ir.Attr, found: Callable[[ir.ExternalTensor], ir.ExternalTensor]
 ) -> None:
-    """Replace external tensors in an attribute by what is in their files."""
+    """Replace external tensors in an attribute by the content of their files."""
 
     def read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return _read(found(tensor)) if isinstance(tensor, ir.ExternalTensor) else tensor
@@ -85,9 +85,9 @@ def _read(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def embed_in_bodies(nodes: Iterable[onnx.NodeProto], folder: Path) -> None:
-    """Read what the bodies of ``nodes`` have in files of ``folder``, which are our own.
+    """Read external weights of the bodies of ``nodes`` from ``folder``, whose files coexec wrote.
 
-    ONNX Runtime moves large constants of bodies there, too, when it saves a model.
+    When ONNX Runtime saves a model, it moves large constants of bodies there, too.
     """
     for node in nodes:
         for attribute in node.attribute:

@@ -19,7 +19,7 @@ __all__ = ["CHANNELS", "dims_of", "example", "fix", "open_tensors"]
 _IMAGE = (1, 3, 224, 224)
 """Suggested for an image: batch, channels, height, width. Most networks for images take it."""
 CHANNELS = frozenset({1, 3, 4})
-"""Of images."""
+"""Numbers of channels of images."""
 
 
 def fix(
@@ -28,11 +28,11 @@ def fix(
 ) -> None:  # fmt: skip
     """Give the model's inputs fixed shapes, and make constants of those with fixed values.
 
-    A size below zero, "?", an empty text, no text and a name are unknown dimensions. A name stands
-    for one size in all inputs: it is fixed by ``shapes={"N": 1}``, or by the shape of one input
-    that has it. Where an input and a dimension have the same name, the input is meant; one size is
-    the shape of an input with one axis. A declared size of 0 stays if no other is given: ONNX
-    Runtime takes empty tensors there.
+    A dimension is unknown if it is a size below zero, "?", an empty text, no text or a name. A name
+    stands for one size in all inputs: ``shapes={"N": 1}`` fixes it, or the shape of one input that
+    has it. Where an input and a dimension have the same name, the input is meant; one size is the
+    shape of an input with one axis. A declared size of 0 stays if no other is given, because ONNX
+    Runtime accepts empty tensors there.
 
     Args:
         values: scalars or nested lists by input, which are cast to its type and broadcast to its
@@ -56,15 +56,15 @@ def fix(
     for value in inputs.values():
         if value.shape is not None:
             value.shape = ir.Shape([sizes.get(d, d) for d in dims_of(value) or ()])
-    for name, given in values.items():
-        _set_value(model, name, given)
+    for name, fixed_value in values.items():
+        _set_value(model, name, fixed_value)
     if all_known:
         _require_static(model)
 
 
 def dims_of(value: ir.Value) -> list[int | str | None] | None:
-    """Sizes, names of symbolic dimensions, None for those without a name; None: not even the rank
-    is known."""
+    """The dimensions of a value: sizes, names of symbolic dimensions, None for those without a
+    name. None instead of the list: not even the rank is known."""
     if value.shape is None:
         return None
     dims = [d if isinstance(d, int) else d.value for d in value.shape]
@@ -78,14 +78,14 @@ def _require_names(
     inputs: Mapping[str, Any],
     symbols: Mapping[str, Any],
 ) -> None:
-    """Raise UsageError if something is given for what the model has not."""
+    """Raise UsageError if ``shapes`` or ``values`` contain a name that the model does not have."""
     listed = f"the model's inputs are {', '.join(map(repr, inputs))}"
     for name, shape in shapes.items():
         if name in inputs or (name in symbols and isinstance(shape, int) and shape >= 0):
             continue
-        known = f" and its dimensions {', '.join(map(repr, symbols))}" if symbols else ""
+        dims = f" and its dimensions {', '.join(map(repr, symbols))}" if symbols else ""
         what = "the input or dimension" if name not in symbols else "a shape for the dimension"
-        raise UsageError(f"--shape names {what} {name!r}, but {listed}{known}; a dimension has one "
+        raise UsageError(f"--shape names {what} {name!r}, but {listed}{dims}; a dimension has one "
                          f"size, as in --shape N=1")  # fmt: skip
     for name in values:
         if name not in inputs and name not in model.graph.initializers:
@@ -112,15 +112,19 @@ def _sizes(
     shapes: Shapes,
     symbols: Mapping[str, Any],
 ) -> dict[Any, int]:
-    """By symbolic dimension the size that is given, by its name or by the shapes of inputs."""
-    found: dict[Any, set[int]] = {}
+    """The given size of each symbolic dimension, by its name or by the shapes of inputs."""
+    sizes_by_symbol: dict[Any, set[int]] = {}
     for name, dims in own.items():
         shape = inputs[name].shape
         if name in shapes and dims is not None and shape is not None:
             for symbol, size in zip(dims, shape.numpy(), strict=True):
                 if isinstance(symbol, str):
-                    found.setdefault(symbol, set()).add(size)
-    sizes = {symbol: min(given) for symbol, given in found.items() if len(given) == 1}
+                    sizes_by_symbol.setdefault(symbol, set()).add(size)
+    sizes = {
+        symbol: min(symbol_sizes)
+        for symbol, symbol_sizes in sizes_by_symbol.items()
+        if len(symbol_sizes) == 1
+    }
     named = {n: s for n, s in shapes.items() if n in symbols and n not in inputs}
     return sizes | {name: size for name, size in named.items() if isinstance(size, int)}
 
@@ -166,7 +170,7 @@ def _constant(array: np.ndarray[Any, Any], value: ir.Value) -> ir.TensorProtocol
 
 
 def _broadcast(given: tuple[int, ...], dims: list[int | str | None] | None) -> tuple[int, ...]:
-    """The shape of an input whose known sizes are ``dims``, as a value of that shape fills it."""
+    """The shape of an input with the known sizes ``dims`` for a value of shape ``given``."""
     if dims is None:
         return given
     if len(given) > len(dims):
@@ -213,17 +217,17 @@ def _require_static(model: ir.Model) -> None:
 def open_tensors(model: ir.Model) -> list[ir.Value]:
     """The inputs with an unknown dimension.
 
-    Not sequences, maps and optional values: each call brings its own sizes.
+    Sequences, maps and optional values are not among them: each call has its own sizes.
     """
     tensors = [v for v in model.graph.inputs if (type_of(v) or "tensor(").startswith("tensor(")]
     return [v for v in tensors if v.shape is None or not v.shape.is_static()]
 
 
 def example(value: ir.Value, sizes: dict[str, int]) -> str:
-    """A shape that can most likely run: 1x3x224x224 for images, elsewhere 1 for what is unknown.
+    """A shape that can most likely run: 1x3x224x224 for images, elsewhere 1 for unknown sizes.
 
-    Images are inputs of four axes; their channels are the last one if it has 1, 3 or 4 of them and
-    the second has not. ``sizes`` of symbolic dimensions are the same in all inputs.
+    Images are inputs of four axes. Their channels are on the last axis if its size is 1, 3 or 4 and
+    the size of the second axis is not. ``sizes`` of symbolic dimensions are the same in all inputs.
     """
     dims = dims_of(value)
     if dims is None:
@@ -233,9 +237,9 @@ def example(value: ir.Value, sizes: dict[str, int]) -> str:
         last = dims[3] in CHANNELS and dims[1] not in CHANNELS
         batch, channels, *image = _IMAGE
         likely = (batch, *image, channels) if last else _IMAGE
-    found = []
+    shape = []
     for size, other in zip(dims, likely, strict=True):
-        found.append(sizes.setdefault(size, other) if isinstance(size, str) else size)
+        shape.append(sizes.setdefault(size, other) if isinstance(size, str) else size)
         if size is None:
-            found[-1] = other
-    return ",".join(map(str, found))
+            shape[-1] = other
+    return ",".join(map(str, shape))

@@ -1,10 +1,10 @@
 """Weights in files beside the model: which files a model may name.
 
-A location is relative, has no "..", and names an entry of the folder where the model lies, as the
-user named it or where the file really is. Symbolic links on the way may lead only within that
-folder, or within the cache of Hugging Face that the model lies in: there, "snapshots/REVISION" has
-links to the files in "blobs". Anything else would let a downloaded model read any file of the
-machine. A hard link is a file like any other.
+A location is relative, has no "..", and names an entry of the model's folder: the one in the path
+that the user named, or the one that really contains the file. Symbolic links on the way may lead
+only within that folder, or within the cache of Hugging Face that contains the model: there,
+"snapshots/REVISION" has links to the files in "blobs". Without these rules a downloaded model could
+read any file of the machine. A hard link is a file like any other.
 """
 
 import os
@@ -17,7 +17,8 @@ from coexec.errors import ModelError
 __all__ = ["ModelFolders", "is_below", "unreadable"]
 
 _ADDRESS = "*/_ORT_MEM_ADDR_/*"
-"""ONNX Runtime reads a weight of this location from its own memory, wherever the offset says."""
+"""ONNX Runtime reads a weight of this location from its own memory, at the address in its
+offset."""
 
 
 class ModelFolders:
@@ -100,7 +101,7 @@ def is_below(location: str) -> bool:
 
 
 def _hub_of(folder: Path) -> Path | None:
-    """The folder of a model in the cache of Hugging Face that ``folder`` is a snapshot in."""
+    """The folder of the model in the cache of Hugging Face, if ``folder`` is a snapshot of it."""
     for above in folder.parents:
         inside = folder.relative_to(above).parts
         if inside[0] == "snapshots" and (above / "blobs").is_dir():

@@ -1,10 +1,10 @@
-"""Constants computed now: shape arithmetic, and whatever else depends on weights alone.
+"""Constants computed at load time: shape arithmetic, and all else that depends only on weights.
 
-onnxscript's folder walks through the model and infers shapes on its way. Numbers it computes with
-numpy, by ONNX's reference: that is left to it where no other result is possible, which is moving
-values, whole-number arithmetic, and what IEEE 754 says to the last bit. All else ONNX Runtime
-computes, with the kernels that would compute it in each run. What would become large is not
-computed at all.
+onnxscript's constant folder walks through the model and infers shapes on its way. It computes with
+numpy, by ONNX's reference. It is used only where no other result is possible: moving values,
+whole-number arithmetic, and operations that IEEE 754 defines to the last bit. ONNX Runtime computes
+all other constants, with the kernels that would compute them in each run. Results that would become
+large are not computed.
 """
 
 import math
@@ -28,15 +28,15 @@ __all__ = ["fold"]
 
 _ROUNDS = 8
 _MOST_READ = 8192
-"""Elements of an input, as onnxscript has it: weights stay as they are."""
+"""Most elements of an input, as in onnxscript: weights stay as they are."""
 _MOST_FOLDED = 512 * 512
-"""Elements of a constant that is larger than what it is computed from; onnxscript's own limit."""
+"""Most elements of a constant that is larger than its inputs; onnxscript's own limit."""
 _GROWING = frozenset(
     {"AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "DFT", "Expand",
      "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "Range",
      "Resize", "STFT", "Tile", "Upsample"}
 )  # fmt: skip
-"""Operators for which the values of an input say how large the result is."""
+"""Operators for which the values of an input determine the size of the result."""
 _MOVING = frozenset({"Concat", "Constant", "ConstantOfShape", "Flatten", "Gather", "Identity",
                      "Reshape", "Shape", "Size", "Slice", "Squeeze", "Transpose",
                      "Unsqueeze"})  # fmt: skip
@@ -44,20 +44,20 @@ _MOVING = frozenset({"Concat", "Constant", "ConstantOfShape", "Flatten", "Gather
 _COUNTING = frozenset({"Abs", "Add", "And", "Cast", "Equal", "Expand", "Greater", "GreaterOrEqual",
                        "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Range",
                        "ReduceProd", "Sub", "Tile", "Where"})  # fmt: skip
-"""Operators that have one result for whole numbers."""
+"""Operators that have only one possible result for whole numbers."""
 _ROUNDED = frozenset({"Abs", "Add", "Ceil", "Div", "Equal", "Floor", "Greater", "Less", "Mul",
                       "Neg", "Sqrt", "Sub"})  # fmt: skip
 """Operators whose results IEEE 754 defines."""
 _CHOOSING = frozenset({"Cast", "Clip", "Max", "Min"})
-"""The same for finite numbers but -0.0; a Cast for those that fit into 32 bits."""
+"""The same for finite numbers except -0.0; a Cast only for numbers that fit into 32 bits."""
 _WHOLE = frozenset({ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64})
 _BROKEN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 _CAST_TO = frozenset(int(kind) for kind in _WHOLE | _BROKEN)
 _MOST_CAST = 2**31 - 128
 _QUANTISING = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
-"""Operators by which engines recognise what is quantised."""
+"""Operators by which engines recognise quantised tensors."""
 _LEFT = frozenset({"ConcatFromSequence", "SplitToSequence"})
-"""Operators that onnxscript replaces by others, not the same in all operator sets."""
+"""Operators that onnxscript replaces by others, which are not the same in all operator sets."""
 
 
 def fold(model: ir.Model) -> None:
@@ -69,9 +69,9 @@ def fold(model: ir.Model) -> None:
 
 
 def _move_and_count(model: ir.Model) -> None:
-    """Fold what numpy computes like ONNX Runtime, and what shapes tell.
+    """Fold constants that numpy computes like ONNX Runtime, and those that follow from shapes.
 
-    Where onnxscript stumbles over a node, what it has folded so far is kept.
+    If onnxscript fails at a node, the constants that it has folded so far are kept.
     """
     for _ in range(_ROUNDS):
         size = len(model.graph)
@@ -85,14 +85,14 @@ def _move_and_count(model: ir.Model) -> None:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
-    """None: as the optimizer thinks best. It looks at a result's size when it has computed it."""
+    """Whether to fold ``node``. None: the optimizer decides, by the size of the computed result."""
     if not _is_certain(node) or _is_large(node):
         return False
     return True if node.op_type == "ConstantOfShape" else None
 
 
 def _is_certain(node: ir.Node) -> bool:
-    """Whether numpy has the result that ONNX Runtime has."""
+    """Whether numpy gives the same result as ONNX Runtime."""
     if node.domain:
         return False
     if node.op_type in _MOVING:
@@ -111,7 +111,7 @@ def _is_certain(node: ir.Node) -> bool:
 
 
 def _is_ordinary(value: ir.Value) -> bool:
-    """Whether a constant has small finite numbers alone, and no -0.0."""
+    """Whether a constant contains only small finite numbers, and no -0.0."""
     tensor = value.const_value
     if tensor is None or tensor.size > _MOST_READ:
         return False
@@ -122,26 +122,27 @@ def _is_ordinary(value: ir.Value) -> bool:
 def _is_large(node: ir.Node) -> bool:
     """Whether the result is too large to be a constant, or may be."""
     inputs = (v.const_value for v in node.inputs if v is not None)
-    given = sum(tensor.size for tensor in inputs if tensor is not None)
+    input_elements = sum(tensor.size for tensor in inputs if tensor is not None)
     for value in node.outputs:
         if value.shape is None or not value.shape.is_static():
             if node.op_type in _GROWING:
                 return True
-        elif math.prod(value.shape.numpy()) > max(_MOST_FOLDED, given):
+        elif math.prod(value.shape.numpy()) > max(_MOST_FOLDED, input_elements):
             return True
     return False
 
 
 def _compute(model: ir.Model) -> bool:
-    """Let ONNX Runtime compute what depends on constants alone; whether there is such a node."""
+    """Let ONNX Runtime compute nodes that depend only on constants; return whether one was
+    folded."""
     nodes = _computable(model)
     if not nodes:
         return False
     ends = [v for node in nodes for v in node.outputs if _is_read_outside(v, nodes)]
     for groups in [(list(nodes), ends)], [([n], [v for v in n.outputs if v.name]) for n in nodes]:
         folded = 0
-        for some, results in groups:
-            arrays = _results(model, some, results)
+        for group, results in groups:
+            arrays = _results(model, group, results)
             folded += sum(map(_store, results, arrays or ()))
         if folded:
             passes.RemoveUnusedNodesPass()(model)
@@ -154,8 +155,8 @@ def _is_read_outside(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
 
 
 def _computable(model: ir.Model) -> dict[ir.Node, None]:
-    """The nodes of the main graph that depend on constants alone, in order."""
-    found: dict[ir.Node, None] = {}
+    """The nodes of the main graph that depend only on constants, in order."""
+    computable: dict[ir.Node, None] = {}
     for node in model.graph:
         if node.domain or not node.inputs or node.op_type in _QUANTISING | _LEFT | {"Constant"}:
             continue
@@ -164,14 +165,14 @@ def _computable(model: ir.Model) -> dict[ir.Node, None]:
             continue
         if is_random(node) or _is_large(node) or not all(map(_is_storable, node.outputs)):
             continue
-        if all(v is None or v.producer() in found or _is_small(v) for v in node.inputs):
-            found[node] = None
-    return found
+        if all(v is None or v.producer() in computable or _is_small(v) for v in node.inputs):
+            computable[node] = None
+    return computable
 
 
 def _is_storable(value: ir.Value) -> bool:
-    known = value.shape is not None and value.shape.is_static()
-    return not value.name or (known and value.dtype not in (None, ir.DataType.STRING))
+    static = value.shape is not None and value.shape.is_static()
+    return not value.name or (static and value.dtype not in (None, ir.DataType.STRING))
 
 
 def _is_small(value: ir.Value) -> bool:
@@ -205,12 +206,12 @@ def _results(
                          name="constants", opset_imports=dict(model.opset_imports))  # fmt: skip
         session = plain_session(ir.Model(graph, ir_version=model.ir_version), 1, optimised=False)
         return run_session(session, [copies[v].name or "" for v in wanted], {})
-    except Exception:  # whoever runs the model reports it
+    except Exception:  # a run of the model reports the error
         return None
 
 
 def _store(value: ir.Value, array: Array) -> bool:
-    """Let a constant take the place of a computed value; whether that is possible."""
+    """Replace a computed value by a constant; return whether that is possible."""
     maker, name = value.producer(), value.name
     graph = None if maker is None else maker.graph
     if not isinstance(graph, ir.Graph) or not isinstance(array, np.ndarray) or name is None:

@@ -1,15 +1,14 @@
-"""What ONNX Runtime fuses, found out from the model as it has optimised it.
+"""The operators that ONNX Runtime fuses, derived from the model that it has optimised.
 
-Its extended optimisations leave values their names, so a value that is gone was inside of something
-fused. The operators between the values that remain are a *span*: they become one task, and no plan
-can cut what the engine makes of them. Spans are written into the metadata of nodes; a model that
-comes from the cache has them there, and nothing has to be optimised again.
+Its extended optimisations keep the names of values, so a value that is missing was inside of a
+fused operator. The operators between the remaining values are a *span*: they become one task, and
+no plan can cut the engine's operator for it. Spans are written into the metadata of nodes. A model
+from the cache contains them, so it need not be optimised again.
 
-A span has one operator whose results leave it, since everything else that it computes is read
-inside of it alone; a producer that is also read outside stays apart. So spans are convex, and no
-two of them wait for each other. Where the optimizer has only moved operators (a Transpose past
-others, say), names are gone as well; therefore all of a span has to come from one operator that
-computes something.
+A span has one operator whose results leave it, because all its other results are read only inside
+of it; a producer that is also read outside stays apart. So spans are convex, and there is no cycle
+between them. Where the optimizer has only moved operators (a Transpose past others, say), names are
+missing as well; therefore all of a span has to come from one operator that computes something.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,25 +25,25 @@ from coexec.ort import OrtSession
 __all__ = ["mark_fused", "marked_groups"]
 
 _MARK = "coexec.fused"
-"""Key of the metadata of nodes; equal values are one task."""
+"""Key of the metadata of nodes; nodes with equal values are one task."""
 _CONTENT_BYTES = 1 << 16
-"""What is in weights from this size on decides no fusion; they are zeros while it is asked."""
+"""From this size on, the values of weights decide no fusion; they are zeros meanwhile."""
 _MOVING = frozenset({"Cast", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape",
                      "Squeeze", "Transpose", "Unsqueeze"})  # fmt: skip
-"""Operators that compute nothing: the optimizer puts them around what it fuses."""
+"""Operators that compute nothing: the optimizer puts them around fused operators."""
 
 
 def mark_fused(model: ir.Model) -> None:
-    """Mark in ``model`` what ONNX Runtime fuses; nothing where it does not run the model.
+    """Mark the nodes of ``model`` that ONNX Runtime fuses; none if it does not run the model.
 
-    Marks that it came with are taken off: they may be of another form of it.
+    Existing marks are removed: they may come from another form of the model.
     """
     for node in model.graph:
         node.metadata_props.pop(_MARK, None)
     try:
         with private_folder() as folder:
             optimised = _optimised(model, folder)
-    except Exception:  # whoever runs the model reports it; where no disk can be written, rules do
+    except Exception:  # a run of the model reports the error; without a disk, only the rules group
         return
     for number, span in enumerate(_spans(model, optimised)):
         for node in span:
@@ -52,7 +51,7 @@ def mark_fused(model: ir.Model) -> None:
 
 
 def marked_groups(nodes: Sequence[ir.Node]) -> dict[ir.Node, list[ir.Node]]:
-    """The groups that `mark_fused` has found among ``nodes``, in their order, by each member."""
+    """The groups of ``nodes`` that `mark_fused` has marked, in their order, by each member."""
     groups: dict[str, list[ir.Node]] = {}
     for node in nodes:
         if _MARK in node.metadata_props:
@@ -81,38 +80,38 @@ def _optimised(model: ir.Model, folder: Path) -> onnx.GraphProto:
         )  # fmt: skip
     with (folder / "zeros").open("wb") as zeros:
         zeros.truncate(most_bytes)
-    given, optimised = folder / "given.onnx", folder / "optimised.onnx"
-    onnx.save(ir.to_proto(hollow), str(given))
+    source, optimised = folder / "given.onnx", folder / "optimised.onnx"
+    onnx.save(ir.to_proto(hollow), str(source))
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(optimised)
     options.add_session_config_entry("session.disable_prepacking", "1")
-    OrtSession(str(given), options, providers=["CPUExecutionProvider"])
+    OrtSession(str(source), options, providers=["CPUExecutionProvider"])
     return onnx.load(str(optimised), load_external_data=False).graph
 
 
 def _spans(model: ir.Model, optimised: onnx.GraphProto) -> list[list[ir.Node]]:
-    """The operators of each span of several, in the order of the model."""
+    """The operators of each span with several, in the order of the model."""
     maker = {name: node for node in optimised.node for name in node.output if name}
     there = {v.name for v in (*optimised.input, *optimised.initializer)} | maker.keys()
     before = {v.name for node in model.graph for v in node.outputs if v.name}
     position = {node: i for i, node in enumerate(model.graph)}
-    found = []
+    spans = []
     for node in model.graph:
         ends = [v.name for v in node.outputs if v.name in maker]
         if ends and _computing(ends, maker, before) <= 1:
             span = _span(node, there)
             if len(span) > 1:
-                found.append(sorted(span, key=position.__getitem__))
-    return found
+                spans.append(sorted(span, key=position.__getitem__))
+    return spans
 
 
 def _computing(
     ends: Sequence[str | None], maker: Mapping[str, onnx.NodeProto], before: Collection[str]
 ) -> int:
-    """How many operators that compute something make ``ends`` from values of the given model."""
+    """Number of operators that compute something between values of the given model and ``ends``."""
     stack = [maker[name] for name in ends if name]
     seen: set[str] = set()
     count = 0
@@ -128,7 +127,8 @@ def _computing(
 
 
 def _span(end: ir.Node, there: Collection[str]) -> set[ir.Node]:
-    """``end`` and what makes its inputs, as far back as values are gone and not read elsewhere."""
+    """``end`` and the makers of its inputs, as far back as values are missing and not read
+    elsewhere."""
     span, stack = {end}, [end]
     while stack:
         for value in stack.pop().inputs:

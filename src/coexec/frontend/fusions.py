@@ -1,7 +1,7 @@
-"""Rules that hold but for rounding, for numbers that do not overflow.
+"""Rules that hold except for rounding, for numbers that do not overflow.
 
-ONNX Runtime fuses most of these itself, but behind the border between tasks, and for itself alone.
-Each use of a rule is compared before it counts (`frontend.comparing`).
+ONNX Runtime fuses most of these itself, but only inside of a task, and only for itself. Each use of
+a rule is compared before it counts (`frontend.comparing`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ _HARD_SWISH_SINCE = 14
 """The opset that brought HardSwish."""
 _PAD_TAKES_INPUTS_SINCE = 11
 _SPATIAL_UNTIL = 9
-"""BatchNormalization has an attribute "spatial" before."""
+"""BatchNormalization has an attribute "spatial" before this opset."""
 _ROUNDED = 3e-8
-"""Two float32 numbers about 1/6 that are neighbours differ by 1.5e-8."""
+"""Tolerance for 1/6: two neighbouring float32 numbers there differ by 1.5e-8."""
 _MORE = 2
-"""Elements of an axis beyond one window, in what rules are compared with."""
+"""Elements of an axis beyond one window, in the inputs with which rules are compared."""
 _MOST_STEPS = 8
-"""Elements of an axis that a transposed convolution is compared with."""
+"""Elements of an axis in the inputs with which transposed convolutions are compared."""
 
 
 def _before(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node of ONNX's own that makes ``value`` for one reader alone."""
+    """The standard node that makes ``value`` for a single reader, if it has one of ``op_types``."""
     node = None if value is None else value.producer()
     if node is None or value is None or node.domain or node.op_type not in op_types:
         return None
@@ -45,7 +45,7 @@ def _before(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 class _Padding(NamedTuple):
-    """What a Pad adds around axes."""
+    """The elements that a Pad adds around the axes of images."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -53,7 +53,8 @@ class _Padding(NamedTuple):
 
 
 def _padding(pad: ir.Node) -> _Padding | None:
-    """That of a Pad with a constant around the axes of images alone, if it is known."""
+    """The padding of a Pad with a constant around the axes of images only; None if it is not
+    known."""
     shape = static_shape(pad.inputs[0])
     if shape is None or pad.attributes.get_string("mode", "constant") != "constant":
         return None
@@ -62,13 +63,13 @@ def _padding(pad: ir.Node) -> _Padding | None:
         filling, axes = np.array(pad.attributes.get_float("value", 0.0)), None
     else:
         inputs = [*pad.inputs, None, None, None]
-        found = [constant(value) for value in inputs[1:4]]
-        if any(v is not None and a is None for v, a in zip(inputs[1:4], found, strict=True)):
+        parameters = [constant(value) for value in inputs[1:4]]
+        if any(v is not None and a is None for v, a in zip(inputs[1:4], parameters, strict=True)):
             return None
-        if found[0] is None:
+        if parameters[0] is None:
             return None
-        amounts, axes = found[0].reshape(-1), found[2]
-        filling = np.array(0.0) if found[1] is None else found[1].reshape(-1)[:1]
+        amounts, axes = parameters[0].reshape(-1), parameters[2]
+        filling = np.array(0.0) if parameters[1] is None else parameters[1].reshape(-1)[:1]
     places = list(range(len(shape))) if axes is None else axes.reshape(-1).tolist()
     if len(amounts) != 2 * len(places) or filling.size != 1:
         return None
@@ -81,7 +82,7 @@ def _padding(pad: ir.Node) -> _Padding | None:
 
 
 def _pad_into_conv(conv: ir.Node) -> Replacement | None:
-    """Zeros around the input of a convolution are its own padding."""
+    """Zeros around the input of a convolution become its own padding."""
     pad, weight = _before(conv.inputs[0], "Pad"), constant(conv.inputs[1])
     padding = None if pad is None else _padding(pad)
     if pad is None or padding is None or weight is None or not _is_zero(padding.filling):
@@ -106,10 +107,10 @@ def _pad_into_conv(conv: ir.Node) -> Replacement | None:
 
 
 def _pad_into_pool(pool: ir.Node) -> Replacement | None:
-    """Zeros around the input of an AveragePool are its own padding, which it counts then.
+    """Zeros around the input of an AveragePool become its own padding, which it then counts.
 
     A Pad in front of a MaxPool stays: in ONNX Runtime, windows that reach into the padding treat
-    NaN otherwise, and make the least finite number of nothing but -infinity.
+    NaN differently, and make the least finite number where they contain only -infinity.
     """
     pad = _before(pool.inputs[0], "Pad")
     padding = None if pad is None else _padding(pad)
@@ -125,7 +126,7 @@ def _pad_into_pool(pool: ir.Node) -> Replacement | None:
     pads = (*padding.before, *padding.after)
     if len(pads) != 2 * len(kernel):
         return None
-    # Pools refuse a window of nothing else.
+    # Pools refuse a window that contains only padding.
     if not all(0 <= m < k for m, k in zip(pads, (*kernel, *kernel), strict=True)):
         return None
     return Replacement(
@@ -142,7 +143,7 @@ def _is_zero(number: float) -> bool:
 
 
 def _normalisation(node: ir.Node) -> Replacement | None:
-    """A BatchNormalization with known statistics scales the weights of what is before it."""
+    """A BatchNormalization with known statistics scales the weights of the node before it."""
     made = _before(node.inputs[0], "Conv", "ConvTranspose", "Gemm")
     training = node.attributes.get_int("training_mode", 0)
     if made is None or training:
@@ -155,10 +156,10 @@ def _normalisation(node: ir.Node) -> Replacement | None:
     numbers = [constant(value) for value in node.inputs[1:5]]
     weight, bias = constant(made.inputs[1]), np.zeros((), np.float64)
     if len(made.inputs) > 2 and made.inputs[2] is not None:
-        found = constant(made.inputs[2])
-        if found is None:
+        bias_values = constant(made.inputs[2])
+        if bias_values is None:
             return None
-        bias = found.astype(np.float64)
+        bias = bias_values.astype(np.float64)
     if weight is None or any(array is None for array in numbers):
         return None
     scale, shift, mean, variance = (a.astype(np.float64) for a in numbers if a is not None)
@@ -181,7 +182,7 @@ def _normalisation(node: ir.Node) -> Replacement | None:
 
 
 def _scaled(node: ir.Node, weight: Array, factor: Array) -> Array:
-    """The weights of ``node`` with each output channel times its factor."""
+    """The weights of ``node`` with each output channel multiplied by its factor."""
     if node.op_type == "Conv":
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     if node.op_type == "Gemm":
@@ -192,7 +193,7 @@ def _scaled(node: ir.Node, weight: Array, factor: Array) -> Array:
 
 
 def _read_by(node: ir.Node, weight: Array) -> dict[str, tuple[int, ...]]:
-    """The shape of what a node with this weight is compared with."""
+    """The shape of the input with which a node with this weight is compared."""
     source = node.inputs[0]
     if node.op_type == "Conv":
         return _sampled(source, _extents(node, weight.shape[2:]))
@@ -206,49 +207,49 @@ def _read_by(node: ir.Node, weight: Array) -> dict[str, tuple[int, ...]]:
 
 
 def _extents(node: ir.Node, kernel: Sequence[int]) -> list[int]:
-    """Of the windows of a convolution, with what dilation leaves out."""
+    """Extents of the windows of a convolution, with the gaps of dilation."""
     dilations = node.attributes.get_ints("dilations", (1,) * len(kernel))
     return [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
 
 
 def _sampled(value: ir.Value | None, windows: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """The shape of as many channels as ``value`` has, and of few windows."""
+    """The shape of an input with as many channels as ``value``, and with few windows."""
     shape = static_shape(value)
     if value is None or shape is None or len(shape) != len(windows) + 2:
         return {}
-    rest = (min(size, window + _MORE) for size, window in zip(shape[2:], windows, strict=True))
-    return {value.name or "": (shape[1], *rest)}
+    spatial = (min(size, window + _MORE) for size, window in zip(shape[2:], windows, strict=True))
+    return {value.name or "": (shape[1], *spatial)}
 
 
 def _hard_sigmoid(node: ir.Node) -> Replacement | None:
-    """Clip(x + 3, 0, 6) / 6."""
+    """Clip(x + 3, 0, 6) / 6 becomes HardSigmoid."""
     clip = _before(node.inputs[0], "Clip")
     if clip is None or not _is_number(node.inputs[1], 6, node):
         return None
-    found = _limited(clip)
-    if found is None:
+    pattern = _limited(clip)
+    if pattern is None:
         return None
     attributes = {"alpha": ir.AttrFloat32("alpha", 1 / 6), "beta": ir.AttrFloat32("beta", 0.5)}
-    return Replacement("HardSigmoid", [found[0]], attributes, [*found[1], clip, node],
-                       _elements(found[0]))  # fmt: skip
+    return Replacement("HardSigmoid", [pattern[0]], attributes, [*pattern[1], clip, node],
+                       _elements(pattern[0]))  # fmt: skip
 
 
 def _hard_swish_of_product(node: ir.Node) -> Replacement | None:
-    """x * Clip(x + 3, 0, 6) / 6."""
+    """x * Clip(x + 3, 0, 6) / 6 becomes HardSwish."""
     product = _before(node.inputs[0], "Mul")
     if product is None or not _is_number(node.inputs[1], 6, node):
         return None
     for limited, value in (tuple(product.inputs), tuple(reversed(product.inputs))):
         clip = _before(limited, "Clip")
-        found = None if clip is None else _limited(clip)
-        if clip is not None and found is not None and found[0] is value:
-            return Replacement("HardSwish", [value], {}, [*found[1], clip, product, node],
-                               _elements(found[0]))  # fmt: skip
+        pattern = None if clip is None else _limited(clip)
+        if clip is not None and pattern is not None and pattern[0] is value:
+            return Replacement("HardSwish", [value], {}, [*pattern[1], clip, product, node],
+                               _elements(pattern[0]))  # fmt: skip
     return None
 
 
 def _hard_swish(node: ir.Node) -> Replacement | None:
-    """x * HardSigmoid(x)."""
+    """x * HardSigmoid(x) becomes HardSwish."""
     for gate, value in (tuple(node.inputs), tuple(reversed(node.inputs))):
         sigmoid = _before(gate, "HardSigmoid")
         if sigmoid is None or value is None or sigmoid.inputs[0] is not value:
@@ -261,7 +262,7 @@ def _hard_swish(node: ir.Node) -> Replacement | None:
 
 
 def _is_close(numbers: tuple[float, float]) -> bool:
-    """Whether alpha and beta are 1/6, as float32 has it, and 1/2."""
+    """Whether alpha is 1/6 in the precision of float32, and beta 1/2."""
     return abs(numbers[0] - 1 / 6) <= _ROUNDED and numbers[1] == 0.5
 
 
@@ -281,7 +282,8 @@ def _limited(clip: ir.Node) -> tuple[ir.Value, list[ir.Node]] | None:
 
 
 def _is_number(value: ir.Value | None, number: float, reader: ir.Node) -> bool:
-    """Whether a value is this number alone, and gives the result of ``reader`` no other rank."""
+    """Whether a value is this number alone, and does not change the rank of the result of
+    ``reader``."""
     array, shape = constant(value), static_shape(reader.outputs[0])
     if array is None or array.size != 1 or shape is None or array.ndim > len(shape):
         return False
@@ -289,7 +291,7 @@ def _is_number(value: ir.Value | None, number: float, reader: ir.Node) -> bool:
 
 
 def _elements(value: ir.Value | None) -> dict[str, tuple[int, ...]]:
-    """The shape of some elements, for operators that take each alone."""
+    """The shape of some elements, for element-wise operators."""
     return {} if value is None else {value.name or "": (64,)}
 
 
@@ -301,4 +303,4 @@ FUSIONS: Mapping[str, Mapping[str, Rule]] = {
     "HardSigmoid": {"Div": _hard_sigmoid},
     "HardSwish": {"Mul": _hard_swish},
 }
-"""By name, in the order in which they are used: the rule for an operator of ONNX's own."""
+"""By name, in the order of their use: the rule for each standard operator."""

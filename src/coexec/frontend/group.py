@@ -1,14 +1,15 @@
 """The graph of tasks of a model: operators that are always fused become one task.
 
-What ONNX Runtime fuses is marked (`frontend.fused`) and stays together. The rules here hold for
-every engine, and for what ONNX Runtime fuses in its blocked layout alone.
+Operators that ONNX Runtime fuses are marked (`frontend.fused`) and stay together. The rules here
+hold for every engine, and for the operators that ONNX Runtime fuses only in its blocked layout.
 
 A group starts at an operator with weights (convolution, matrix product) and takes the chain of
-element-wise operators behind it, as long as each is the only reader of the one before: activation
+element-wise operators behind it, as long as each is the only reader of its predecessor: activation
 and the addition of a residual. An addition joins the later of its producers that fit, so that the
-other one never waits; one that none fits takes the activations behind it. A Pad joins the
-convolution or pool that alone reads it. These are HOPE's super-ops, and what ONNX Runtime's
-optimizer fuses. What passes values that cannot be planned with is one opaque task (`opaque`).
+task of the earlier one does not have to wait for the later one. An addition without a fitting
+producer takes the activations behind it. A Pad joins the convolution or pool that is its only
+reader. These are HOPE's super-ops, and the groups that ONNX Runtime's optimizer fuses. Operators
+that pass values which cannot be planned are one opaque task (`opaque`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,8 +38,8 @@ def build_graph(model: ir.Model, name: str, whole: str = "") -> Graph:
     """Group the nodes of ``model`` into tasks.
 
     Args:
-        model: with the types and shapes that are known of its values.
-        name: how the graph is called.
+        model: with all known types and shapes of its values.
+        name: name of the graph.
         whole: why all of the model is to be one opaque task; "" if it is not.
 
     Raises:
@@ -66,21 +67,21 @@ def build_graph(model: ir.Model, name: str, whole: str = "") -> Graph:
 
 
 def _leaving(groups: Sequence[Sequence[ir.Node]], outputs: Iterable[str]) -> set[str]:
-    """The outputs of the model, and what one group makes and another reads."""
+    """The outputs of the model, and the values that one group makes and another reads."""
     group_of = {node: n for n, group in enumerate(groups) for node in group}
-    found = set(outputs)
+    names = set(outputs)
     for node, n in group_of.items():
         for value in reads(node):
             maker = value.producer()
             if value.name and maker is not None and group_of[maker] != n:
-                found.add(value.name)
-    return found
+                names.add(value.name)
+    return names
 
 
 def _groups(
     nodes: Sequence[ir.Node], opaque: Mapping[ir.Value, str]
 ) -> list[tuple[list[ir.Node], str]]:
-    """Runs of nodes that become one task each, and why they do if that is opaque."""
+    """The nodes of each task, with the reason if the task is opaque."""
     position = {node: i for i, node in enumerate(nodes)}
     touched = {node for node in nodes if any(v in opaque for v in (*reads(node), *node.outputs))}
     marked = marked_groups(nodes)
@@ -100,14 +101,14 @@ def _groups(
     distinct = list({id(grouped[node]): grouped[node] for node in nodes}.values())
     if not opaque:
         return [(group, "") for group in distinct]
-    found = [
+    tasks = [
         (g, _reason(g, opaque) if why else "") for g, why in united(distinct, opaque, position)
     ]
-    return sorted(found, key=lambda row: position[row[0][0]])
+    return sorted(tasks, key=lambda row: position[row[0][0]])
 
 
 def _reason(group: Sequence[ir.Node], opaque: Mapping[ir.Value, str]) -> str:
-    """Why the first opaque value that ``group`` touches is one."""
+    """Why the first opaque value that ``group`` reads or makes is opaque."""
     values = (v for node in group for v in (*reads(node), *node.outputs))
     return next(opaque[value] for value in values if value in opaque)
 
@@ -115,11 +116,11 @@ def _reason(group: Sequence[ir.Node], opaque: Mapping[ir.Value, str]) -> str:
 def _joins(
     node: ir.Node, position: Mapping[ir.Node, int], group_of: Mapping[ir.Node, list[ir.Node]]
 ) -> ir.Node | None:
-    """The node before ``node`` whose group it joins: the latest that fits."""
+    """The node before ``node`` whose group it joins: the latest that fits; None if none does."""
     if node.domain or len(node.outputs) != 1:
         return None
-    found = {v.producer() for v in node.inputs if v is not None}
-    producers = {p for p in found if p is not None and p in group_of}
+    makers = {v.producer() for v in node.inputs if v is not None}
+    producers = {p for p in makers if p is not None and p in group_of}
     if node.op_type in _PADDED:
         fitting = [p for p in producers if p.op_type == "Pad" and only_read(p.outputs[0])]
     elif node.op_type in _ACTIVATIONS | _RESIDUALS:
@@ -143,7 +144,7 @@ def _extends(before: ir.Node, node: ir.Node, group: list[ir.Node]) -> bool:
 
 
 def only_read(value: ir.Value) -> bool:
-    """Whether one node reads it, once, and nobody else."""
+    """Whether one node reads it, once, and it is no output of the model."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -154,7 +155,7 @@ def _task(
     leaving: Collection[str],
     model: ir.Model,
 ) -> Task:
-    """The task of a group: ordinary, or ``opaque`` for this reason."""
+    """The task of a group: ordinary if ``opaque`` is "", else opaque for this reason."""
     operators = tuple(operator_of(node) for node in group)
     inside = {name for op in operators for name in op.outputs}
     values = {v.name: v for node in group for v in reads(node) if v.name and v.name not in inside}
@@ -165,11 +166,11 @@ def _task(
         outputs = tuple(n for op in operators for n in op.outputs if n in leaving)
         read, functions = [tensors[name] for name in inputs], model.functions.values()
         signature = f"opaque {content_of(group, read, weights, functions)}"
-        known = [op for op in operators if _is_known(op, tensors)]
+        counted = [op for op in operators if _is_known(op, tensors)]
     else:
         outputs = tuple(n for n in operators[-1].outputs if n in tensors)
         signature = signature_of(operators, tensors)
-        known = list(operators)
+        counted = list(operators)
     return Task(
         name=group[0].name or next(n for n in (*outputs, *operators[0].outputs) if n),
         operators=operators,
@@ -177,19 +178,21 @@ def _task(
         weights=tuple(weights),
         outputs=outputs,
         signature=signature,
-        macs=sum(operator_macs(op, tensors) for op in known),
+        macs=sum(operator_macs(op, tensors) for op in counted),
         opaque=opaque,
     )
 
 
 def _is_known(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether all that an operator reads and makes is plain, so that its work can be counted."""
-    found = [tensors.get(name) for name in (*op.inputs, *op.outputs[:1]) if name]
-    return all(tensor is not None and not tensor.opaque for tensor in found)
+    """Whether the inputs and the main output of an operator are plain, so that its work can be
+    counted."""
+    operands = [tensors.get(name) for name in (*op.inputs, *op.outputs[:1]) if name]
+    return all(tensor is not None and not tensor.opaque for tensor in operands)
 
 
 def _topological(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
-    """Sort by last operator: a residual addition moves its task behind the other producer."""
+    """Sort tasks by their last operator: a residual addition moves its task behind the other
+    producer."""
     producer = {name: i for i, task in enumerate(tasks) for name in task.outputs}
     before = [{producer[n] for n in task.inputs if n in producer} for task in tasks]
     done: dict[int, None] = {}

@@ -1,7 +1,7 @@
-"""Rules that hold bit by bit, for every input: NaN, infinity and -0.0 are among them.
+"""Rules that hold bit by bit, for every input: also for NaN, infinity and -0.0.
 
-Operators that change nothing vanish, and chains of those that only move values become one.
-A rule with a tolerance has no place here: what is close to zero or one is neither.
+Operators that change nothing vanish, and chains of those that only move values become one. A rule
+with a tolerance has no place here: a number close to zero or one is neither.
 """
 
 import math
@@ -16,16 +16,16 @@ from coexec.frontend.replacing import Replacement, Rule, constant, opset_of, sta
 __all__ = ["IDENTITIES"]
 
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-"""They give the values of their first input another shape."""
+"""Operators that give the values of their first input another shape."""
 _MOST_CONSTANTS = 1 << 16
-"""Elements of a constant that are looked at: larger ones are no zeros and ones by accident."""
+"""Most elements of a constant that is examined: larger ones are not all zeros or ones."""
 _DROPOUT_TRAINS_SINCE = 12
 
 
 def _neutral(node: ir.Node) -> ir.Value | None:
-    """x * 1, x / 1, x + 0, x - 0.
+    """x * 1, x / 1, x + 0 and x - 0 become x.
 
-    Of numbers with a sign of zero, -0.0 + 0.0 and -0.0 - -0.0 are 0.0 and no rule applies.
+    For floats, -0.0 + 0.0 and -0.0 - -0.0 are 0.0, so no rule applies to these.
     """
     places = (0, 1) if node.op_type in ("Add", "Mul") else (1,)
     for place in places:
@@ -53,10 +53,11 @@ def _changes_nothing(op_type: str, numbers: Array) -> bool:
 
 
 def _view(node: ir.Node) -> Replacement | ir.Value | None:
-    """A chain of views is one Reshape to the last shape, or nothing if that is the first one's.
+    """A chain of views becomes one Reshape to the last shape, or nothing if that is the first
+    shape.
 
-    A Flatten becomes a Reshape, too, and a shape that is computed a constant. No size may be 0,
-    which means another thing to a Reshape.
+    A Flatten becomes a Reshape, too, and a computed shape becomes a constant. No size may be 0,
+    because 0 has another meaning in a Reshape.
     """
     value = source = node.inputs[0]
     shape = static_shape(node.outputs[0])
@@ -84,7 +85,7 @@ def _tells_shape(node: ir.Node) -> bool:
 
 
 def _transpose(node: ir.Node) -> Replacement | ir.Value | None:
-    """Two Transposes are one, and one that leaves the axes in order is none."""
+    """Two Transposes become one, and one that leaves the axes in order vanishes."""
     source = node.inputs[0]
     order = _order(node)
     if source is None or order is None:
@@ -103,7 +104,7 @@ def _transpose(node: ir.Node) -> Replacement | ir.Value | None:
 
 
 def _order(node: ir.Node) -> list[int] | None:
-    """The axes of a Transpose; None if the rank decides and is not known."""
+    """The order of axes of a Transpose; None if it follows from a rank that is not known."""
     if "perm" in node.attributes:
         attribute = node.attributes["perm"]
         return None if attribute.is_ref() else list(attribute.as_ints())
@@ -114,7 +115,7 @@ def _order(node: ir.Node) -> list[int] | None:
 
 
 def _slice(node: ir.Node) -> ir.Value | None:
-    """A Slice in steps of 1 that keeps all."""
+    """A Slice in steps of 1 that keeps all elements vanishes."""
     value = node.inputs[0]
     if value is None or "steps" in node.attributes:
         return None
@@ -127,14 +128,14 @@ def _slice(node: ir.Node) -> ir.Value | None:
 
 
 def _relu(node: ir.Node) -> ir.Value | None:
-    """What is a Relu already."""
+    """A Relu behind a Relu vanishes."""
     value = node.inputs[0]
     maker = None if value is None else value.producer()
     return value if maker is not None and (maker.domain, maker.op_type) == ("", "Relu") else None
 
 
 def _scatter(node: ir.Node) -> ir.Value | None:
-    """A ScatterND that replaces every row, in order."""
+    """A ScatterND that replaces every row, in order, becomes its updates."""
     if node.attributes.get_string("reduction", "none") != "none":
         return None
     data, _, updates = node.inputs
@@ -146,7 +147,7 @@ def _scatter(node: ir.Node) -> ir.Value | None:
 
 
 def _dropout(node: ir.Node) -> ir.Value | None:
-    """A Dropout of the operator sets in which it never trains, if nothing reads its mask."""
+    """A Dropout in an operator set in which it never trains vanishes, if nothing reads its mask."""
     read = any(v.uses() or v.is_graph_output() for v in node.outputs[1:])
     return None if read or opset_of(node) >= _DROPOUT_TRAINS_SINCE else node.inputs[0]
 
@@ -156,4 +157,4 @@ IDENTITIES: Mapping[str, Rule] = {
     "ScatterND": _scatter, "Slice": _slice, "Sub": _neutral, "Transpose": _transpose,
     **dict.fromkeys(_VIEWS, _view),
 }  # fmt: skip
-"""By operator of ONNX's own."""
+"""Rule by standard operator."""

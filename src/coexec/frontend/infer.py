@@ -1,10 +1,11 @@
-"""Types and shapes of all values: what operators compute, not what the file declares.
+"""Types and shapes of all values: those that operators compute, not those that the file declares.
 
 ONNX's inference comes first; it looks into the bodies of operators that are defined as functions.
 Where it is known to differ from ONNX Runtime for some sizes, ONNX Runtime computes the shape
-(`frontend.computed`). What is left open, ONNX Runtime is asked for. Declared shapes count for
-nothing: one that is wrong is corrected, as ONNX Runtime would run the model all the same, and where
-neither inference finds a shape, data decides it, and what is declared was true of one run at best.
+(`frontend.computed`). For shapes that are still open, ONNX Runtime's own inference is used.
+Declared shapes do not count. A wrong one is corrected, because ONNX Runtime would run the model all
+the same. Where neither inference gives a shape, it depends on data, and the declared shape was true
+for one run at best.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,15 +24,15 @@ from coexec.frontend.types import LEFT_ALONE, hidden, without_maps
 __all__ = ["complete", "has_open", "infer", "left_alone"]
 
 _TOLD = "coexec.told"
-"""Of values whose shape ONNX Runtime has told."""
+"""Key in the metadata of values whose shape ONNX Runtime has given."""
 _RANK = "coexec.rank:"
 _SHAPES = "coexec.shapes"
-"""Of nodes that inference is wrong about, or may be: the shapes of the outputs, open where only a
-run of the model tells them."""
+"""Key in the metadata of nodes for which inference is wrong, or may be: the shapes of the outputs,
+open where only a run of the model shows them."""
 
 
 def infer(model: ir.Model) -> tuple[str, ...]:
-    """Set the shapes of all values in place; the declarations that were wrong, as texts."""
+    """Set the shapes of all values in place; return the wrong declarations as texts."""
     nodes = list(model.graph.all_nodes())
     declared = {v: v.shape for node in nodes for v in node.outputs}
     for node in nodes:
@@ -41,31 +42,32 @@ def infer(model: ir.Model) -> tuple[str, ...]:
         for value in model.graph.initializers.values()
         if value.const_value is not None and value.const_value.dtype == ir.DataType.STRING
     }
-    for value in texts:  # onnx_ir asks for their size in bytes, and leaves the model in pieces
+    for value in texts:  # onnx_ir would need their size in bytes, and fail halfway
         value.const_value = None
     for _ in range(len(nodes) + 1):
         _infer_from(model, nodes)
         if not _correct(model):
-            break  # else once more for all that was inferred from a wrong shape
+            break  # otherwise again, for shapes inferred from a wrong one
     for value, tensor in texts.items():
         value.const_value = tensor
     wrong = []
-    for value, given in declared.items():
-        found = value.shape
-        if value.meta.get(_TOLD) and not _is_static(found):
-            value.shape = given
-        if found is not None and given is not None and _contradict(found, given):
-            wrong.append(f"{value.name!r} as {_text(given)} where it has {_text(found)}")
+    for value, declaration in declared.items():
+        shape = value.shape
+        if value.meta.get(_TOLD) and not _is_static(shape):
+            value.shape = declaration
+        if shape is not None and declaration is not None and _contradict(shape, declaration):
+            wrong.append(f"{value.name!r} as {_text(declaration)} where it has {_text(shape)}")
     return tuple(wrong)
 
 
 def _infer_from(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
-    """Infer all shapes anew, but for those that are known to be inferred wrong."""
+    """Infer all shapes again, except those that are known to be inferred wrong."""
     for node in nodes:
         for value, shape in zip(node.outputs, _corrected(node), strict=True):
             value.shape = shape
     # Without the values of small tensors: ONNX propagates them without a limit, and a Range or a
-    # chain of Concats can have 2**36. Folding finds the same, and looks at sizes first.
+    # chain of Concats can have 2**36 of them. Folding gives the same results, and checks sizes
+    # first.
     with without_maps(model), left_alone(model):
         passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
 
@@ -76,9 +78,10 @@ def _corrected(node: ir.Node) -> Sequence[ir.Shape | None]:
 
 
 def _correct(model: ir.Model) -> bool:
-    """Let ONNX Runtime compute what inference may have wrong; whether a shape has changed.
+    """Let ONNX Runtime compute shapes that inference may have wrong; return whether one has
+    changed.
 
-    What cannot be computed now, as it depends on data or is too large to try, is open.
+    A shape that cannot be computed now, because it depends on data or is too large to try, is open.
     """
     changed = False
     for node in model.graph.all_nodes():
@@ -99,28 +102,29 @@ def _correct(model: ir.Model) -> bool:
 
 @contextmanager
 def left_alone(model: ir.Model) -> Iterator[None]:
-    """Inference and optimizer pass by the nodes that they are wrong about meanwhile."""
+    """Let inference and optimizer skip the nodes with wrong inference, inside the ``with``
+    block."""
     with hidden([n for n in model.graph.all_nodes() if _SHAPES in n.meta], LEFT_ALONE):
         yield
 
 
 def has_open(model: ir.Model) -> bool:
-    """Whether a shape is open that constants in the place of inputs may tell."""
+    """Whether a shape is open that may follow once inputs of its node have become constants."""
     nodes = (node for node in model.graph.all_nodes() if _SHAPES in node.meta)
     return any(v.name and not _is_static(v.shape) for node in nodes for v in node.outputs)
 
 
 def complete(model: ir.Model) -> bool:
-    """Ask ONNX Runtime for the types and shapes that `infer` has left open.
+    """Complete the types and shapes that `infer` has left open, by ONNX Runtime's inference.
 
     Returns:
-        Whether it has told the shape of a tensor: more may follow from that.
+        Whether the shape of a tensor was completed: other shapes may follow from it.
     """
-    told = _ask(model)
+    has_new_shape = _ask(model)
     while _correct(model):
-        told = True
+        has_new_shape = True
         _ask(model)
-    return told
+    return has_new_shape
 
 
 def _ask(model: ir.Model) -> bool:
@@ -134,7 +138,7 @@ def _ask(model: ir.Model) -> bool:
     }
     if not unknown:
         return False
-    with suppress(ModelError):  # then it stays unknown
+    with suppress(ModelError):  # on an error they stay unknown
         for output in _asked(model, unknown):
             info = value_info(output)
             if info is not None and "map(" not in output.type:  # onnx_ir has no maps
@@ -150,7 +154,8 @@ def _ask(model: ir.Model) -> bool:
 
 
 def _doubtful(model: ir.Model) -> set[ir.Node]:
-    """The nodes of the main graph that inference is wrong about, in their bodies too."""
+    """The nodes of the main graph for which inference is wrong, also those with such a node in a
+    body."""
     return {node for node in model.graph if any(_SHAPES in n.meta for n in _with_bodies(node))}
 
 
@@ -161,26 +166,27 @@ def _with_bodies(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _asked(model: ir.Model, names: Collection[str], ranks: Collection[str] = ()) -> list[Any]:
-    """What ONNX Runtime says of the values ``names``, and of the shapes of the values ``ranks``.
+    """ONNX Runtime's descriptions of the values ``names``, and of the shapes of the values
+    ``ranks``.
 
-    It infers shapes as ONNX does. So the results of nodes that inference is wrong about are inputs
-    here; where their type is not known, what depends on them is left out.
+    It infers shapes as ONNX does. Therefore the results of nodes with wrong inference are inputs
+    here; if the type of such a result is not known, everything that depends on it is left out.
 
     Raises:
-        ModelError: it does not run the model with these outputs.
+        ModelError: ONNX Runtime does not run the model with these outputs.
     """
     probe = model.clone()
     probe.graph.outputs.clear()
     untyped = set[ir.Value]()
     for node in _doubtful(probe):
         for value in node.outputs:
-            given = ir.Value(name=value.name, shape=value.shape, type=value.type)
-            value.replace_all_uses_with(given)
+            new_input = ir.Value(name=value.name, shape=value.shape, type=value.type)
+            value.replace_all_uses_with(new_input)
             value.name = None
             if value.type is None:
-                untyped.add(given)
-            elif given.name:
-                probe.graph.inputs.append(given)
+                untyped.add(new_input)
+            elif new_input.name:
+                probe.graph.inputs.append(new_input)
         probe.graph.remove(node)
     for node in list(probe.graph):
         if not untyped.isdisjoint(reads(node)):
@@ -217,7 +223,7 @@ def _take(value: ir.Value, found: ir.Value) -> None:
 
 
 def _merged(found: ir.Shape | None, given: ir.Shape | None) -> ir.Shape | None:
-    """What is found, with the dimensions of ``given`` where it says nothing."""
+    """``found``, with the dimensions of ``given`` where ``found`` is open."""
     if found is None or given is None:
         return given if found is None else found
     if len(found) != len(given):

@@ -1,7 +1,7 @@
-"""Made-up inputs: to check a model with, and to measure its tasks.
+"""Made-up inputs for checking a model and for measuring its tasks.
 
 No values suit every model: a fed shape, axis or size decides what an operator may do. Divisors and
-indices are told from the graph; for the rest there are several candidates, and the reader tries
+indices follow from the graph. For other inputs there are several candidates, and the caller tries
 one after the other.
 
 Ordinary numbers hide faults: a guard against log(0) that is gone, a maximum that loses NaN. So
@@ -21,11 +21,11 @@ __all__ = ["candidates", "filled", "probes", "random_inputs", "random_values"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
-"""Operators whose second input counts along one axis of the first, with its default."""
+"""Operators whose second input contains indices along one axis of the first, with its default."""
 _BY_ALL_AXES = frozenset({"GatherND", "ScatterND"})
 _SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose",
                           "Unsqueeze"})  # fmt: skip
-"""The values of their result are those of their first input."""
+"""Operators whose result has the values of their first input."""
 
 
 def candidates(
@@ -43,29 +43,29 @@ def candidates(
 def probes(
     tensors: Iterable[Tensor], ordinary: Mapping[str, Any], seed: int = 0
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Variants of ``ordinary`` inputs in which only float values are others; each with its name.
+    """Variants of ``ordinary`` inputs with other float values, each with its name.
 
-    The most telling come first, for readers who do not have the time for all of them.
+    The most revealing ones come first, for callers without time for all of them.
 
     Args:
         tensors: the model's inputs.
-        ordinary: inputs that the model takes. Integers, texts and what has no values of its own
-            stay as they are, because they decide shapes and indices.
+        ordinary: inputs that the model accepts. Integers, texts and opaque values stay as they are,
+            because they decide shapes and indices.
     """
     floats = [t for t in tensors if not t.opaque and is_float(numpy_type(t.dtype))]
     for what, values in _FLOATS.items() if floats else ():
         rng = np.random.default_rng(seed)
-        others = {}
+        feeds = {}
         for tensor in floats:
             kind = numpy_type(tensor.dtype)
             narrow = kind.itemsize < np.dtype(np.float32).itemsize
             normal = rng.standard_normal(tensor.shape, dtype=np.float32)
-            others[tensor.name] = np.asarray(values(normal, rng, narrow), np.float32).astype(kind)
-        yield what, {**ordinary, **others}
+            feeds[tensor.name] = np.asarray(values(normal, rng, narrow), np.float32).astype(kind)
+        yield what, {**ordinary, **feeds}
 
 
 def _some(normal: Array, rng: "np.random.Generator", value: float) -> Array:
-    """``normal`` with ``value`` in one of a hundred places, and in one at least."""
+    """``normal`` with ``value`` in one of a hundred positions, and in at least one."""
     flat = normal.reshape(-1).copy()
     if flat.size:
         flat[rng.integers(0, flat.size, max(1, flat.size // 100))] = value
@@ -81,21 +81,21 @@ _FLOATS: "Mapping[str, Callable[[Array, np.random.Generator, bool], Array]]" = {
     "very small numbers": lambda normal, rng, narrow: normal * (1e-3 if narrow else 1e-20),
     "numbers from 0 to 1": lambda normal, rng, narrow: rng.random(normal.shape, np.float32),
 }
-"""By what they are called, float values: of standard normal numbers, a generator, and whether the
-type has 16 bits or fewer."""
+"""By name, functions that give float values. Their arguments are standard normal numbers, a
+generator, and whether the type has 16 bits or fewer."""
 
 
 def filled(tensor: Tensor, filling: int) -> Any:
-    """An input of this number alone; of an opaque type as little as there may be."""
+    """An input that contains only this number; one of an opaque type is as small as possible."""
     if tensor.opaque:
         return _made_up(tensor.dtype, tensor.shape)
     return np.full(tensor.shape, filling, numpy_type(tensor.dtype))
 
 
 def _made_up(kind: str, shape: Sequence[int]) -> Any:
-    """Something of an opaque input's type, such as "seq(tensor(float))", as ONNX Runtime takes it.
+    """A value of an opaque type, such as "seq(tensor(float))", in the form that ONNX Runtime takes.
 
-    Texts are empty, sequences and maps have one member, and an optional value is there.
+    Texts are empty, sequences and maps have one member, and an optional value is present.
     """
     outer, _, inner = kind.removesuffix(")").partition("(")
     if outer == "seq":
@@ -113,8 +113,8 @@ def _made_up(kind: str, shape: Sequence[int]) -> Any:
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Any]:
     """Standard normal numbers for float inputs, small integers for others.
 
-    Those are zeros and ones, or what the operators that read them allow: divisors are not zero,
-    and indices lie within their axis.
+    The integers are zeros and ones, or those that the reading operators allow: divisors are not
+    zero, and indices lie within their axis.
     """
     return random_values([graph.tensors[name] for name in graph.inputs], seed, _bounds(graph))
 
@@ -129,23 +129,23 @@ def random_values(
     """
     rng = np.random.default_rng(seed)
     bounds = bounds or {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for tensor in tensors:
         if tensor.opaque:
-            found[tensor.name] = _made_up(tensor.dtype, tensor.shape)
+            values[tensor.name] = _made_up(tensor.dtype, tensor.shape)
         elif is_float(numpy_type(tensor.dtype)):
             numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
-            found[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
+            values[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
         else:
             least, most = bounds.get(tensor.name, (0, 1))
-            found[tensor.name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
-    return found
+            values[tensor.name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
+    return values
 
 
 def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:
-    """Least and greatest integer by input, where an operator that reads it limits them."""
+    """Least and greatest integer by input, if an operator that reads the input limits them."""
     origin = {name: name for name in graph.inputs}
-    found: dict[str, tuple[int, int]] = {}
+    bounds: dict[str, tuple[int, int]] = {}
     operators = itertools.chain.from_iterable(task.operators for task in graph.tasks)
     for operator in operators:
         if operator.op_type in _SAME_VALUES and operator.inputs[0] in origin:
@@ -153,9 +153,9 @@ def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:
         limits = _limits(operator, graph.tensors)
         if limits is not None and operator.inputs[1] in origin:
             source = origin[operator.inputs[1]]
-            least, most = found.get(source, (0, 1))
-            found[source] = max(least, limits[0]), max(least, limits[0], min(most, limits[1]))
-    return found
+            least, most = bounds.get(source, (0, 1))
+            bounds[source] = max(least, limits[0]), max(least, limits[0], min(most, limits[1]))
+    return bounds
 
 
 def _limits(operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:

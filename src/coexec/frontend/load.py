@@ -1,7 +1,7 @@
-"""Load a model: read, fix shapes, simplify, check, group into tasks.
+"""Loads a model: reads it, fixes shapes, simplifies, checks, and groups operators into tasks.
 
-What ONNX Runtime runs becomes a graph: where a model cannot be simplified, it is grouped as it was
-given, and where that cannot be done, it is one opaque task.
+Every model that ONNX Runtime runs becomes a graph. If a model cannot be simplified, it is grouped
+as it was given; if it cannot be grouped either, it is one opaque task.
 """
 
 import warnings
@@ -53,33 +53,34 @@ def load(
     Args:
         source: path, serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
         shapes: of inputs that the model leaves dynamic; or sizes of symbolic dimensions by their
-            name, which hold for all inputs. A name that both have is the input's.
-        values: of inputs that become constants: they are no inputs of the loaded model. Cast to
-            the input's type and broadcast to its shape.
-        name: how the graph is called; by default the model's own name.
-        check: compare the simplified model's outputs with the given one's on made-up inputs; where
-            they differ, the given one is planned.
-        rewrites: also move and fold operators as our engines like it (`frontend.rewrites`).
+            name, which hold for all inputs. If an input and a dimension have the same name, the
+            input is meant.
+        values: of inputs that become constants: they are no inputs of the loaded model. They are
+            cast to the input's type and broadcast to its shape.
+        name: name of the graph; by default the model's own name.
+        check: compare the outputs of the simplified model with those of the given one on made-up
+            inputs; if they differ, the given one is planned.
+        rewrites: also move and fold operators in favour of coexec's engines (`frontend.rewrites`).
         examples: inputs that suit the model, tried before made-up ones.
-        digest: of ``source`` with these shapes and values, where it is known.
+        digest: of ``source`` with these shapes and values, if it is known.
 
     Raises:
-        ModelError: unreadable, unsound, more than memory can hold, with which sizes it does not
-            work; or ONNX Runtime does not run it.
-        UsageError: ``shapes`` or ``values`` do not fit the model, or ``source`` is none.
+        ModelError: the model is unreadable, unsound, larger than memory, or does not work with
+            these sizes; or ONNX Runtime does not run it.
+        UsageError: ``shapes`` or ``values`` do not fit the model, or ``source`` is no model.
 
     Warns:
         ModelWarning: a declared shape is wrong, no made-up inputs suit the check, or the model is
             planned without being simplified.
     """
     shapes, values = check_shapes(shapes), check_values(values)
-    given = read(check_model(source))
-    fix(given, shapes, values)
-    how = _How(name or given.graph.name or "model", check, rewrites, examples)
+    source_model = read(check_model(source))
+    fix(source_model, shapes, values)
+    how = _How(name or source_model.graph.name or "model", check, rewrites, examples)
     try:
-        loaded = _simplified(given, how)
+        loaded = _simplified(source_model, how)
         if not check and any(task.opaque for task in loaded.graph.tasks):
-            plain_session(given)  # only ONNX Runtime knows what an opaque task may be
+            plain_session(source_model)  # only ONNX Runtime can check an opaque task
     except MemoryError as error:
         raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
                          f"smaller shapes") from None  # fmt: skip
@@ -92,8 +93,8 @@ def load(
 
 
 def _vanishes(graph: Graph) -> bool:
-    """Whether a task makes an empty tensor of tensors that are not: most often, an image was too
-    small for a convolution or pool."""
+    """Whether a task makes an empty tensor from others that are not empty: most often, an image was
+    too small for a convolution or pool."""
 
     def empty(names: Iterable[str]) -> bool:
         tensors = (graph.tensors[name] for name in names)
@@ -103,12 +104,13 @@ def _vanishes(graph: Graph) -> bool:
 
 
 def _explained(error: UnfitError, shapes: Shapes, values: Mapping[str, Any]) -> ModelError:
-    """``error``, or one that names what the user has fixed: the model may work with others."""
+    """``error``, or an error that names the shapes and values of the user: the model may work with
+    others."""
     if not shapes and not values:
         return error
-    given = [options_of(shapes)] if shapes else []
-    given += [f"--value {name}={str(value)[:40]}" for name, value in values.items()]
-    return ModelError(f"the model does not work with {' '.join(given)}: {error.reason}; give it "
+    options = [options_of(shapes)] if shapes else []
+    options += [f"--value {name}={str(value)[:40]}" for name, value in values.items()]
+    return ModelError(f"the model does not work with {' '.join(options)}: {error.reason}; give it "
                       f"another --shape or --value")  # fmt: skip
 
 
@@ -116,11 +118,11 @@ class _Loaded(NamedTuple):
     source: ir.Model
     graph: Graph
     doubts: Sequence[str]
-    """What the user is to know, such as shapes that are declared wrong."""
+    """Messages for the user, for example about wrong declared shapes."""
 
 
 class _How(NamedTuple):
-    """What `load` is asked for."""
+    """The options of `load`."""
 
     name: str
     check: bool
@@ -129,9 +131,9 @@ class _How(NamedTuple):
 
 
 def _simplified(given: ir.Model, how: _How) -> _Loaded:
-    """The simplified model in tasks; the given one where it cannot be simplified.
+    """The simplified model in tasks; the given one if it cannot be simplified.
 
-    A pass that fails is left out, and so is each that makes the model differ from the given one.
+    Passes that fail, and passes that make the model differ from the given one, are left out.
     """
     without: set[str] = set()
     searched = False
@@ -149,15 +151,15 @@ def _simplified(given: ir.Model, how: _How) -> _Loaded:
 
 
 class _DiffersError(Exception):
-    """The simplified model computes something else than the given one."""
+    """The simplified model computes other results than the given one."""
 
 
 class _NotPlannedError(Exception):
-    """Shape inference or grouping stumbles over a model."""
+    """Shape inference or grouping fails for a model."""
 
 
 def _wrong_passes(given: ir.Model, how: _How) -> set[str]:
-    """The passes that fail or make a difference, found by using one more at a time."""
+    """The passes that fail or make a difference, found by adding one pass at a time."""
     without = set(PASSES)
     for each in PASSES:
         with suppress(PassError, _DiffersError, _NotPlannedError):
@@ -170,9 +172,9 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
     """The model in tasks after all passes but those in ``without``.
 
     Raises:
-        PassError: one of them failed.
+        PassError: a pass failed.
         _DiffersError: the result differs from the given model, or does not run.
-        _NotPlannedError: there are no tasks.
+        _NotPlannedError: shape inference or grouping failed.
         ModelError: ONNX Runtime does not run the given model.
     """
     model = _copy(given)
@@ -185,7 +187,7 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
         graph = build_graph(model, how.name)
     except (MemoryError, PassError):
         raise
-    except Exception as error:  # whatever inference stumbles over
+    except Exception as error:  # inference can raise any error
         raise _NotPlannedError(first_line(error)) from error
     require_memory(f"the model {how.name!r}", least_bytes(graph))
     tries = candidates(graph, how.examples)
@@ -213,7 +215,7 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
 
 
 def _as_given(given: ir.Model, name: str, reason: str) -> _Loaded:
-    """The model in tasks without a change; in one opaque task if that does not work either.
+    """The unchanged model in tasks; in one opaque task if it cannot be grouped.
 
     Raises:
         ModelError: ONNX Runtime does not run it.
@@ -244,7 +246,7 @@ def _copy(model: ir.Model) -> ir.Model:
 
 
 def save(model: Model, cache: Cache) -> Model:
-    """``model`` stored under its digest, as it lies in the cache; unchanged if that cannot be."""
+    """``model`` as the cache stores it under its digest; unchanged if it cannot be stored."""
     values = {name: v for name, v in model.source.graph.initializers.items() if v.const_value}
     shared = share(cache, {n: v.const_value for n, v in values.items() if v.const_value})
     if shared is None:
@@ -260,7 +262,7 @@ def save(model: Model, cache: Cache) -> Model:
     cache.add("models", model.digest, entry)
     try:
         return restore(entry, cache, model.digest, model.graph.name)
-    except StoreError:  # what was just written is damaged or gone
+    except StoreError:  # the new entry is damaged or gone
         return model
 
 
@@ -270,7 +272,7 @@ def _whole(graph: Graph) -> str:
 
 
 def restore(entry: Entry, cache: Cache, digest: str, name: str) -> Model:
-    """Inverse of `save`; weights are mapped, not read. ``name`` is the graph's.
+    """Inverse of `save`; weights are mapped, not read. ``name`` is the name of the graph.
 
     Raises:
         StoreError: a weight is missing, or the entry is damaged.

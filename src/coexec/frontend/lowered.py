@@ -1,6 +1,6 @@
 """A whole model in the operators of one engine.
 
-It stays in protobuf messages, and weights stay where they are, mapped from their file.
+It stays in protobuf messages, and weights stay mapped from their file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +21,10 @@ __all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "declared", "kind_of", "pl
            "read_lowered", "reads"]  # fmt: skip
 
 BORDER = "border:"
-"""Before the names of the outputs that a device adds to a model while it lowers it."""
+"""Prefix of the names of the outputs that a device adds to a model while it lowers it."""
 
 LAYOUT = "layout:"
-"""Before the names of nodes that a device adds and that only change the layout of a tensor."""
+"""Prefix of the names of nodes that a device adds and that only change the layout of a tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,63 +38,64 @@ class Lowered:
     tensors: Mapping[str, Tensor]
     """Type and shape of every value."""
     stands_for: Mapping[str, str]
-    """By value that may cross a border: the part of a tensor that it is, in some layout."""
+    """For each value that may cross a border: the part of a tensor that it holds, in some
+    layout."""
     maker: Mapping[str, int] = field(default_factory=dict)
-    """By value: the node that computes it."""
+    """For each value: the index of the node that computes it."""
     otherwise: Mapping[str, Layout] = field(default_factory=dict)
-    """By value that stands for a tensor in another layout than the model's or blocks: `LAST` or
-    `WIDE`."""
+    """Layouts of the values that hold a tensor neither in the model's layout nor in blocks: `LAST`
+    or `WIDE`."""
     annotated: bool = False
-    """Whether modules tell the types of what they compute inside: some engines infer them."""
+    """Whether modules declare the types of inner values; engines without this infer them."""
     dialect: Dialect = STANDARD
 
     def native(self, name: str) -> str:
-        """The value in which the engine itself has the tensor ``name``."""
+        """The value in which the engine holds the tensor ``name``."""
         return self._natives.get(name, name)
 
     @cached_property
     def _natives(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
+        natives: dict[str, str] = {}
         for value, name in self.stands_for.items():
-            if name not in found or self._rank(value) > self._rank(found[name]):
-                found[name] = value
-        return found
+            if name not in natives or self._rank(value) > self._rank(natives[name]):
+                natives[name] = value
+        return natives
 
     def _rank(self, value: str) -> tuple[bool, bool]:
         layout = self.layout(value)
         return layout > PLAIN, layout != PLAIN
 
     def layout(self, value: str) -> Layout:
-        """Of a value."""
+        """The layout of a value."""
         if value in self.blocked:
             return self.dialect.block
         return FILLED if value in self._filled else self.otherwise.get(value, PLAIN)
 
     def held(self, value: str, tensor: Tensor) -> Layout:
-        """How the engine has ``tensor``, which it knows as ``value``."""
+        """The engine's layout of ``tensor``, which it holds as ``value``."""
         return self.layout(value) or self.dialect.held(tensor)
 
     def native_layout(self, tensor: Tensor) -> Layout:
-        """How the engine itself has ``tensor``."""
+        """The layout in which the engine holds ``tensor``."""
         return self.held(self.native(tensor.name), tensor)
 
     def has_exactly(self, tensor: Tensor) -> bool:
-        """Whether the engine has the channels of ``tensor`` and none that fill blocks or gaps."""
+        """Whether the engine holds the channels of ``tensor`` and none that fill blocks or gaps."""
         return self.filled(tensor.name, tensor.shape[1]) == tensor.shape[1]
 
     @cached_property
     def read_outside(self) -> frozenset[str]:
-        """The tensors that the engine itself has in blocks, but some operator of it reads as the
-        model has them."""
-        found = set[str]()
+        """The tensors that the engine holds in blocks, but of which an operator reads the model's
+        layout."""
+        names = set[str]()
         for node in self.nodes:
             if not _is_layout(node, self.dialect):
-                found.update(self.stands_for[v] for v in reads(node)
+                names.update(self.stands_for[v] for v in reads(node)
                              if v in self.stands_for and self.layout(v) <= PLAIN)  # fmt: skip
-        return frozenset(n for n in found if self.layout(self.native(n)) > PLAIN)
+        return frozenset(n for n in names if self.layout(self.native(n)) > PLAIN)
 
     def filled(self, name: str, channels: int) -> int:
-        """The channels of the whole tensor ``name``, with those that fill the last block."""
+        """Number of channels of the whole tensor ``name``, with those that fill the last block."""
         native = self.native(name)
         if self.layout(native) > 0 or native in self._filled:
             return self.tensors[native].shape[1]
@@ -104,19 +105,19 @@ class Lowered:
     @cached_property
     def blocked(self) -> frozenset[str]:
         """The values in the dialect's blocked layout."""
-        dialect, found = self.dialect, set[str]()
+        dialect, values = self.dialect, set[str]()
         if not dialect.block:
             return frozenset()
         for node in self.nodes:
             if (node.domain, node.op_type) == dialect.leave:
                 continue
-            if node.domain == dialect.domain or not found.isdisjoint(node.input):
-                found.update(name for name in node.output if name)
-        return frozenset(found)
+            if node.domain == dialect.domain or not values.isdisjoint(node.input):
+                values.update(name for name in node.output if name)
+        return frozenset(values)
 
     @cached_property
     def _filled(self) -> frozenset[str]:
-        """The values outside of blocks that have more channels than what they stand for."""
+        """The values outside of blocks that have more channels than the tensors that they hold."""
         return frozenset(
             value
             for value, name in self.stands_for.items()
@@ -126,18 +127,18 @@ class Lowered:
 
     @cached_property
     def places(self) -> Mapping[str, tuple[int, ...]]:
-        """Where channels lie in the blocks, of tensors in which they leave gaps."""
-        found: dict[str, tuple[int, ...]] = {}
+        """Positions of the channels in the blocks, for tensors with gaps between channels."""
+        positions: dict[str, tuple[int, ...]] = {}
         for node in self.nodes:
             if node.name.startswith(LAYOUT) and node.op_type == "Gather":
                 places = tuple(self.weights[node.input[1]].numpy().tolist())
                 if places != tuple(range(len(places))):
-                    found[node.name.removeprefix(LAYOUT)] = places
-        return found
+                    positions[node.name.removeprefix(LAYOUT)] = places
+        return positions
 
 
 def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
-    """For engines that run standard ONNX operators without rewriting the model."""
+    """The lowered form for engines that run standard ONNX operators without rewriting the model."""
     nodes = [ir.serde.serialize_node(node) for node in model.graph]
     opsets = model.opset_imports.items()
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets]
@@ -164,7 +165,7 @@ def read_lowered(
     """The lowered model in an entry.
 
     Raises:
-        ValueError: it lacks a border.
+        ValueError: a border is missing.
     """
     proto = onnx.load_model_from_string(content)
     nodes = list(proto.graph.node)
@@ -180,11 +181,11 @@ def read_lowered(
             if stands_for.setdefault(value, name) != name:
                 break
             if layout == WIDE and _has_more(tensors.get(value), tensors[BORDER + name]):
-                del stands_for[value]  # wide and filled: that is for the model's own operators
+                del stands_for[value]  # wide and filled: only for the model's own operators
                 break
             if layout:
                 otherwise[value] = layout
-            # ONNX Runtime need not know the shape of a value that differs by an Identity alone.
+            # ONNX Runtime may not give the shape of a value that differs by an Identity alone.
             elif value not in tensors or tensors[value].opaque:
                 tensors[value] = replace(tensors[BORDER + name], name=value)
     for node in nodes:  # other layouts of the same tensor
@@ -204,8 +205,8 @@ def _has_more(value: Tensor | None, tensor: Tensor | None) -> bool:
 def _carrying(
     value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], dialect: Dialect
 ) -> Iterable[tuple[str, Layout]]:
-    """What ``value`` is made of by changes of layout alone, from the last value to the first, and
-    whether that is `LAST`, `WIDE` or neither."""
+    """The values from which ``value`` is made by changes of layout alone, from the last to the
+    first, each with its layout: `LAST`, `WIDE` or `PLAIN`."""
     layout = PLAIN
     while True:
         node = nodes[maker[value]]
@@ -219,7 +220,7 @@ def _carrying(
             else:
                 return
         value = node.input[0]
-        if value not in maker:  # an input of the model is nobody's result, even unchanged
+        if value not in maker:  # an input of the model is not the result of a task
             return
         yield value, layout
 
@@ -229,8 +230,8 @@ def _is_nhwc(
 ) -> bool:
     """Whether it is the Transpose behind a quantised operator that ONNX Runtime runs in NHWC.
 
-    Other Transposes are the model's own: who reads what is before one has to wait for whoever makes
-    that, of which a plan may know nothing.
+    Other Transposes belong to the model: a reader of such a Transpose's input would depend on a
+    task that the plan may not list.
     """
     if node.op_type != "Transpose" or node.input[0] not in maker:
         return False
@@ -239,7 +240,7 @@ def _is_nhwc(
 
 
 def _narrows(node: onnx.NodeProto, dialect: Dialect) -> bool:
-    """Whether it is the Cast that makes a tensor of what the engine holds of it in float32."""
+    """Whether it is the Cast that makes a tensor from the engine's float32 version of it."""
     if node.op_type != "Cast" or not dialect.widened or not node.name.startswith(dialect.widened):
         return False
     return any(a.name == "to" and a.i != onnx.TensorProto.FLOAT for a in node.attribute)
@@ -264,7 +265,7 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """The inputs of a node, and what its subgraphs take from outside."""
+    """The inputs of a node, and the outer values that its subgraphs read."""
     names = list(node.input)
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
@@ -281,7 +282,7 @@ def kind_of(node: onnx.NodeProto) -> str:
 
 
 def declared(tensor: Tensor) -> onnx.ValueInfoProto:
-    """How the model declares a value; of an opaque one, its type without a shape."""
+    """The declaration of a value in a model; for an opaque value, its type without a shape."""
     if tensor.opaque:
         return onnx.ValueInfoProto(name=tensor.name, type=type_proto(tensor.dtype))
     kind = ir.DataType.from_numpy(numpy_type(tensor.dtype))
@@ -289,7 +290,7 @@ def declared(tensor: Tensor) -> onnx.ValueInfoProto:
 
 
 def placeholder(name: str, dtype: ir.DataType, array: Array) -> onnx.TensorProto:
-    """In the place of a weight whose values lie beside the model."""
+    """A tensor that replaces a weight whose values are kept beside the model."""
     proto = onnx.TensorProto(name=name, data_type=int(dtype), dims=array.shape)
     proto.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", "weights"), ("offset", "0"), ("length", str(array.nbytes))):

@@ -10,27 +10,29 @@ from coexec.units import format_bytes
 __all__ = ["least_bytes", "main_memory_bytes", "require_memory"]
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""What the container of this process may use, by versions 2 and 1 of Linux' control groups."""
+"""Files with the memory limit of this process' container, by versions 2 and 1 of Linux' control
+groups."""
 
 
 def main_memory_bytes() -> int | None:
-    """Main memory in bytes that this process may use at most, where the machine tells."""
+    """Bytes of main memory that this process may use at most; None if the machine does not show
+    it."""
     try:
-        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (ValueError, OSError, AttributeError):
         return None
     for file in _LIMITS:
         try:
-            found.append(int(Path(file).read_text()))
+            limits.append(int(Path(file).read_text()))
         except (OSError, ValueError):  # no such group, or "max"
             continue
-    return min(found)
+    return min(limits)
 
 
 def least_bytes(graph: Graph) -> int:
-    """Bytes that are in use at the same time at least, however the graph is planned.
+    """Least number of bytes that are in use at the same time, for every plan of the graph.
 
-    All weights, and the largest of: what one task reads and makes, all inputs, all outputs.
+    All weights, and the largest of: inputs and outputs of one task, all inputs, all outputs.
     """
 
     def size(names: tuple[str, ...]) -> int:
@@ -42,7 +44,7 @@ def least_bytes(graph: Graph) -> int:
 
 
 def require_memory(what: str, needed_bytes: int) -> None:
-    """Raise ModelError unless that much memory exists, whether it is free now or not."""
+    """Raise ModelError unless the machine has that much memory, whether it is free now or not."""
     have = main_memory_bytes()
     if have is not None and needed_bytes > have:
         raise ModelError(f"{what} needs at least {format_bytes(needed_bytes)} of memory, and this "

@@ -1,4 +1,4 @@
-"""Equal constants and equal nodes become one, where they are sure to give the same."""
+"""Merges equal constants and equal nodes, where they are sure to give the same."""
 
 from collections.abc import Hashable
 
@@ -9,11 +9,11 @@ from coexec.frontend.nondeterministic import may_merge
 __all__ = ["merge_constants", "merge_nodes"]
 
 _MOST_ELEMENTS = 1024
-"""Of constants that are compared: weights are rarely equal, and large."""
+"""Most elements of a constant that is compared: weights are rarely equal, and large."""
 
 
 def merge_constants(model: ir.Model) -> None:
-    """Let equal small constants of the main graph be one, in place."""
+    """Merge equal small constants of the main graph, in place."""
     kept: dict[Hashable, ir.Value] = {}
     for name, value in list(model.graph.initializers.items()):
         tensor = value.const_value
@@ -29,10 +29,10 @@ def merge_constants(model: ir.Model) -> None:
 
 
 def merge_nodes(model: ir.Model) -> None:
-    """Let equal nodes of the main graph be one, in place: common subexpressions.
+    """Merge equal nodes of the main graph, in place: common subexpressions.
 
-    Nodes that draw random numbers stay, and those with bodies. So do those of which both have
-    outputs of the model: each has a name of its own.
+    Nodes that draw random numbers stay, and those with bodies. So does a later node with an output
+    of the model, because that output has a name of its own.
     """
     kept: dict[Hashable, ir.Node] = {}
     for node in list(model.graph):
@@ -48,7 +48,7 @@ def merge_nodes(model: ir.Model) -> None:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    """Equal for nodes that compute the same; None of nodes that are not compared."""
+    """A key that is equal for nodes that compute the same; None for nodes that are not compared."""
     attributes = []
     for name in sorted(node.attributes):
         attribute = node.attributes[name]

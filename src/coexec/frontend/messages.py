@@ -1,8 +1,8 @@
-"""ONNX's messages without the rest of its package.
+"""ONNX's messages without the other modules of its package.
 
-To import ``onnx`` takes some 40 ms and 12 MiB, most of it for what a check of a model's structure
-has no use for. Its file of messages alone takes a fifth. The classes are the same as those of
-``onnx``, imported before or afterwards: protobuf keeps one class for a message.
+Importing ``onnx`` takes about 40 ms and 12 MiB, most of it for modules that a check of a model's
+structure does not need. Its file of messages alone takes a fifth. The classes are the same as those
+of ``onnx``, imported before or afterwards: protobuf keeps one class for a message.
 """
 
 from importlib import import_module
@@ -36,10 +36,10 @@ def _messages() -> ModuleType:
 
 
 def _strict(model: Any) -> Any:
-    """The same message in a pool of its own, which decodes no text that is not UTF-8."""
+    """The same message in a pool of its own, which decodes only texts in UTF-8."""
     file = FileDescriptorProto()
     model.DESCRIPTOR.file.CopyToProto(file)
-    # The language that ONNX is written in, proto2, has no such choice; its editions have.
+    # ONNX is defined in proto2, which has no such option; protobuf's editions have it.
     file.syntax, file.edition = "editions", Edition.EDITION_2023
     features = file.options.features
     features.enum_type = FeatureSet.CLOSED

@@ -23,15 +23,16 @@ _OVERRIDABLE = "coexec.overridable"
 class Model:
     """A verified, simplified ONNX model with known shapes, and its graph of tasks.
 
-    Nobody changes ``source`` after loading; pieces and segments of it are extracted as new models.
+    ``source`` does not change after loading; pieces and segments of it are extracted as new models.
     """
 
     source: ir.Model
     graph: Graph
     digest: str
-    """Of the file or object it was loaded from, shapes included: the key of everything cached."""
+    """Digest of the file or object it was loaded from, shapes included: the key of everything
+    cached."""
     examples: Mapping[str, Any] | None = None
-    """Inputs that suit it, by name, where the user has some."""
+    """Inputs that suit it, by name, if the user has given some."""
 
     def candidates(self) -> Iterator[dict[str, Any]]:
         """Inputs to try one after the other, until some suit the model."""
@@ -45,16 +46,16 @@ class Model:
 
     @cached_property
     def random(self) -> tuple[str, ...]:
-        """Names of the nodes that draw random numbers, those that do so in a body among them."""
+        """Names of the nodes that draw random numbers, themselves or in a body."""
         return random_nodes(self.source)
 
     @cached_property
     def values(self) -> Mapping[str, ir.Value]:
         """Every value of the model by name: inputs, constants and results."""
-        found = {v.name: v for v in self.source.graph.inputs if v.name}
-        found |= {name: v for name, v in self.source.graph.initializers.items() if name}
-        found |= {v.name: v for node in self.source.graph for v in node.outputs if v.name}
-        return found
+        values = {v.name: v for v in self.source.graph.inputs if v.name}
+        values |= {name: v for name, v in self.source.graph.initializers.items() if name}
+        values |= {v.name: v for node in self.source.graph for v in node.outputs if v.name}
+        return values
 
     @cached_property
     def nodes(self) -> Mapping[str, ir.Node]:
@@ -63,12 +64,12 @@ class Model:
 
 
 def note_overridable(model: ir.Model, names: Iterable[str]) -> None:
-    """Write into ``model`` what `Model.overridable` reads; it is kept wherever the model is."""
+    """Store the names for `Model.overridable` in ``model``; every saved form of it keeps them."""
     model.metadata_props[_OVERRIDABLE] = json.dumps(sorted(names))
 
 
 def require_whole(weights: Iterable[ir.TensorProtocol | None]) -> None:
-    """Raise ValueError if a weight's file ends before it does; OSError if there is none.
+    """Raise ValueError if the file of a weight is too short for it; OSError if there is no file.
 
     Weights are mapped when first used: without this, a damaged file shows in the middle of a run.
     """

@@ -1,4 +1,4 @@
-"""What a device compiles: a small ONNX model whose weights lie beside it, not in it."""
+"""The unit that a device compiles: a small ONNX model whose weights are beside it, not in it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ __all__ = ["Gather", "GatheredBox", "Module"]
 class Module:
     """A serialized ONNX ModelProto whose large initializers are external, and their values.
 
-    The external locations in ``proto`` mean nothing; engines take the values from ``weights``,
+    The external locations in ``proto`` have no meaning; engines take the values from ``weights``,
     which are never copied (they may be mapped from a file).
     """
 
@@ -26,17 +26,17 @@ class Module:
     operators: tuple[str, ...] = ()
     """Types of its operators, as the engine runs them."""
     results: tuple[str, ...] = ()
-    """By operator, the part of a tensor that it computes or helps to compute."""
+    """For each operator, the part of a tensor that it computes or helps to compute."""
     layouts: Mapping[str, int] = field(default_factory=dict)
-    """Of those inputs and outputs that are not in the model's layout, by name: a layout of
+    """Layouts of the inputs and outputs that are not in the model's layout, by name; see
     `coexec.frontend.dialect`."""
     stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """By weight, its name in the cache that it is mapped from, and where it begins there, in bytes.
-    """
+    """For each weight that is mapped from the cache: its name there, and the byte where it
+    begins."""
 
 
 class GatheredBox(NamedTuple):
-    """A box of a value, and where it goes. Channels count with those that fill the last block."""
+    """A box of a value, and its target. The channels that fill the last block are included."""
 
     value: str
     taken: Region
@@ -45,8 +45,8 @@ class GatheredBox(NamedTuple):
 
 @dataclass(frozen=True)
 class Gather:
-    """An input of a module that is put together from boxes of other values of the same layout."""
+    """An input of a module that is assembled from boxes of other values of the same layout."""
 
     layout: int
-    """Of `coexec.frontend.dialect`."""
+    """A layout of `coexec.frontend.dialect`."""
     boxes: tuple[GatheredBox, ...]

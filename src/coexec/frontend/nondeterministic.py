@@ -1,6 +1,6 @@
-"""Nodes that give other results each time: they draw random numbers.
+"""Nodes whose results differ each time, because they draw random numbers.
 
-Nothing merges them, folds them or computes a part of them twice.
+They are never merged or folded, and no part of them is computed twice.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _DROPOUTS = {
     ("", "Dropout"): 2, ("com.microsoft", "BiasDropout"): 4,
     ("com.microsoft", "BitmaskBiasDropout"): 4, ("com.microsoft", "BitmaskDropout"): 2,
 }  # fmt: skip
-"""By operator, the input that says whether it trains. Without that input it does not."""
+"""By operator, the input that decides whether it trains. Without that input it does not."""
 _PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 """Operators of other domains may draw random numbers, too."""
 
@@ -27,8 +27,8 @@ _PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 def random_nodes(model: ir.Model) -> tuple[str, ...]:
     """The names of the nodes of the main graph that draw random numbers, in order.
 
-    Those that do so in a function or in a body are among them. A node without a name has that of
-    its first output.
+    Nodes that do so in a function or in a body are included. A node without a name is listed by the
+    name of its first output.
     """
     return tuple(
         node.name or next((v.name for v in node.outputs if v.name), "")
@@ -43,7 +43,7 @@ def is_random(node: ir.Node, model: ir.Model | None = None) -> bool:
 
 
 def may_merge(node: ir.Node) -> bool:
-    """Whether two nodes like this one are sure to give the same for the same inputs."""
+    """Whether two nodes like this one are sure to give the same results for the same inputs."""
     return node.domain in _PURE_DOMAINS and not node.overload and not is_random(node)
 
 

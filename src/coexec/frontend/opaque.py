@@ -1,8 +1,8 @@
-"""Which nodes run as one because what passes between them cannot be planned with.
+"""Finds the nodes that run as one task because the values between them cannot be planned.
 
-Nodes that hand on an opaque value (`tensors.why_opaque`) become one task, with all that lies on a
-way out of that task and back into it: so only plain tensors pass between tasks, and no task waits
-for itself.
+Nodes that pass an opaque value (`tensors.why_opaque`) become one task, with all nodes on a path out
+of that task and back into it. So only plain tensors pass between tasks, and no task depends on
+itself.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +20,14 @@ __all__ = ["bodies", "content_of", "live", "reads", "united"]
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """What a node reads: its inputs, and the outer values that its bodies read."""
-    found = [v for v in node.inputs if v is not None and v.name]
+    """The values that a node reads: its inputs, and the outer values that its bodies read."""
+    values = [v for v in node.inputs if v is not None and v.name]
     for body in bodies(node):
         own = {id(v) for v in (*body.inputs, *body.initializers.values())}
         own |= {id(v) for inner in body for v in inner.outputs}
         inside = [v for inner in body for v in reads(inner)]
-        found += [v for v in (*inside, *body.outputs) if id(v) not in own and v.name]
-    return found
+        values += [v for v in (*inside, *body.outputs) if id(v) not in own and v.name]
+    return values
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
@@ -47,17 +47,17 @@ def live(model: ir.Model) -> tuple[list[ir.Node], set[ir.Value]]:
     The outputs are among these values.
     """
     needed = set(model.graph.outputs)
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     stack = [v.producer() for v in needed]
     while stack:
         node = stack.pop()
-        if node is None or node in found:
+        if node is None or node in nodes:
             continue
-        found.add(node)
+        nodes.add(node)
         values = reads(node)
         needed.update(values)
         stack += [v.producer() for v in values]
-    return [node for node in model.graph if node in found], needed
+    return [node for node in model.graph if node in nodes], needed
 
 
 def united(
@@ -68,7 +68,8 @@ def united(
     """``groups`` of nodes, joined where an ``opaque`` value passes; whether each is opaque.
 
     Args:
-        groups: disjoint, and without a cycle between them; a node at an opaque value is alone.
+        groups: disjoint, and without a cycle between them; a node that reads or makes an opaque
+            value is alone.
         opaque: values that pass between nodes, inputs of the model among them.
         position: of each node in an order in which they can run.
     """
@@ -82,15 +83,15 @@ def united(
                 touched.add(i)
             if maker is not None and maker != i:
                 after[maker].add(i)
-                if value in opaque:  # a cycle of two: joined like all that lies on one
+                if value in opaque:  # an edge back makes a cycle, so both are joined
                     after[i].add(maker)
         if any(value in opaque for value in node.outputs):
             touched.add(i)
-    found = []
+    tasks = []
     for members in _components(after):
         nodes = sorted((n for i in members for n in groups[i]), key=position.__getitem__)
-        found.append((nodes, len(members) > 1 or members[0] in touched))
-    return found
+        tasks.append((nodes, len(members) > 1 or members[0] in touched))
+    return tasks
 
 
 def _components(after: Sequence[Collection[int]]) -> Iterator[list[int]]:
@@ -106,8 +107,8 @@ def _components(after: Sequence[Collection[int]]) -> Iterator[list[int]]:
         order[root] = low[root] = len(order)
         path.append(root)
         while stack:
-            vertex, rest = stack[-1]
-            following = next(rest, None)
+            vertex, successors = stack[-1]
+            following = next(successors, None)
             if following is None:
                 stack.pop()
                 if stack:
@@ -131,7 +132,7 @@ def content_of(
     weights: Mapping[str, ir.TensorProtocol],
     functions: Iterable[ir.Function],
 ) -> str:
-    """A digest of all that an opaque task computes: how long it takes may depend on any of it."""
+    """A digest of everything that an opaque task computes: its duration may depend on any of it."""
     return digest(
         [(t.name, t.shape, t.dtype) for t in inputs],
         *map(_serialized, nodes),
@@ -153,7 +154,7 @@ def _content(tensor: ir.TensorProtocol) -> str:
 
 
 def _serialized(node: ir.Node) -> bytes:
-    """A node and its bodies, without what says nothing of what they compute."""
+    """A node and its bodies, without fields that do not affect the results."""
     proto = ir.serde.serialize_node(node)
     _strip(proto)
     content: bytes = proto.SerializeToString(deterministic=True)

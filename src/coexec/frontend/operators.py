@@ -1,4 +1,4 @@
-"""Nodes as rules and kernels see them: attributes and small constants as plain values."""
+"""Nodes in the form that rules and kernels use: attributes and small constants as plain values."""
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ _SMALL = 64
 
 
 def operator_of(node: ir.Node) -> Operator:
-    """``node`` as the shape rules and kernels see it. Its graph tells the operator set."""
+    """``node`` in the form that shape rules and kernels use. Its graph has the operator set."""
     versions = {} if node.graph is None else node.graph.opset_imports
     attributes = {a.name: scalars_of(a) for a in node.attributes.values()}
     constants = {
@@ -42,7 +42,7 @@ def scalars_of(attribute: ir.Attr) -> Scalars | None:
 
 
 def small_constant(tensor: ir.TensorProtocol) -> tuple[float, ...] | None:
-    """The values of a constant that may decide a shape; None of others."""
+    """The values of a constant that may decide a shape; None for other constants."""
     if tensor.size > _SMALL or tensor.dtype == ir.DataType.STRING:
         return None
     return tuple(tensor.numpy().flatten().tolist())

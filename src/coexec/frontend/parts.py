@@ -1,7 +1,7 @@
-"""The parts of tensors inside of a module: cut, joined, and brought from layout to layout.
+"""The parts of tensors inside of a module: cut, joined, and converted from layout to layout.
 
-Regions are those of the model's tensors. A lowered tensor may have more channels: blocks are
-filled up. Only an uncut range of channels reaches into what fills the last block.
+Regions are those of the model's tensors. A lowered tensor may have more channels, because blocks
+are filled up. Only an uncut range of channels includes the channels that fill the last block.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,15 @@ _There = Mapping[str, Mapping[tuple[Region, Layout], str]]
 
 
 def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
-    """What a part of a tensor is called in modules: the tensor's name, its region if it is not
-    whole, and its layout if that is not the model's."""
+    """Name of a part of a tensor in modules: the tensor's name, its region if it is not whole, and
+    its layout if it is not the model's."""
     name = tensor_part(tensor, region, graph)
     special = {PLAIN: name, LAST: f"{name}, channels last", WIDE: f"{name} in float32"}
     return special.get(layout, f"{name} in blocks of {layout}")
 
 
 class Parts:
-    """What of the model's tensors a module has so far, and in which layouts."""
+    """The parts of the model's tensors that a module has so far, and their layouts."""
 
     def __init__(self, graph: Graph, low: Lowered, body: Body) -> None:
         self._graph, self._low, self._body = graph, low, body
@@ -46,46 +46,47 @@ class Parts:
         """By tensor: the values that hold a region of it in a layout."""
 
     def state(self) -> _There:
-        """What is there now, for `restore`."""
+        """The current parts, for `restore`."""
         return {name: dict(values) for name, values in self._there.items()}
 
     def restore(self, state: _There) -> None:
-        """Forget what came after a state."""
+        """Remove the parts that were added after ``state``."""
         self._there = {name: dict(values) for name, values in state.items()}
 
     def keep(self, tensor: str, region: Region, layout: Layout, value: str) -> None:
-        """Note that ``value`` is a part of a tensor."""
+        """Record that ``value`` is a part of a tensor."""
         self._there.setdefault(tensor, {})[region, layout] = value
 
     def described(self, tensor: str, region: Region, layout: Layout, value: str) -> Tensor:
-        """Type and shape of the part as ``value``."""
+        """Type and shape of the part, declared for ``value``."""
         own = self._graph.tensors[tensor]
         filled = self._filled(tensor, region) if layout > 0 else 0
         shape = own.shape if own.opaque else declared_shape(region.shape, layout, filled)
-        held = replace(own, dtype=self._low.dialect.type_in(layout, own))
-        return self._body.declare(value, shape, held)
+        part_tensor = replace(own, dtype=self._low.dialect.type_in(layout, own))
+        return self._body.declare(value, shape, part_tensor)
 
     def published(self, tensor: str, region: Region, layout: Layout, others: set[str]) -> str:
-        """The part under the name that other modules know; ``others`` have such names already."""
+        """The part under the name that other modules use; ``others`` are such names that exist
+        already."""
         name = part_name(tensor, region, layout, self._graph)
         made = self.get(tensor, region, layout)
         if made == name:
             return name
-        self._rename(name, self._body.name(name))  # where something else is called so
+        self._rename(name, self._body.name(name))  # another value may have this name
         if made in others or not self._rename(made, name):
             output = self._body.add("Identity", made, self._body.tensor(made).shape)
             self._rename(output, name)
         return name
 
     def _rename(self, old: str, new: str) -> bool:
-        """Call a value otherwise; False if no node makes it."""
+        """Rename a value; False if no node makes it."""
         renamed = self._body.rename(old, new)
         for values in self._there.values() if renamed else ():
             values.update({key: new for key, value in values.items() if value == old})
         return renamed
 
     def get(self, tensor: str, region: Region, layout: Layout) -> str:
-        """A part of a tensor in a layout, made of what is there if need be."""
+        """A part of a tensor in a layout, made from existing parts if necessary."""
         there = self._there.get(tensor, {})
         if (region, layout) in there:
             return there[region, layout]
@@ -107,17 +108,18 @@ class Parts:
         """Whether blocks of a layout hold a region and nothing else of the tensor."""
         whole = self._graph.tensors[tensor].whole
         if tensor in self._low.places and _differing(whole, region) & {1}:
-            return False  # where gaps are, channels lie behind their place in the tensor
+            return False  # with gaps, channels are not at their position in the tensor
         return layout == FILLED or ends_with_blocks(region, whole.stop, layout)
 
     def _nearest(self, layouts: Sequence[Layout], tensor: str, wanted: Layout) -> Layout | None:
-        """The first of them, but one of the same type as ``wanted`` if there is one."""
+        """The first of ``layouts``, but one of the same type as ``wanted`` if there is one."""
         own = self._graph.tensors[tensor]
         kinds = {layout: self._low.dialect.type_in(layout, own) for layout in (*layouts, wanted)}
         return min(layouts, key=lambda layout: kinds[layout] != kinds[wanted], default=None)
 
     def _assembled(self, tensor: str, region: Region, layout: Layout) -> tuple[str, Layout]:
-        """A part that is cut out of another or joined, in a layout in which that can be done."""
+        """A part that is cut out of another or joined from others, with the layout in which that is
+        possible."""
         parts = {r for r, _ in self._there.get(tensor, {})}
         plan = assemble(region, parts) if region.size else None
         if plan is None:
@@ -132,7 +134,7 @@ class Parts:
             axes, regions = _differing(plan.source, region), [plan.source]
         else:
             axes, regions = {plan.axis}, [member.region for member in plan.members]
-        # Blocks lie beside each other along the channels: these are cut and joined as they lie.
+        # Along batch and channels, whole blocks are cut and joined without leaving their layout.
         as_they_lie = layout > 0 and axes <= {0, 1}
         as_they_lie = as_they_lie and all(ends_with_blocks(r, whole, layout) for r in regions)
         unblocked = self._low.dialect.unblocked(layout, self._graph.tensors[tensor])
@@ -143,7 +145,7 @@ class Parts:
         return self._body.joined(values, plan.axis), inside
 
     def cropped(self, value: str, have: Region, want: Region, layout: Layout) -> str:
-        """The region ``want`` of a value that holds ``have``, in its layout."""
+        """The region ``want`` of a value that holds ``have``, in the layout of the value."""
         ranges = zip(have.start, have.stop, want.start, want.stop, strict=True)
         bounds = [(axis, c - a, d - a) for axis, (a, b, c, d) in enumerate(ranges)
                   if (a, b) != (c, d)]  # fmt: skip
@@ -177,35 +179,35 @@ class Parts:
         return self._entered(value, filled or region.shape[1], want)
 
     def _filled(self, tensor: str, region: Region) -> int:
-        """The channels of a part of a tensor with those that fill the last block."""
+        """Number of channels of a part of a tensor, with those that fill the last block."""
         channels = self._graph.tensors[tensor].shape[1]
         if region.stop[1] < channels:
             return region.shape[1]
         return region.shape[1] + self._low.filled(tensor, channels) - channels
 
     def _entered(self, value: str, channels: int, layout: Layout) -> str:
-        """In a layout, from the model's; filled up to so many channels."""
+        """``value`` converted from the model's layout to ``layout``, filled up to ``channels``."""
         dialect = self._low.dialect
         if layout < 0 or dialect.inner is None:
             value = self._body.filled(value, channels)
         if layout == FILLED:
             return value
-        batch, _, *rest = self._body.tensor(value).shape
+        batch, _, *spatial = self._body.tensor(value).shape
         if layout == LAST:
-            return self._body.transposed(value, [0, *range(2, len(rest) + 2), 1])
+            return self._body.transposed(value, [0, *range(2, len(spatial) + 2), 1])
         domain, op_type = dialect.enter
-        return self._body.add(op_type, value, (batch, channels, *rest), domain)
+        return self._body.add(op_type, value, (batch, channels, *spatial), domain)
 
     def _left(self, value: str, channels: int, layout: Layout) -> str:
-        """In the model's layout, from another."""
+        """``value`` converted from ``layout`` to the model's layout."""
         shape = self._body.tensor(value).shape
         if layout == LAST:
             return self._body.transposed(value, [0, len(shape) - 1, *range(1, len(shape) - 1)])
         if layout == FILLED:
             return self._body.sliced(value, [(1, 0, channels)]) if channels < shape[1] else value
         domain, op_type = self._low.dialect.leave
-        wanted = (shape[0], channels, *shape[2:])
-        return self._body.add(op_type, value, wanted, domain, channels=channels)
+        plain_shape = (shape[0], channels, *shape[2:])
+        return self._body.add(op_type, value, plain_shape, domain, channels=channels)
 
 
 def _is_filled(layout: Layout) -> bool:

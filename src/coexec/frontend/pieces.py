@@ -1,10 +1,10 @@
-"""Modules of a plan that splits tasks: pieces, written in the operators of the engine they run on.
+"""Modules of a plan that splits tasks: pieces, written in the operators of their engine.
 
-The model is lowered once, with all tasks apart; which pieces a plan makes of them changes nothing
-in it. A piece is made of the nodes of its task. Going backwards from the region that it computes,
-each node is cut by the rule (`ir.rules`) of the standard operator that it stands for: windows keep
-padding at the tensor's own borders only, of weights a view is taken. Nodes that no rule is known
-of are replaced by those of the model as it was given.
+The model is lowered once, with all tasks apart; this does not depend on the pieces of a plan. A
+piece consists of the nodes of its task. Going backwards from the region that it computes, each node
+is cut by the rule (`ir.rules`) of the standard operator that it stands for: windows keep padding at
+the tensor's own borders only, weights are cut as views. Nodes without a known rule are replaced by
+those of the given model.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -35,8 +35,8 @@ class _Handed(NamedTuple):
 def cut_pieces(
     schedule: Schedule, lowered: Mapping[Place, Lowered], plain: Lowered
 ) -> tuple[tuple[Module, ...], dict[str, Gather]]:
-    """One module for each segment, in order; and how those of their inputs that no segment makes
-    as they are read are put together.
+    """One module for each segment, in order; and the boxes of those inputs that no segment makes in
+    the form in which they are read.
 
     Args:
         plain: the model as it was given.
@@ -48,27 +48,28 @@ def cut_pieces(
     needed = handed_on(schedule) | set(graph.outputs)
     exchange = _Exchange(schedule, lowered)
     gathers: dict[str, Gather] = {}
-    wanted: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
+    outputs: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
     inputs: list[dict[str, _Handed]] = []
     for segment in schedule.segments:
         own: dict[str, _Handed] = {}
         for handed, supplies in exchange.inputs(segment, needed):
             for supply in supplies:
                 made = _Handed(handed.tensor, supply.made, handed.layout)
-                wanted[supply.segment][made] = None
+                outputs[supply.segment][made] = None
             value = part_name(*handed, graph)
             gather = _gather(handed, supplies, graph, lowered[segment.place])
             if gather is not None:
-                # Each segment has boxes of its own, also of what somebody else has as it is.
+                # The gathered value belongs to this segment alone: others may read the same part as
+                # it was made.
                 value = f"{value}, for segment {segment.index}"
                 gathers[value] = gather
             own[value] = handed
         inputs.append(own)
         for name, region in segment.writes:
             if name in graph.outputs:
-                wanted[segment.index][_Handed(name, region, PLAIN)] = None
+                outputs[segment.index][_Handed(name, region, PLAIN)] = None
     modules = []
-    for segment, own, asked in zip(schedule.segments, inputs, wanted, strict=True):
+    for segment, own, results in zip(schedule.segments, inputs, outputs, strict=True):
         writer = Writer(graph, lowered[segment.place], plain)
         for value, part in own.items():
             writer.read(*part, value)
@@ -78,14 +79,13 @@ def cut_pieces(
                 writer.add_whole([graph.task[piece.task] for piece in pieces], needed)
             else:
                 writer.add(pieces[0])
-        modules.append(writer.module(f"segment_{segment.index}", list(asked)))
+        modules.append(writer.module(f"segment_{segment.index}", list(results)))
     return tuple(modules), gathers
 
 
 def handed_on(schedule: Schedule) -> set[str]:
-    """The tensors that are read where they are not made: by another segment, by a task that is
-    split, as these take parts, and behind such a task. Of all others, engines make what they like.
-    """
+    """The tensors that are read outside of the tasks that make them: by another segment, by a split
+    task, which reads parts, and behind a split task. Engines need not make any other tensor."""
     graph = schedule.graph
     names = {name for segment in schedule.segments for name, _ in segment.reads}
     for segment in schedule.segments:
@@ -97,8 +97,8 @@ def handed_on(schedule: Schedule) -> set[str]:
 
 
 def changing_layout(graph: Graph, source: Lowered, target: Lowered) -> Set[str]:
-    """The tensors that ``source`` may make and ``target`` read which do not lie as they were made
-    when they are read, however they are divided: see `_Exchange`."""
+    """The tensors that ``source`` may make and ``target`` may read, and that change their layout in
+    between, however they are divided: see `_Exchange`."""
     if source is target:
         return frozenset()
     read = dict.fromkeys(name for task in graph.tasks for name in task.inputs)
@@ -107,8 +107,8 @@ def changing_layout(graph: Graph, source: Lowered, target: Lowered) -> Set[str]:
 
 
 def leaving_blocks(graph: Graph, own: Lowered, others: Iterable[Lowered]) -> Set[str]:
-    """The tensors that an engine has in blocks and does not put together in blocks with what one of
-    ``others`` has made of them."""
+    """The tensors that an engine holds in blocks and cannot assemble in blocks with parts that one
+    of ``others`` has made."""
     changing = {name for other in others for name in changing_layout(graph, other, own)}
     return frozenset(n for n in changing if own.native_layout(graph.tensors[n]) > PLAIN)
 
@@ -122,7 +122,7 @@ def _changes(tensor: Tensor, source: Lowered, target: Lowered) -> bool:
 
 
 def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
-    """Pieces that are whole and follow each other together; of split tasks, each alone."""
+    """Consecutive whole pieces together; each piece of a split task alone."""
     run: list[Piece] = []
     for piece in segment.pieces:
         if piece == graph.whole_piece(graph.task[piece.task]):
@@ -139,7 +139,8 @@ def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
 def _gather(
     handed: _Handed, supplies: Sequence[Supply], graph: Graph, low: Lowered
 ) -> Gather | None:
-    """None if one segment makes exactly this, or it is an input of the model as it is fed."""
+    """The boxes of an input; None if one segment makes exactly this part, or if it is an input of
+    the model in the form that is fed."""
     name, region, layout = handed
     tensor = graph.tensors[name]
     if not supplies:
@@ -168,7 +169,7 @@ def _inside(box: Region, outer: Region, tensor: Region, filled: Region) -> Regio
 
 
 class _Exchange:
-    """In which layout segments hand tensors on."""
+    """The layouts in which segments hand over tensors."""
 
     def __init__(self, schedule: Schedule, lowered: Mapping[Place, Lowered]) -> None:
         self._schedule, self._lowered = schedule, lowered
@@ -176,12 +177,12 @@ class _Exchange:
     def inputs(
         self, reader: Segment, needed: Collection[str]
     ) -> Iterable[tuple[_Handed, Sequence[Supply]]]:
-        """What a segment gets from outside, and who supplies it."""
+        """The parts that a segment reads from outside, with the segments that supply them."""
         uses = self._uses(reader, needed)
         for name, region in reader.reads:
             supplies = self._schedule.supplies.get((reader.index, (name, region)), ())
             common = self._common(reader, (name, region), supplies)
-            # What the engine does not read is there for the model's own operators.
+            # A tensor that the engine's nodes do not read is read by the model's own operators.
             used = uses.get(name, {common})
             unblocked = self._unblocked(reader, name, supplies)
             layouts = {common if layout == common else unblocked for layout in used}
@@ -189,22 +190,23 @@ class _Exchange:
                 yield _Handed(name, region, layout), supplies
 
     def _uses(self, reader: Segment, needed: Collection[str]) -> dict[str, set[Layout]]:
-        """By tensor that others make: the layouts in which the engine reads it."""
+        """For each tensor from outside: the layouts in which the engine reads it."""
         graph, low = self._schedule.graph, self._lowered[reader.place]
-        found: dict[str, set[Layout]] = {}
+        layouts: dict[str, set[Layout]] = {}
         for pieces in _runs(reader, graph):
             own = {name for piece in pieces for name in graph.task[piece.task].outputs}
-            wanted = [name for name in own if name in needed]
-            read = {v for i in nodes_of(low, wanted, own) for v in reads(low.nodes[i])}
-            read.update(low.native(name) for name in wanted)
+            outputs = [name for name in own if name in needed]
+            read = {v for i in nodes_of(low, outputs, own) for v in reads(low.nodes[i])}
+            read.update(low.native(name) for name in outputs)
             for value in read:
                 tensor = low.stands_for.get(value, value)
                 if tensor in graph.tensors and tensor not in own:
-                    found.setdefault(tensor, set()).add(low.held(value, graph.tensors[tensor]))
-        return found
+                    layouts.setdefault(tensor, set()).add(low.held(value, graph.tensors[tensor]))
+        return layouts
 
     def _common(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
-        """The layout that reader and makers have in common, if all boxes end where blocks end."""
+        """The layout that reader and makers have in common, if all boxes end where blocks end; else
+        one without blocks."""
         name, region = part
         layout = self._native(reader.place, name)
         unblocked = self._unblocked(reader, name, supplies)
@@ -224,10 +226,11 @@ class _Exchange:
     def _fill_alike(
         self, name: str, boxes: Iterable[Region], own: Lowered, places: Iterable[Place]
     ) -> bool:
-        """Whether reader and makers have the same channels at the same places of blocks.
+        """Whether reader and makers have the same channels at the same positions of blocks.
 
-        What fills a block may be anything but in one lowered model, and gaps between channels
-        are where that model has joined tensors: part of the channels lies elsewhere there.
+        The channels that fill a block are sure to be alike only within one lowered model. Where
+        that model has joined tensors, there are gaps between channels, and part of the channels is
+        at other positions.
         """
         tensor = self._schedule.graph.tensors[name]
         lowered = [own, *(self._lowered[place] for place in places)]
@@ -238,12 +241,13 @@ class _Exchange:
         return all(low is own for low in lowered) and (whole or name not in own.places)
 
     def _unblocked(self, reader: Segment, name: str, supplies: Sequence[Supply]) -> Layout:
-        """How the model has a tensor, but in float32 if reader and makers have it so."""
+        """The model's layout of a tensor, but in float32 if reader and makers hold it in
+        float32."""
         tensor = self._schedule.graph.tensors[name]
         makers = (self._schedule.segments[s.segment] for s in supplies)
         places = {s.place for s in (reader, *makers)} if supplies else set()
-        found = {self._lowered[p].dialect.unblocked(self._native(p, name), tensor) for p in places}
-        return WIDE if found == {WIDE} else PLAIN
+        kinds = {self._lowered[p].dialect.unblocked(self._native(p, name), tensor) for p in places}
+        return WIDE if kinds == {WIDE} else PLAIN
 
     def _native(self, place: Place, name: str) -> Layout:
         return self._lowered[place].native_layout(self._schedule.graph.tensors[name])

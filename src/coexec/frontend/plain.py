@@ -1,4 +1,4 @@
-"""ONNX Runtime as its users call it: the reference for results, and for what operators make."""
+"""ONNX Runtime as its users call it: the reference for results and for the outputs of operators."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from coexec.ort import OrtSession
 __all__ = ["is_plain", "own_session", "plain_session", "value_info"]
 
 _EMBEDDED_BYTES = 1024
-"""Weights below this size lie in the serialized model."""
+"""Weights below this size are part of the serialized model."""
 
 
 def plain_session(
@@ -38,8 +38,8 @@ def plain_session(
 def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) -> OrtSession:
     """A session of ``model`` on ONNX Runtime with options of the caller.
 
-    External weights of a model without a path are handed over as arrays: ONNX Runtime would look
-    for their files in the working directory.
+    External weights of a model without a path are passed as arrays: ONNX Runtime would look for
+    their files in the working directory.
 
     Raises:
         ModelError: ONNX Runtime does not run the model.
@@ -60,7 +60,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
 
 
 def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model with placeholders for its large weights, and these."""
+    """The model with placeholders for its large weights, and the values of these weights."""
     hollow = model.clone()
     weights: dict[str, Array] = {}
     for name, value in hollow.graph.initializers.items():
@@ -70,7 +70,7 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
         if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
             continue
         if is_plain(tensor.dtype):
-            # ONNX Runtime wants aligned memory; a file may have the values at any offset.
+            # ONNX Runtime needs aligned memory; a file may have the values at any offset.
             weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
             value.const_value = ir.ExternalTensor(
                 "weights", 0, tensor.nbytes, tensor.dtype,
@@ -95,9 +95,11 @@ def is_plain(dtype: ir.DataType) -> bool:
 
 
 def value_info(output: Any) -> onnx.ValueInfoProto | None:
-    """A session's description of an output as ONNX writes it; None for types of ONNX Runtime's.
+    """A session's description of an output in ONNX's form; None for types that only ONNX Runtime
+    has.
 
-    ONNX Runtime says [] of a scalar and of a tensor of unknown rank alike: that is no shape here.
+    ONNX Runtime reports [] for a scalar and for a tensor of unknown rank alike: that is no shape
+    here.
     """
     proto = type_proto(output.type)
     if proto is None:

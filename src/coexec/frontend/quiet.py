@@ -1,4 +1,4 @@
-"""Without what ONNX's libraries log beside the errors that they raise."""
+"""Silences the log messages of ONNX's libraries beside the errors that they raise."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ __all__ = ["quiet"]
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Steps that an optimizer leaves out, with stack traces, and advice on damaged models."""
+    """Silence logging in the ``with`` block: steps that an optimizer leaves out, with stack traces,
+    and advice on damaged models."""
     loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

@@ -1,4 +1,4 @@
-"""Read an ONNX model from a path, bytes or a ModelProto, and refuse what cannot be run."""
+"""Reads an ONNX model from a path, bytes or a ModelProto, and refuses models that cannot be run."""
 
 import os
 from pathlib import Path
@@ -18,22 +18,22 @@ from coexec.frontend.wire import hollow
 __all__ = ["ModelSource", "read"]
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-"""What a model can be loaded from. A string of the form "zoo:NAME" is resolved by the caller."""
+"""Sources of a model. A string of the form "zoo:NAME" is resolved by the caller."""
 
 _ANY_VERSION = 2**31
-"""Versions of operator sets are below."""
+"""Versions of operator sets are below this."""
 _DEFAULTS_SINCE = 4
 """IR version from which a weight that is also an input is only that input's default."""
 
 
 def read(source: ModelSource) -> ir.Model:
-    """The model as it stands in ``source``, checked; weights that nothing reads are left out.
+    """The model in ``source``, checked; weights that nothing reads are left out.
 
     Nodes are sorted. Weights that are also listed as inputs, which a feed may replace, are weights;
     `coexec.frontend.model.Model.overridable` names them.
 
     Raises:
-        ModelError: what `coexec.frontend.structure` refuses, or unknown operators.
+        ModelError: `coexec.frontend.structure` refuses the model, or it has unknown operators.
     """
     model = source.clone() if isinstance(source, ir.Model) else _parse(source)
     _drop_default_inputs(model)
@@ -82,7 +82,7 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
             shown = hide_maps(with_dense_weights(proto))
             model = ir.from_proto(shown)
             for value, info in zip(model.graph.inputs, shown.graph.input, strict=True):
-                # An output of that name, which may have no type, has taken the place of this.
+                # An output of the same name, which may have no type, has replaced this declaration.
                 ir.serde.deserialize_value_info_proto(info, value)
             return model
     except ModelError:
@@ -93,14 +93,15 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
 
 
 def _reason(error: BaseException) -> str:
-    """What is behind an error: onnx_ir wraps it once for each level of the model."""
+    """The innermost error: onnx_ir wraps it once for each level of the model."""
     while (behind := error.__cause__ or error.__context__) is not None:
         error = behind
     return first_line(error)
 
 
 def _drop_unused_weights(model: ir.Model) -> None:
-    """They may be damaged, as ONNX Runtime does not look at them either."""
+    """Remove weights that nothing reads: they may be damaged, and ONNX Runtime ignores them,
+    too."""
     weights = model.graph.initializers
     kept = {v.name for v in (*model.graph.inputs, *model.graph.outputs)}
     for name, value in list(weights.items()):
@@ -109,7 +110,7 @@ def _drop_unused_weights(model: ir.Model) -> None:
 
 
 def _drop_default_inputs(model: ir.Model) -> None:
-    """Weights that are also listed as inputs stay weights; those that a feed may replace are noted.
+    """Remove weights from the inputs, and note those that a feed may replace.
 
     Before IR version 4 every weight was listed, and none could be replaced.
     """
@@ -122,16 +123,16 @@ def _drop_default_inputs(model: ir.Model) -> None:
 
 
 def _make_dynamic(value: ir.Value) -> None:
-    """Sizes below zero are unknown ones. Tensors of size 0 exist."""
+    """Make sizes below zero unknown. Tensors of size 0 exist."""
     if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
         dims = [None if isinstance(d, int) and d < 0 else d for d in value.shape]
         value.shape = ir.Shape(dims)
 
 
 def _check_operators(model: ir.Model) -> None:
-    """Every operator is of a domain that the model imports, in a version that can be.
+    """Check that every operator is of a domain that the model imports, in a possible version.
 
-    Whether there is such an operator, ONNX Runtime says.
+    ONNX Runtime checks whether there is such an operator.
     """
     functions = {(f.domain, f.name) for f in model.functions.values()}
     for node in model.graph.all_nodes():

@@ -1,4 +1,4 @@
-"""A rule looks at one node and says what computes the same; here that takes its place.
+"""A rule looks at one node and returns an equivalent; `replace` puts it in the node's place.
 
 A rule changes nothing itself: one that fails leaves the model as it was.
 """
@@ -19,21 +19,22 @@ __all__ = ["Replacement", "Rule", "attributes_of", "constant", "inputs_of", "ops
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """One node in place of those that compute a value now."""
+    """One node that replaces those that compute a value now."""
 
     op_type: str
     inputs: Sequence[ir.Value | Array | None]
     """Arrays become new weights."""
     attributes: Mapping[str, ir.Attr] = field(default_factory=dict)
     covers: Sequence[ir.Node] = ()
-    """The nodes that it does the work of, in order; the last computes the value."""
+    """The nodes whose work it does, in order; the last computes the value."""
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By input that is no weight, the shape that it is compared with, but for the first axis."""
+    """For each input that is no weight, the shape with which it is compared, without the first
+    axis."""
 
 
 Rule = Callable[[ir.Node], Replacement | ir.Value | None]
-"""What computes the only used output of a node as well: another node, or a value that is there.
-None: the rule does not apply."""
+"""An equivalent of the only used output of a node: another node, or an existing value. None: the
+rule does not apply."""
 
 
 def replace(node: ir.Node, new: Replacement | ir.Value) -> ir.Value | None:
@@ -87,7 +88,7 @@ def _weight(array: Array, reader: ir.Value, graph: ir.Graph) -> ir.Value:
 
 
 def constant(value: ir.Value | None) -> Array | None:
-    """The values of a constant; None of anything else, and of texts."""
+    """The values of a constant; None for anything else, and for texts."""
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     if tensor is None or value is None or value.is_graph_input():
         return None
@@ -95,7 +96,8 @@ def constant(value: ir.Value | None) -> Array | None:
 
 
 def own_weight(name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """A weight with the values of ``tensor``, which keeps its own name: that may be the user's."""
+    """A weight with the values of ``tensor``. ``tensor`` keeps its own name: it may be the
+    user's."""
     content = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     return ir.Value(
         name=name,
@@ -113,14 +115,14 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def inputs_of(nodes: Iterable[ir.Node]) -> list[ir.Value]:
-    """What ``nodes`` read and do not make themselves, each once."""
+    """The values that ``nodes`` read and do not make, each once."""
     made = {value for node in nodes for value in node.outputs}
     read = (v for node in nodes for v in node.inputs if v is not None and v not in made)
     return list(dict.fromkeys(read))
 
 
 def attributes_of(node: ir.Node, *without: str, **changed: Any) -> dict[str, ir.Attr]:
-    """The attributes of a node, but for some that are left out or changed to integers or lists."""
+    """The attributes of a node, without some, and with others changed to integers or lists."""
     kept = {a.name: a for a in node.attributes.values() if a.name not in (*without, *changed)}
     return kept | {a.name: a for a in ir.convenience.convert_attributes(changed)}
 

@@ -1,8 +1,8 @@
-"""Rewrites that engines do not do themselves and that all of them profit from.
+"""Rewrites that help every engine and that no engine does itself.
 
-Activations move in front of a concatenation, where they fuse with what makes its inputs: engines
-run them outside of their blocked layouts behind it. Readers of a quantised value dequantise it on
-their own. Both give the same, bit by bit.
+Activations move in front of a concatenation, where they fuse with the operators that make its
+inputs: behind it, engines run them outside of their blocked layouts. Each reader of a quantised
+value gets a DequantizeLinear of its own. Both give the same results, bit by bit.
 """
 
 import onnx_ir as ir
@@ -25,7 +25,7 @@ def activate_before_concat(model: ir.Model) -> None:
 def separate_dequantised(model: ir.Model) -> None:
     """Give every reader of a dequantised value a DequantizeLinear of its own, in place.
 
-    Engines fuse it with what reads it, and the quantised value is a quarter of the size to move.
+    Engines fuse it with its reader, and the quantised value is a quarter of the size to move.
     """
     for node in list(model.graph):
         if node.op_type != "DequantizeLinear" or node.domain:
@@ -46,9 +46,9 @@ def separate_dequantised(model: ir.Model) -> None:
 
 
 def _activate_before(concat: ir.Node) -> None:
-    """Let what makes the inputs of a Concat activate them, where all its readers would.
+    """Move the activations behind a Concat to its inputs, if all its readers are the same one.
 
-    Only where most of the inputs have no other reader: elsewhere nothing fuses.
+    Only if most of the inputs have no other reader: otherwise nothing fuses.
     """
     joined, graph = concat.outputs[0], concat.graph
     readers = list(joined.consumers())
@@ -73,6 +73,6 @@ def _activate_before(concat: ir.Node) -> None:
         concat.replace_input_with(index, activated)
     for reader in readers:
         if reader.outputs[0].is_graph_output():
-            continue  # it changes nothing any more, but its result has a name
+            continue  # it changes nothing any more, but its result is an output
         reader.outputs[0].replace_all_uses_with(joined)
         graph.remove(reader, safe=True)

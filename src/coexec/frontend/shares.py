@@ -1,7 +1,8 @@
-"""A strip as an ordinary ONNX model: what a machine of a pipeline runs, with no more weights than
-it needs.
+"""A strip as an ordinary ONNX model for a machine of a pipeline, with only the weights that it
+needs.
 
-It is made of the model's own operators, cut as modules of plans are (`coexec.frontend.pieces`).
+It is made of the model's own operators, which are cut like modules of plans
+(`coexec.frontend.pieces`).
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,12 @@ class ShareWriter:
         self._plain: Lowered = as_it_is(model.source, borders)
 
     def write(self, strip: Strip, title: str) -> Module:
-        """The strip as a module in the standard's operators. Its inputs are the strip's reads in
-        their order, its outputs its writes, both without layouts of an engine; `Tensor.name` of
-        each is `part_name` of the part. Reads that turn out not to be needed are left out.
+        """The strip as a module in standard operators. Its inputs are the strip's reads and its
+        outputs the strip's writes, in their order and in the model's layout; `Tensor.name` of each
+        is `part_name` of the part. Reads that are not needed are left out.
 
         Raises:
-            PlanError: a piece cannot be computed from what the strip reads.
+            PlanError: a piece cannot be computed from the strip's reads.
         """
         graph = self._graph
         writer = Writer(graph, self._plain, self._plain)
@@ -54,6 +55,6 @@ def _is_whole(piece: Piece, graph: Graph) -> bool:
 
 
 def _needed(strip: Strip, graph: Graph) -> Sequence[str]:
-    """Tensors that some piece reads, or that are wanted."""
+    """Tensors that a piece reads, or that the strip writes."""
     read = (name for piece in strip.pieces for name in graph.task[piece.task].inputs)
     return list(dict.fromkeys((*read, *(name for name, _ in strip.writes))))

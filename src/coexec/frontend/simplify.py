@@ -1,8 +1,8 @@
-"""Constants folded, identities gone, batch norm folded, every shape known.
+"""Folds constants and batch norms, removes identities, and infers every shape.
 
-What is done comes in passes with names. All but the fusions give the same bit by bit; each use of
-a rule of `frontend.fusions` is compared with what it replaces. A rule that fails is left out where
-it fails, and whoever finds that a pass fails leaves it out by its name.
+The work is done in passes with names. All but the fusions give the same results bit by bit; each
+use of a rule of `frontend.fusions` is compared with the nodes that it replaces. A rule that fails
+at a node is not used there. A pass that fails can be left out by its name.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ _ROUNDS = 8
 
 
 class PassError(Exception):
-    """A pass failed, and has left the model in pieces."""
+    """A pass failed, and the model is of no use any more."""
 
     def __init__(self, name: str, error: Exception) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class PassError(Exception):
 def simplify(
     model: ir.Model, rewrites: bool = True, without: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Simplify ``model`` in place until nothing changes; then rewrite it, unless told not to.
+    """Simplify ``model`` in place until nothing changes; then rewrite it, if ``rewrites``.
 
     Args:
         without: names of passes to leave out.
@@ -107,18 +107,18 @@ def _interface(model: ir.Model) -> list[list[str | None]]:
 def _restore_outputs(model: ir.Model, listed: Sequence[tuple[str, ir.Value]]) -> None:
     """List all outputs again, by their first names: results, inputs, and weights."""
     graph = model.graph
-    found = {v.name: v for v in (*graph.inputs, *graph.outputs)} | dict(graph.initializers)
+    by_name = {v.name: v for v in (*graph.inputs, *graph.outputs)} | dict(graph.initializers)
     for name, value in listed:
-        if name not in found and value.const_value is not None:  # a weight that nothing reads
-            found[name] = ir.Value(
+        if name not in by_name and value.const_value is not None:  # a weight that nothing reads
+            by_name[name] = ir.Value(
                 name=name, shape=value.shape, type=value.type, const_value=value.const_value
             )
-            graph.register_initializer(found[name])
-    graph.outputs[:] = [found.get(name, value) for name, value in listed]
+            graph.register_initializer(by_name[name])
+    graph.outputs[:] = [by_name.get(name, value) for name, value in listed]
 
 
 def _keep_attributes(model: ir.Model) -> None:
-    """Write CastLike as Cast with its own attributes: folding would drop these."""
+    """Write CastLike as a Cast that keeps its attributes: folding would drop them."""
     for node in model.graph.all_nodes():
         like = node.inputs[1] if node.op_type == "CastLike" and not node.domain else None
         if like is not None and like.dtype is not None and node.attributes:
@@ -128,7 +128,7 @@ def _keep_attributes(model: ir.Model) -> None:
 
 
 def _encode_texts(model: ir.Model) -> None:
-    """Write constants of texts as onnx_ir reads them from a file; those folded it cannot save."""
+    """Write constants of texts as onnx_ir reads them from a file: it cannot save folded ones."""
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is not None and tensor.dtype == ir.DataType.STRING:
@@ -140,7 +140,7 @@ def _encode_texts(model: ir.Model) -> None:
 def _fold(model: ir.Model) -> None:
     _keep_attributes(model)
     fold(model)
-    if has_open(model):  # what decides a shape may be constant by now
+    if has_open(model):  # a value that decides a shape may be constant by now
         infer(model)
         fold(model)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -149,7 +149,7 @@ def _fold(model: ir.Model) -> None:
 
 
 def _use_identities(model: ir.Model) -> None:
-    """Apply the exact rules until none applies, and fold what they have made constant."""
+    """Apply the exact rules until none applies, and fold the new constants."""
     for _ in range(_ROUNDS):
         changed = False
         for node in list(model.graph):
@@ -163,16 +163,16 @@ def _use_identities(model: ir.Model) -> None:
 
 
 def _fuse(model: ir.Model, rules: Mapping[str, Rule]) -> None:
-    """Use the rules of one fusion wherever it computes the same as what it replaces."""
-    found: list[Replacement] = []
+    """Use the rules of one fusion wherever it computes the same as the nodes that it replaces."""
+    replacements: list[Replacement] = []
     for node in list(model.graph):
         rule = _rule_for(node, rules)
         new = None if rule is None else _looked_at(rule, node)
         if isinstance(new, Replacement):
-            found.append(new)
-    good = compute_the_same(found, model.opset_imports)
+            replacements.append(new)
+    good = compute_the_same(replacements, model.opset_imports)
     now: dict[ir.Value, ir.Value] = {}
-    for new in itertools.compress(found, good):
+    for new in itertools.compress(replacements, good):
         end = new.covers[-1].outputs[0]
         inputs = [now.get(v, v) if isinstance(v, ir.Value) else v for v in new.inputs]
         now[end] = replace(new.covers[-1], dataclasses.replace(new, inputs=inputs)) or end
@@ -184,7 +184,8 @@ def _rule_for(node: ir.Node, rules: Mapping[str, Rule]) -> Rule | None:
 
 
 def _looked_at(rule: Rule, node: ir.Node) -> Replacement | ir.Value | None:
-    """What ``rule`` says of ``node``: nothing if it fails, as it does for what no rule expects."""
+    """The result of ``rule`` for ``node``; None if the rule fails, as it may for unexpected
+    nodes."""
     try:
         return rule(node)
     except Exception:
@@ -209,8 +210,8 @@ PASSES: Mapping[str, _Pass] = {
     "separate dequantised": separate_dequantised,
     "remove what is unused": _remove_unused,
 }
-"""By name, in their order."""
+"""Passes by name, in their order."""
 _REWRITES = frozenset({"Pad into pool", "HardSwish of a product", "HardSigmoid", "HardSwish",
                        "activate before Concat", "merge activations",
                        "separate dequantised"})  # fmt: skip
-"""Passes that shape a model as our engines like it."""
+"""Passes that shape a model for coexec's engines."""

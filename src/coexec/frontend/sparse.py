@@ -1,4 +1,4 @@
-"""Sparse weights made dense: no engine computes with them as they are."""
+"""Sparse weights made dense: no engine computes with sparse ones."""
 
 import math
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from coexec.errors import ModelError
 __all__ = ["with_dense_weights"]
 
 _MOST_BYTES = 2**31
-"""Of a weight once it is dense: what a serialized model can hold."""
+"""Most bytes of a dense weight: a serialized model can hold no more."""
 
 
 def with_dense_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     """``proto``, or a copy of it in which every sparse initializer and constant is a dense one.
 
     Raises:
-        ModelError: its indices are damaged, lie in an external file, or it is too large.
+        ModelError: a weight has damaged indices, lies in an external file, or is too large.
     """
     if not any(_is_sparse(graph) for graph in _graphs(proto.graph)):
         return proto

@@ -1,6 +1,7 @@
-"""ONNX models as entries of the cache: the protobuf there, large weights in files shared by all.
+"""ONNX models as entries of the cache: the entry has the protobuf, shared files have the large
+weights.
 
-An external tensor of a stored protobuf names its weight in the place of a file.
+An external tensor of a stored protobuf has the name of its weight in place of a file.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ def is_kept(tensor: ir.TensorProtocol) -> bool:
 
 
 def stored_tensor(proto: onnx.TensorProto, weights: Mapping[str, Array]) -> ir.TensorProtocol:
-    """The tensor behind ``proto``, from ``weights`` by their names in the cache if it is external.
+    """The tensor of ``proto``. An external one comes from ``weights``, by its name in the cache.
 
     Raises:
         StoreError, ValueError: the weight is not among these, or has another size.
@@ -65,14 +66,14 @@ def stored_tensor(proto: onnx.TensorProto, weights: Mapping[str, Array]) -> ir.T
 
 
 def location_of(proto: onnx.TensorProto) -> str:
-    """Where the data of an external tensor lies."""
+    """The location of an external tensor's data."""
     return next((item.value for item in proto.external_data if item.key == "location"), "")
 
 
 def share(
     cache: Cache, tensors: Mapping[str, ir.TensorProtocol]
 ) -> dict[str, ir.TensorProtocol] | None:
-    """``tensors``, the large ones mapped from the cache, where they are now; None if it is full."""
+    """``tensors``, the large ones stored in the cache and mapped from it; None if that is full."""
     large = {name: tensor for name, tensor in tensors.items() if is_large(tensor)}
     names = cache.add_weights(tensor.numpy() for tensor in large.values())
     if names is None:
@@ -81,15 +82,15 @@ def share(
         arrays = cache.weights.fetch(names)
     except StoreError:
         return None
-    found = dict(tensors)
+    shared = dict(tensors)
     for (name, tensor), stored_as in zip(large.items(), names, strict=True):
         array = arrays[stored_as].view(tensor.dtype.numpy()).reshape(tensor.shape.numpy())
-        found[name] = Stored(array, tensor.dtype, name, stored_as)
-    return found
+        shared[name] = Stored(array, tensor.dtype, name, stored_as)
+    return shared
 
 
 def detached(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """``tensor``, in memory if it lies in a file."""
+    """``tensor``, read into memory if it lies in a file."""
     if isinstance(tensor, ir.ExternalTensor):
         return ir.Tensor(np.array(tensor.numpy()), tensor.dtype, name=tensor.name)
     return tensor
@@ -106,10 +107,10 @@ def written(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def import_lowered(path: Path, cache: Cache) -> tuple[Entry, Mapping[str, ir.TensorProtocol]]:
-    """What `Device.lower` wrote, as an entry of the cache, and its weights by name.
+    """The files that `OpenEngine.lower` wrote, as an entry of the cache, and their weights by name.
 
-    The weights lie in the cache; if they cannot, the entry lists none and they lie in memory. The
-    files may be removed then.
+    The weights are in the cache; if that is impossible, the entry lists none and they are in
+    memory. The files may be removed afterwards.
 
     Raises:
         ValueError, OSError: a file is missing or cut off.
@@ -137,7 +138,7 @@ def stored_weights(entry: Entry, cache: Cache) -> dict[str, ir.TensorProtocol]:
     """The weights of an entry that `import_lowered` has made, by name.
 
     Raises:
-        StoreError: one is missing or damaged.
+        StoreError: a weight is missing or damaged.
     """
     proto = onnx.load_model_from_string(entry.files["lowered.onnx"])
     arrays = cache.weights.fetch(entry.weights)

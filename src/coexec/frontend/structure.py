@@ -1,7 +1,7 @@
-"""Is a model sound enough to be handed to an engine? Does not import ``onnx``.
+"""Checks that a model is sound enough for an engine. Does not import ``onnx``.
 
-Engines are written in C++ and trust what they are given more than one may trust a download. This
-looks at what a model says, not at the values of its weights, which stay where they are. What ONNX
+Engines are written in C++ and trust their input more than a download deserves. The check reads the
+structure of a model, not the values of its weights, which stay where they are. Everything that ONNX
 Runtime runs passes: nodes in any order, an output listed twice, weights that a feed may replace,
 custom domains, functions, sequences, weights that are damaged and not used.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["check_proto", "check_structure", "decoded", "opened", "without_weights"]
 
 _MOST_NESTED = 100
-"""Messages inside of each other: protobuf decodes no more."""
+"""Most levels of nested messages: protobuf decodes no more."""
 _LARGE_BYTES = 1 << 12
-"""Weights below are decoded with the rest: to copy them takes less time than to leave them out."""
+"""Smaller weights are decoded with the rest: copying them is faster than leaving them out."""
 _MOST_NODES = 2_000_000
-"""With functions in the place of their calls: each node takes an engine about a KiB."""
+"""Most nodes if functions replace their calls: an engine needs about a KiB for each."""
 
 _Function = tuple[str, str, str]
 """Domain, name and overload."""
@@ -39,12 +39,12 @@ _Function = tuple[str, str, str]
 def check_structure(source: "str | os.PathLike[str] | bytes | onnx.ModelProto") -> None:
     """Raise ModelError unless ``source`` is a sound model. It is not changed.
 
-    Sound is: it can be decoded, its texts are UTF-8, it has a graph; weights that are used have as
-    many bytes as their shape and type say, external ones in files that the model may name (see
-    `coexec.frontend.folders`); every value that is read exists and is computed once; no node waits
-    for itself; no function calls itself, nor do their calls multiply beyond measure. A file or
-    bytes take a hundredth of the time in which they would be decoded, a ModelProto a copy of each
-    weight.
+    A sound model can be decoded, its texts are UTF-8, and it has a graph. Weights that are used
+    have as many bytes as their shape and type need; external ones are in files that the model may
+    name (see `coexec.frontend.folders`). Every value that is read exists and is computed once. No
+    node depends on itself. No function calls itself, and calls of functions do not multiply beyond
+    measure. A file or bytes take a hundredth of the time of decoding them, a ModelProto takes a
+    copy of each weight.
 
     Raises:
         ModelError: in one line, with the remedy.
@@ -57,7 +57,7 @@ def check_structure(source: "str | os.PathLike[str] | bytes | onnx.ModelProto") 
 
 
 def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto":
-    """What a model says, without the raw data of its large weights.
+    """A model without the raw data of its large weights.
 
     Raises:
         ModelError: it cannot be read.
@@ -67,7 +67,7 @@ def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto"
 
 
 def _small(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Hollow]:
-    """What to call a model, its path, and its content without weights."""
+    """Name of a model in messages, its path, and its content without weights."""
     if isinstance(source, bytes):
         return "the model given as bytes", None, hollow(memoryview(source), _LARGE_BYTES)
     path = Path(source)
@@ -106,7 +106,8 @@ def _hollow_file(path: Path) -> Hollow:
 
 
 def decoded(content: bytes, what: str) -> "onnx.ModelProto":
-    """
+    """A serialized model as a message.
+
     Raises:
         ModelError: it is cut off, something else, or nested too deeply.
     """
@@ -121,7 +122,7 @@ def decoded(content: bytes, what: str) -> "onnx.ModelProto":
 
 
 def _strictly_decoded(content: bytes, what: str) -> Any:
-    """As `decoded`, by the class that vouches for the texts if it can be."""
+    """Like `decoded`, but by the class that checks all texts, if that succeeds."""
     try:
         return StrictModelProto.FromString(content)
     except Exception:
@@ -134,9 +135,9 @@ def check_proto(
     """`check_structure` of a decoded model.
 
     Args:
-        what: how messages call it.
-        path: where it comes from, with external weights beside it; None: it can have none.
-        small: what ``proto`` was decoded from, if weights were left out.
+        what: name of the model in messages.
+        path: of the model, with external weights beside it; None: there can be no such weights.
+        small: the content that ``proto`` was decoded from, if weights were left out.
     """
     if not proto.HasField("graph"):
         raise ModelError(f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
@@ -152,7 +153,7 @@ def check_proto(
 
 
 def _broken_texts(message: Any, depth: int, what: str) -> Iterator[bytes]:
-    """Texts that are not UTF-8, at any depth: protobuf hands these out as bytes.
+    """Texts that are not UTF-8, at any depth: protobuf returns these as bytes.
 
     Raises:
         ModelError: messages are nested too deeply.
@@ -198,7 +199,7 @@ def _inner(nodes: Any) -> "Iterator[onnx.NodeProto]":
 
 
 def _check_functions(proto: "onnx.ModelProto", what: str) -> None:
-    """Refuse functions that call themselves, or whose calls double at each of many levels."""
+    """Refuse recursive functions, and those whose calls double at each of many levels."""
     if not proto.functions:
         return
     nodes = {(f.domain, f.name, f.overload): list(_inner(f.node)) for f in proto.functions}
@@ -223,11 +224,11 @@ def _check_functions(proto: "onnx.ModelProto", what: str) -> None:
 
 
 class _Scope(NamedTuple):
-    """A graph or body that is checked, with the weights that are left out of its messages."""
+    """A graph or body under check, with the sizes of the weights that its messages lack."""
 
     graph: "onnx.GraphProto"
     outer: tuple[Container[str], ...] = ()
-    """Names of the values around it, level by level: to join them would be slow for many bodies."""
+    """Names of the outer values, level by level: joining them would be slow for many bodies."""
     raw_bytes: tuple[int | None, ...] = ()
 
 
@@ -241,25 +242,25 @@ class _Check:
     def model(self, proto: "onnx.ModelProto", raw_bytes: tuple[int | None, ...]) -> None:
         """Raise ModelError unless the graph, its bodies and the functions are sound."""
         self._graph(_Scope(proto.graph, raw_bytes=raw_bytes))
-        for function in proto.functions:  # their values are known where they are called
+        for function in proto.functions:  # their values are known only where they are called
             for node in _inner(function.node):
                 tensors, bodies = _held(node)
                 for tensor in (*tensors, *(t for body in bodies for t in body.initializer)):
                     self._tensor(tensor)
 
     def _graph(self, scope: _Scope) -> set[str]:
-        """Check a graph; the names of outer values that it reads."""
-        graph, given = scope.graph, _named(scope.graph)
+        """Check a graph; return the names of outer values that it reads."""
+        graph, input_names = scope.graph, _named(scope.graph)
         nodes = list(graph.node)
-        made = self._made(nodes, given)
-        levels = (*scope.outer, given, made)
+        made = self._made(nodes, input_names)
+        levels = (*scope.outer, input_names, made)
         needs: list[set[str]] = []
         for node in nodes:
             tensors, bodies = _held(node) if node.attribute else ((), ())
             for tensor in tensors:
                 self._tensor(tensor)
             inputs = list(node.input)
-            outer = [n for n in inputs if n and n not in made and n not in given]
+            outer = [n for n in inputs if n and n not in made and n not in input_names]
             lost = next((n for n in outer if not _is_known(n, scope.outer)), None)
             if lost is not None:
                 raise ModelError(
@@ -272,19 +273,19 @@ class _Check:
         self._require_order(graph, needs, made)
         read = {v.name for v in graph.output}.union(*needs)
         self._weights(scope, read)
-        return read - given - made.keys()
+        return read - input_names - made.keys()
 
     def _made(self, nodes: "Sequence[onnx.NodeProto]", given: Container[str]) -> Mapping[str, int]:
-        """By value, the node that computes it."""
-        found: dict[str, int] = {}
+        """For each value, the index of the node that computes it."""
+        makers: dict[str, int] = {}
         for index, node in enumerate(nodes):
             for name in node.output:
-                if name and (name in found or name in given):
+                if name and (name in makers or name in given):
                     raise ModelError(f"{self._what} computes {name!r} twice, or computes an input "
                                      f"or weight; export it again")  # fmt: skip
-                found[name] = index
-        found.pop("", None)
-        return found
+                makers[name] = index
+        makers.pop("", None)
+        return makers
 
     def _require_outputs(
         self, graph: "onnx.GraphProto", levels: tuple[Container[str], ...]
@@ -298,7 +299,7 @@ class _Check:
     def _require_order(
         self, graph: "onnx.GraphProto", needs: list[set[str]], made: Mapping[str, int]
     ) -> None:
-        """Raise ModelError if a node waits for itself. The order in the file does not matter."""
+        """Raise ModelError if a node depends on itself. The order in the file does not matter."""
         if all(made.get(n, -1) < i for i, names in enumerate(needs) for n in names):
             return
         before = {i: {made[n] for n in names if n in made} for i, names in enumerate(needs)}
@@ -311,7 +312,8 @@ class _Check:
                              f"{names}; export the model again") from None  # fmt: skip
 
     def _weights(self, scope: _Scope, read: set[str]) -> None:
-        """Check those that are read. Others are left out before an engine computes anything."""
+        """Check the weights that are read. Others are left out before an engine computes
+        anything."""
         graph, sizes = scope.graph, scope.raw_bytes
         for index, tensor in enumerate(graph.initializer):
             if tensor.name in read:

@@ -1,4 +1,4 @@
-"""Small models that measure or try an engine, as modules that it compiles."""
+"""Small models for measuring or trying an engine, as modules that it compiles."""
 
 import onnx
 
@@ -11,7 +11,7 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 def products(numbers: range, size: int) -> Module:
-    """Square products, each of the one before with itself: "v1" is "v0" times "v0", and so on.
+    """Square products, each the previous one times itself: "v1" is "v0" times "v0", and so on.
 
     Args:
         numbers: range(2, 4) reads "v2" and makes "v4"; all are of ``size`` x ``size``, float32.

@@ -1,8 +1,8 @@
-"""The tensors of a model as the graph of tasks knows them: static shapes, numpy's types.
+"""The tensors of a model for the graph of tasks: static shapes, numpy's types.
 
 A value is *plain* if it is a tensor whose shape is known and whose elements are numbers of numpy or
 ml_dtypes that take whole bytes. Everything else is *opaque*: it cannot be allocated ahead, cut or
-moved, only handed from one operator to another inside of ONNX Runtime.
+moved, only passed from one operator to another inside of ONNX Runtime.
 """
 
 from collections.abc import Collection, Iterable
@@ -42,9 +42,9 @@ def _weight(value: ir.Value) -> Tensor:
 
 
 def tensor_of(value: ir.Value) -> Tensor:
-    """An input or result as the graph knows it."""
-    known = value.shape is not None and value.shape.is_static()
-    shape = tuple(value.shape.numpy()) if value.shape is not None and known else ()
+    """An input or result as a tensor of the graph."""
+    static = value.shape is not None and value.shape.is_static()
+    shape = tuple(value.shape.numpy()) if value.shape is not None and static else ()
     if min(shape, default=0) < 0:
         raise UnfitError("the model has an impossible shape", f"{value.name!r} would be {shape}")
     if why_opaque(value):
@@ -54,7 +54,7 @@ def tensor_of(value: ir.Value) -> Tensor:
 
 
 def why_opaque(value: ir.Value) -> str:
-    """Why ``value`` cannot be planned with, in plain words; "" if it is plain."""
+    """Why ``value`` cannot be planned, in plain words; "" if it is plain."""
     kind = type_of(value)
     name = f"{value.name!r}" if value.producer() is None else (
         f"{value.name!r} ({_operator(value.producer())})")  # fmt: skip

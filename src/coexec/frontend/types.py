@@ -11,7 +11,7 @@ __all__ = ["LEFT_ALONE", "hidden", "hide_maps", "show_maps", "type_of", "type_pr
            "without_maps", "without_types"]  # fmt: skip
 
 _HIDDEN = "coexec.type"
-"""Metadata of a value whose type onnx_ir cannot hold."""
+"""Key in the metadata of a value whose type onnx_ir cannot hold."""
 _AT_MAP = ", at a map"
 LEFT_ALONE = ", left alone"
 
@@ -43,11 +43,11 @@ def type_of(value: ir.Value) -> str:
 
 
 def type_proto(text: str) -> onnx.TypeProto | None:
-    """Inverse of `type_text`, of tensors of unknown shape; None for what ONNX has no type for."""
-    found = re.fullmatch(r"(\w+)\((.*)\)", text)
-    if found is None:
+    """Inverse of `type_text`, with tensors of unknown shape; None if ONNX has no such type."""
+    match = re.fullmatch(r"(\w+)\((.*)\)", text)
+    if match is None:
         return None
-    kind, inner = found.groups()
+    kind, inner = match.groups()
     helper = onnx.helper
     if kind in ("tensor", "sparse_tensor"):
         if inner.upper() not in _ELEMENT.keys():  # noqa: SIM118 - an enum of protobuf
@@ -69,7 +69,7 @@ def type_proto(text: str) -> onnx.TypeProto | None:
 
 
 def hide_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """``proto``, or a copy with the types of maps as metadata: onnx_ir reads no model with one."""
+    """``proto``, or a copy with the types of maps as metadata: onnx_ir reads no model with maps."""
     if not any("map(" in type_text(info.type) for info in _values(proto.graph)):
         return proto
     hidden = onnx.ModelProto()
@@ -92,10 +92,10 @@ def show_maps(proto: onnx.ModelProto) -> None:
 
 @contextmanager
 def without_maps(model: ir.Model) -> Iterator[None]:
-    """Optimizer and inference leave the operators at maps alone meanwhile.
+    """Hide operators with maps from optimizer and inference, inside the ``with`` block.
 
-    onnx_ir stops at the type of what ZipMap makes, and ONNX's inference ends the process at an
-    input without a type.
+    onnx_ir stops at the type of ZipMap's result, and ONNX's inference ends the process at an input
+    without a type.
     """
     nodes = [n for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)]
     with hidden(nodes, _AT_MAP):
@@ -104,7 +104,7 @@ def without_maps(model: ir.Model) -> Iterator[None]:
 
 @contextmanager
 def without_types(model: ir.Model, op_types: Collection[str]) -> Iterator[None]:
-    """The optimizer leaves operators of these types alone meanwhile."""
+    """Hide operators of these types from the optimizer, inside the ``with`` block."""
     nodes = [n for n in model.graph.all_nodes() if n.op_type in op_types and not n.domain]
     with hidden(nodes, LEFT_ALONE):
         yield
@@ -112,7 +112,7 @@ def without_types(model: ir.Model, op_types: Collection[str]) -> Iterator[None]:
 
 @contextmanager
 def hidden(nodes: Iterable[ir.Node], suffix: str) -> Iterator[None]:
-    """Nodes have another type meanwhile."""
+    """Give the nodes another type, inside the ``with`` block."""
     types = {node: node.op_type for node in nodes}
     for node in types:
         node.op_type += suffix
@@ -128,7 +128,7 @@ def _reads_map(node: ir.Node) -> bool:
 
 
 def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """Declared values, those of bodies too."""
+    """Declared values, also of bodies."""
     yield from (*graph.input, *graph.output, *graph.value_info)
     for node in graph.node:
         for attribute in node.attribute:

@@ -1,6 +1,6 @@
-"""Values as ONNX Runtime takes and returns them, types that numpy has not among them.
+"""Values as ONNX Runtime takes and returns them, also of types that numpy does not have.
 
-Imports no ONNX: a start from the cache needs this.
+Imports no ONNX, because a start from the cache needs this module.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ FOREIGN: Mapping[str, int] = {
     "float8_e5m2fnuz": 20,
 }  # fmt: skip
 """Types that ONNX Runtime reads and writes in memory of the caller, but does not return as arrays:
-by the name in ml_dtypes, the number in ONNX."""
+the number in ONNX by the name in ml_dtypes."""
 _BY_TYPE = {f"tensor({name.replace('_', '')})": name for name in FOREIGN}
 
 
@@ -39,20 +39,20 @@ def has_foreign(session: ort.InferenceSession) -> bool:
 def run_session(
     session: ort.InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
 ) -> list[Any]:
-    """The outputs ``names``: arrays; lists, dicts and None where they are no tensors.
+    """The outputs ``names``: arrays; lists, dicts and None for those that are no tensors.
 
     Raises:
-        Exception: whatever ONNX Runtime raises.
+        Exception: any error of ONNX Runtime.
     """
     if not has_foreign(session):
-        found: list[Any] = session.run(list(names), dict(feeds))
-        return found
-    given = {name: ort_value(np.require(a, requirements="C")) for name, a in feeds.items()}
-    return [_array(value) for value in session.run_with_ort_values(list(names), given)]
+        outputs: list[Any] = session.run(list(names), dict(feeds))
+        return outputs
+    ort_feeds = {name: ort_value(np.require(a, requirements="C")) for name, a in feeds.items()}
+    return [_array(value) for value in session.run_with_ort_values(list(names), ort_feeds)]
 
 
 def _array(value: ort.OrtValue) -> Array:
-    """A copy of what ONNX Runtime has made."""
+    """A copy of a result of ONNX Runtime."""
     if value.data_type() not in _BY_TYPE:
         return np.array(value.numpy())
     dtype = numpy_type(_BY_TYPE[value.data_type()])

@@ -1,4 +1,4 @@
-"""Does a weight have as many bytes as its shape and type say? Looks at no value."""
+"""Checks that a weight has as many bytes as its shape and type need. Reads no value."""
 
 import math
 from typing import TYPE_CHECKING
@@ -32,14 +32,14 @@ _STORED: dict[int, tuple[int, str, float]] = {
                     (8, "int32_data", 1)),
     **dict.fromkeys((_KIND.INT4, _KIND.UINT4, _KIND.FLOAT4E2M1), (4, "int32_data", 1 / 2)),
 }  # fmt: skip
-"""By type: bits of a value, the field that holds values which are not raw, entries for a value;
-onnx.proto says so. Types that came later are left to the engine."""
+"""By type: bits of a value, the field for values that are not raw, and entries of that field for a
+value, as in onnx.proto. Later types are left to the engine."""
 
 
 def require_values(
     tensor: "onnx.TensorProto", raw_bytes: int | None, folders: ModelFolders | None
 ) -> None:
-    """Raise ModelError unless ``tensor`` has its values, all of them and no more.
+    """Raise ModelError unless ``tensor`` has all of its values and no more.
 
     Args:
         raw_bytes: length of the raw data if it was left out of ``tensor``, else None.

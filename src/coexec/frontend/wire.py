@@ -1,8 +1,8 @@
-"""A serialized model without the bytes of its weights: what it says is a thousandth of its size.
+"""A serialized model without the bytes of its weights: the rest is a thousandth of its size.
 
-Decoding copies every weight. To look at names, shapes and nodes, the weights are left out first, by
-the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding): a message is a
-row of fields, each a key, which is its number and wire type, and its content.
+Decoding copies every weight. To read names, shapes and nodes, the weights are left out first, by
+the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding). A message is a
+sequence of fields. A field is a key, which is its number and wire type, and its content.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,18 +22,18 @@ class Hollow(NamedTuple):
 
     content: bytes
     raw_bytes: tuple[int | None, ...] | None
-    """By initializer, the length of the raw data that is left out of it, None if none is. None:
-    nothing is left out: nothing is large, or the content is not encoded as expected, and decoding
-    it tells what is wrong."""
+    """For each initializer, the length of the raw data that was left out; None for one that is
+    complete. None instead of the tuple: nothing was left out. Then nothing is large, or the content
+    is not encoded as expected, and decoding it reports the error."""
 
 
 class _Field(NamedTuple):
     number: int
     wire: int
     begin: int
-    """Of the key."""
+    """Start of the key."""
     start: int
-    """Of the content, behind its length."""
+    """Start of the content, behind its length."""
     stop: int
 
 
@@ -41,7 +41,7 @@ def hollow(content: memoryview, large_bytes: int = 0) -> Hollow:
     """``content``, a serialized ModelProto, without its large part. It is mapped or in memory.
 
     Args:
-        large_bytes: initializers whose messages are smaller are left as they are.
+        large_bytes: initializers with smaller messages are left as they are.
     """
     parts: list[bytes] = []
     sizes: list[int | None] = []
@@ -61,9 +61,9 @@ def hollow(content: memoryview, large_bytes: int = 0) -> Hollow:
 def _without_weights(
     content: memoryview, graph: _Field, sizes: list[int | None], large_bytes: int
 ) -> list[bytes]:
-    """A GraphProto, in parts, without raw data of initializers, whose lengths go to ``sizes``."""
+    """A GraphProto, in parts, without the raw data of initializers. Its lengths go to ``sizes``."""
     parts: list[bytes] = []
-    kept_from = graph.start  # what follows up to the next large one is copied at once
+    kept_from = graph.start  # all bytes up to the next large one are copied at once
     for field in _fields(content, graph.start, graph.stop):
         if (field.number, field.wire) != (_INITIALIZER, _BYTES):
             continue
@@ -86,7 +86,7 @@ def _fields(content: memoryview, start: int, stop: int) -> Iterator[_Field]:
     """The fields of the message between ``start`` and ``stop``.
 
     Raises:
-        ValueError: a field that ends behind the message, or a group, which ONNX has none of.
+        ValueError: a field ends behind the message, or is a group, which ONNX does not have.
     """
     at = start
     while at < stop:
@@ -110,7 +110,7 @@ def _fields(content: memoryview, start: int, stop: int) -> Iterator[_Field]:
 
 
 def _varint(content: memoryview, at: int, stop: int) -> tuple[int, int]:
-    """The number at ``at``, seven bits a byte, the lowest first; and where it ends."""
+    """The number at ``at``, seven bits a byte, the lowest first; and the position behind it."""
     value = shift = 0
     while at < stop and shift < 64:
         byte = content[at]
@@ -123,7 +123,7 @@ def _varint(content: memoryview, at: int, stop: int) -> tuple[int, int]:
 
 
 def _message(number: int, parts: Sequence[bytes]) -> list[bytes]:
-    """The key, the length and the content of a message as a field of another."""
+    """A message as a field of another one: its key, its length and its content."""
     key, length = number << 3 | _BYTES, sum(map(len, parts))
     encoded = bytearray([key])
     while length > 0x7F:

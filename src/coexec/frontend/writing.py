@@ -1,4 +1,4 @@
-"""Write one module of pieces: the nodes of a lowered model, whole or cut."""
+"""Writes one module of pieces: the nodes of a lowered model, whole or cut."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -18,11 +18,11 @@ from coexec.ir.rules import OperatorRegion
 __all__ = ["Writer"]
 
 _Values = Mapping[str, tuple[str, Region | None]]
-"""By lowered value: what it is called in the module, and what was computed of it; None: all."""
+"""By lowered value: its name in the module, and its computed region; None: all."""
 
 
 class Writer:
-    """One module, piece by piece."""
+    """One module, written piece by piece."""
 
     def __init__(self, graph: Graph, low: Lowered, plain: Lowered) -> None:
         """
@@ -35,38 +35,38 @@ class Writer:
         self._parts = Parts(graph, low, self._body)
         self._inputs: list[Tensor] = []
         self._layouts: dict[str, Layout] = {}
-        """Of inputs and outputs."""
+        """Layouts of inputs and outputs, by name."""
 
     def read(self, tensor: str, region: Region, layout: Layout, value: str) -> None:
-        """Take a part from outside, where it is called ``value``."""
+        """Add an input: a part that comes from outside with the name ``value``."""
         self._parts.keep(tensor, region, layout, value)
         self._inputs.append(self._parts.described(tensor, region, layout, value))
         self._layouts[value] = layout
 
     def add(self, piece: Piece) -> None:
-        """Compute a part of a task from what is there.
+        """Compute a part of a task from the parts that are there.
 
         Raises:
-            PlanError: it needs what is not there.
+            PlanError: a part that it needs is missing.
         """
         task = self._graph.task[piece.task]
         own = task.outputs[:1]
         self._try(own, frozenset(own), piece.region)
 
     def add_whole(self, tasks: Sequence[Task], wanted: Collection[str]) -> None:
-        """Compute ``wanted``, which others need of the whole ``tasks``.
+        """Compute ``wanted``, those outputs of the whole ``tasks`` that others need.
 
         Raises:
-            PlanError: they need what is not there.
+            PlanError: a part that they need is missing.
         """
         own = [name for task in tasks for name in task.outputs]
         self._try([name for name in own if name in wanted], frozenset(own), None)
 
     def _try(self, wanted: Sequence[str], own: frozenset[str], region: Region | None) -> None:
-        """In the engine's own operators; else in the model's.
+        """Write in the engine's own operators; otherwise in the model's.
 
-        Else: if a node cannot be cut, or if the engine's optimizer has made something depend on
-        what no task of the plan reads.
+        Otherwise: if a node cannot be cut, or if the engine's optimizer has made a node depend on a
+        tensor that no task of the plan reads.
         """
         length, state = self._body.length, self._parts.state()
         try:
@@ -79,7 +79,8 @@ class Writer:
     def _add(
         self, low: Lowered, wanted: Sequence[str], own: frozenset[str], region: Region | None
     ) -> None:
-        """``region``: of the only tensor that is wanted; None: all of all."""
+        """Add the nodes of ``wanted``. ``region``: of the only tensor in ``wanted``; None: all of
+        all."""
         indices = nodes_of(low, wanted, own)
         cuts = {} if region is None else self._cuts(low, wanted[0], indices, region)
         values: dict[str, tuple[str, Region | None]] = {}
@@ -90,33 +91,33 @@ class Writer:
             native = low.native(name)
             if native not in values and region is not None:
                 raise Uncut(f"{name} is computed no more")
-            # It may be a weight, or something else that is there, if the engine has found that out.
+            # The engine may have replaced it by a weight, or by another value that is there.
             value = self._value(low, native, None, values)
             self._parts.keep(name, made, low.layout(native), value)
-        if region is None:  # what the engine has of these in other layouts, too
-            for value, (called, _) in values.items():
+        if region is None:  # also the tensors that the engine holds in other layouts
+            for value, (label, _) in values.items():
                 name = low.stands_for.get(value, "")
                 if name in own:
                     whole = self._graph.tensors[name].whole
-                    self._parts.keep(name, whole, low.layout(value), called)
+                    self._parts.keep(name, whole, low.layout(value), label)
 
     def _cuts(
         self, low: Lowered, tensor: str, indices: Sequence[int], region: Region
     ) -> dict[int, OperatorRegion]:
-        """By node, what it does for ``region`` of a tensor.
+        """The region of each node for ``region`` of a tensor.
 
         Raises:
-            Uncut: not known of one.
+            Uncut: there is no rule for a node.
         """
         native = low.native(tensor)
         need = {native: self._inner(low, native, tensor, region)}
         cuts: dict[int, OperatorRegion] = {}
         for index in reversed(indices):
             node = low.nodes[index]
-            wanted = need.get(node.output[0])
-            if wanted is None or any(node.output[1:]):
+            output_region = need.get(node.output[0])
+            if output_region is None or any(node.output[1:]):
                 raise Uncut(node.op_type)
-            cuts[index] = part = node_region(low, node, wanted)
+            cuts[index] = part = node_region(low, node, output_region)
             for name, read in zip(node.input, part.inputs, strict=True):
                 if read is not None and name not in low.weights:
                     need[name] = read if name not in need else need[name].hull(read)
@@ -129,24 +130,24 @@ class Writer:
         """Add ``node``, all of it or cut.
 
         Args:
-            values: those that were made so far, with their regions where they are cut.
-            made: of the tensor that it works for; None: all.
+            values: the values made so far, with their regions where they are cut.
+            made: the region of the tensor that the node works for; None: all.
         """
-        taken: list[str] = []
+        inputs: list[str] = []
         for position, name in enumerate(node.input):
             region = None if cut is None else cut.inputs[position]
             if cut is not None and position in cut.constants:
-                taken.append(self._body.numbers(cut.constants[position]))
+                inputs.append(self._body.numbers(cut.constants[position]))
             elif not name or (cut is not None and region is None):
-                taken.append("")
+                inputs.append("")
             elif region is None or region.size or _is_empty(low, name):
-                taken.append(self._value(low, name, region, values))
+                inputs.append(self._value(low, name, region, values))
         label = "" if cut is None else str(cut.computes)
         outputs = [self._body.name(f"{name}{label}") if name else "" for name in node.output]
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         del copy.input[:], copy.output[:], copy.metadata_props[:]
-        copy.input.extend(taken)
+        copy.input.extend(inputs)
         copy.output.extend(outputs)
         if cut is None:
             self._rename_captured(low, copy, values)
@@ -166,7 +167,8 @@ class Writer:
             values[node.output[0]] = (cropped, cut.output)
 
     def _value(self, low: Lowered, name: str, region: Region | None, values: _Values) -> str:
-        """What a node reads as ``name``: a weight, a value of its task, or one that is there."""
+        """The value that a node reads as ``name``: a weight, a value of its task, or an existing
+        part."""
         if name in low.weights:
             return self._body.weight(low, name, region)
         if name in values:
@@ -177,18 +179,19 @@ class Writer:
         tensor = low.stands_for.get(name, name)
         if tensor not in self._graph.tensors:
             raise Uncut(f"{name} is of no task")
-        wanted = self._graph.tensors[tensor].whole
+        part_region = self._graph.tensors[tensor].whole
         if region is not None:
-            wanted = _outer(region, wanted)
-        return self._parts.get(tensor, wanted, low.layout(name))
+            part_region = _outer(region, part_region)
+        return self._parts.get(tensor, part_region, low.layout(name))
 
     def _rename_captured(
         self, low: Lowered, node: onnx.NodeProto, values: _Values,
         own: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """Of a node with bodies: what they read from outside is called otherwise here.
+        """Rename the outer values that the bodies of a node read.
 
-        ``own``: what the bodies around have made, which stays."""
+        ``own``: values that the surrounding bodies have made, which keep their names.
+        """
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
                 inside = own.union(
@@ -205,7 +208,7 @@ class Writer:
                         output.name = self._value(low, output.name, None, values)
 
     def _inner(self, low: Lowered, value: str, tensor: str, region: Region) -> Region:
-        """A region of ``tensor`` in the lowered ``value``, which may have more channels."""
+        """The region of ``tensor`` in the lowered ``value``, which may have more channels."""
         shape, whole = low.tensors[value].shape, self._graph.tensors[tensor].shape
         if low.layout(value) == LAST:
             raise Uncut(f"{tensor} has its channels last")
@@ -216,7 +219,7 @@ class Writer:
         return region.with_axis(1, 0, shape[1])
 
     def _part_of(self, low: Lowered, node: onnx.NodeProto, region: Region | None) -> str:
-        """The part of a tensor that a node computes; "" if nobody else knows its result."""
+        """The part of a tensor that a node computes; "" if its result is no tensor of the graph."""
         tensor = next((t for n in node.output if (t := low.stands_for.get(n))), "")
         if not tensor:
             return ""
@@ -224,7 +227,7 @@ class Writer:
         return tensor_part(tensor, whole if region is None else region, self._graph)
 
     def module(self, title: str, outputs: Sequence[tuple[str, Region, Layout]]) -> Module:
-        """What was added, as a model that yields ``outputs``: tensor, region and layout of each."""
+        """The added nodes as a model that yields ``outputs``: tensor, region and layout of each."""
         names: set[str] = {tensor.name for tensor in self._inputs}
         results = []
         for part in outputs:
@@ -236,13 +239,13 @@ class Writer:
 
 
 def _is_empty(low: Lowered, name: str) -> bool:
-    """Whether a value has no elements at all, such as the region of a Resize that has none."""
+    """Whether a value has no elements at all, such as an empty roi input of a Resize."""
     weight, tensor = low.weights.get(name), low.tensors.get(name)
     return weight.size == 0 if weight is not None else tensor is not None and 0 in tensor.shape
 
 
 def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:
-    """Give ``node`` the attributes that its part of the work has."""
+    """Give ``node`` the attributes of its cut."""
     kept = [a for a in node.attribute if a.name not in cut.attributes]
     changed = [
         onnx.helper.make_attribute(key, value)
@@ -254,7 +257,7 @@ def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:
 
 
 def _outer(region: Region, whole: Region) -> Region:
-    """A region of a lowered tensor in the model's, which may have fewer channels."""
+    """A region of a lowered tensor in the model's tensor, which may have fewer channels."""
     start = tuple(min(a, b) for a, b in zip(region.start, whole.stop, strict=True))
     stop = tuple(min(a, b) for a, b in zip(region.stop, whole.stop, strict=True))
     return Region(start, stop)

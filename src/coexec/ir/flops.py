@@ -11,8 +11,8 @@ __all__ = ["operator_macs"]
 def operator_macs(op: Operator, tensors: Mapping[str, Tensor]) -> int:
     """Multiply-accumulates of ``op``; 0 for operators without a product of tensors.
 
-    Counted as the field does: convolution, transposed convolution, Gemm, MatMul and the
-    recurrent operators (gates only, element-wise parts not).
+    Counted by the convention of the field: convolution, transposed convolution, Gemm, MatMul and
+    the recurrent operators (gates only, element-wise parts not).
     """
     count = _COUNTERS.get(op.op_type)
     return 0 if count is None or op.domain else count(op, tensors)

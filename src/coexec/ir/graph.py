@@ -1,8 +1,9 @@
-"""The frozen DAG of tasks over tensors of known shape. It knows no device and no weights' values.
+"""The frozen DAG of tasks over tensors of known shape. It contains no device and no values of
+weights.
 
-A task is what the planners place: one operator, or a group that every engine fuses anyway
-(convolution + bias + activation + residual add), HOPE's super-op. The operators themselves stay
-in the ONNX model; an `Operator` here is only what shape rules need of one.
+A task is the unit that planners place: one operator, or a group that every engine fuses anyway
+(convolution + bias + activation + residual add), HOPE's super-op. The operators stay in the ONNX
+model; an `Operator` here holds only the data that shape rules need.
 """
 
 import math
@@ -28,18 +29,18 @@ _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "bool": 1, 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the model: an input, a constant (weight) or what a task computes."""
+    """A value of the model: an input, a constant (weight) or a result of a task."""
 
     name: str
     shape: tuple[int, ...]
-    """() where it is opaque and its shape is only known when it was computed."""
+    """() if it is opaque and its shape is known only after it was computed."""
     dtype: str
-    """numpy's or ml_dtypes' name: "float32", "int64", "bfloat16"; of what is opaque, the type as
+    """numpy's or ml_dtypes' name: "float32", "int64", "bfloat16". An opaque tensor has the type as
     ONNX Runtime writes it: "seq(tensor(float))", "tensor(string)"; "" if it is unknown, too."""
     constant: bool = False
     opaque: bool = False
     """No memory can be planned for it: its shape depends on data, or it is no tensor of numbers.
-    Only inputs and outputs of the model and what stays inside of one task can be."""
+    Only inputs and outputs of the model and values inside of one task can be opaque."""
 
     @property
     def size_bytes(self) -> int:
@@ -48,7 +49,7 @@ class Tensor:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element; 0 for values that only ONNX Runtime has."""
+        """Bytes of an element; 0 if the tensor is opaque."""
         return 0 if self.opaque else _ITEM_BYTES.get(self.dtype, 4)
 
     @property
@@ -59,7 +60,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What the shape rules need of one ONNX operator.
+    """The data of one ONNX operator that shape rules need.
 
     ``inputs`` and ``outputs`` are tensor names, "" where an optional one is absent. ``constants``
     holds the values of small integer or float inputs that decide shapes (pads, axes, sizes) by
@@ -73,7 +74,8 @@ class Operator:
     constants: Mapping[int, tuple[int, ...] | tuple[float, ...]]
     domain: str = ""
     version: int = 0
-    """Of the operator set: the defaults of some attributes changed; 0 if nobody needs it."""
+    """Version of the operator set, because the defaults of some attributes changed; 0 if not
+    needed."""
 
     def ints(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
         """The integer list ``name`` of the attributes, or ``default``."""
@@ -98,8 +100,8 @@ class Task:
     """One unit of scheduling: operators in topological order, named after the first.
 
     Only the last operator's outputs leave an ordinary task; ``inputs`` are the activations that it
-    reads, ``weights`` the constants. An opaque task is a part of the model, up to all of it, whose
-    values inside cannot be planned with; it is never cut.
+    reads, ``weights`` the constants. An opaque task is a part of the model, up to all of it, with
+    inner values that cannot be planned; it is never cut.
     """
 
     name: str
@@ -110,7 +112,7 @@ class Task:
     signature: str
     """Equal for two tasks that take equally long: operators, attributes, shapes and dtypes."""
     macs: int
-    """Multiply-accumulates of the whole task; of an opaque one, those of known shapes."""
+    """Multiply-accumulates of the whole task; of an opaque task, those of known shapes."""
     opaque: str = ""
     """Why the operators are run as one, in plain words; "" for ordinary tasks."""
 
@@ -124,7 +126,7 @@ class Task:
 
 
 class Piece(NamedTuple):
-    """What one device computes at once: a region of a task's main output, usually all of it."""
+    """The work of one device at once: a region of a task's main output, usually all of it."""
 
     task: str
     region: Region
@@ -134,7 +136,7 @@ class Piece(NamedTuple):
 
 
 def tensor_part(name: str, region: Region, graph: "Graph") -> str:
-    """What a part of a tensor is called: the tensor's name if it is whole."""
+    """Name of a part of a tensor: the tensor's name if it is whole."""
     return name if region.covers(graph.tensors[name].shape) else f"{name}{region}"
 
 
@@ -166,11 +168,11 @@ class Graph:
     @cached_property
     def readers(self) -> Mapping[str, tuple[Task, ...]]:
         """The tasks that read a tensor, in topological order."""
-        found: dict[str, list[Task]] = {name: [] for name in self.tensors}
+        readers: dict[str, list[Task]] = {name: [] for name in self.tensors}
         for task in self.tasks:
             for name in task.inputs:
-                found[name].append(task)
-        return {name: tuple(tasks) for name, tasks in found.items()}
+                readers[name].append(task)
+        return {name: tuple(tasks) for name, tasks in readers.items()}
 
     @cached_property
     def predecessors(self) -> Mapping[str, tuple[Task, ...]]:
@@ -185,15 +187,15 @@ class Graph:
     @cached_property
     def successors(self) -> Mapping[str, tuple[Task, ...]]:
         """By task name, the tasks that read its outputs; each once."""
-        found: dict[str, list[Task]] = {t.name: [] for t in self.tasks}
+        successors: dict[str, list[Task]] = {t.name: [] for t in self.tasks}
         for task in self.tasks:
             for before in self.predecessors[task.name]:
-                found[before.name].append(task)
-        return {name: tuple(tasks) for name, tasks in found.items()}
+                successors[before.name].append(task)
+        return {name: tuple(tasks) for name, tasks in successors.items()}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of structure and shapes: plans carry it, weights do not count."""
+        """A digest of structure and shapes, which plans carry. Weights do not count."""
         tasks = ((task.name, task.signature, task.inputs, task.outputs) for task in self.tasks)
         return digest(*tasks, self.inputs, self.outputs)
 
@@ -212,5 +214,5 @@ class Graph:
         return Piece(task.name, self.output_of(task).whole)
 
     def output_of(self, task: Task) -> Tensor:
-        """The main output of a task: the one its pieces' regions are counted in."""
+        """The main output of a task, which the regions of its pieces refer to."""
         return self.tensors[task.outputs[0]]

@@ -1,6 +1,6 @@
-"""Parts of tasks, each worked out once.
+"""Parts of tasks, each computed once.
 
-Planners ask for the same parts again and again, and networks repeat their tasks.
+Planners need the same parts many times, and networks repeat their tasks.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ __all__ = ["GraphParts", "TaskParts"]
 
 
 class TaskParts:
-    """The parts of a task, and so of all tasks that are alike."""
+    """The parts of a task, and thus of all tasks that are alike."""
 
     def __init__(self, graph: Graph, task: Task) -> None:
         self.graph, self.task = graph, task
@@ -24,24 +24,24 @@ class TaskParts:
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """Those along which any cut is exact."""
+        """The axes along which any cut is exact."""
         return splittable_axes(self.graph, self.task)
 
     def receptive_field(self, region: Region) -> ReceptiveField | None:
-        """What ``region`` is computed from; None if it cannot be computed by itself."""
+        """The receptive field of ``region``; None if it cannot be computed by itself."""
         if region not in self._fields:
             try:
-                found = receptive_field(self.graph, self.task, region, self.axes)
+                field = receptive_field(self.graph, self.task, region, self.axes)
             except PlanError:
-                found = None
-            self._fields[region] = found
+                field = None
+            self._fields[region] = field
         return self._fields[region]
 
     def needed(self, region: Region) -> tuple[Region, ...] | None:
-        """By input of the task, the box that ``region`` is computed from; None if it cannot be
-        computed by itself."""
-        found = self.receptive_field(region)
-        return None if found is None else found.inputs
+        """For each input of the task, the box that ``region`` is computed from; None if ``region``
+        cannot be computed by itself."""
+        field = self.receptive_field(region)
+        return None if field is None else field.inputs
 
 
 class GraphParts:
@@ -53,7 +53,7 @@ class GraphParts:
         self._of_task: dict[str, TaskParts] = {}
 
     def of(self, task: Task) -> TaskParts:
-        """The same object for tasks in which nothing differs but names."""
+        """The parts of ``task``: the same object for tasks that differ only in names."""
         if task.name not in self._of_task:
             text = task.name if task.opaque else _text(task, self.graph)
             if text not in self._of_text:
@@ -63,9 +63,9 @@ class GraphParts:
 
 
 def _text(task: Task, graph: Graph) -> str:
-    """All that rules see of a task, with numbers in place of names.
+    """All properties of a task that rules use, with numbers in place of names.
 
-    `Task.signature` would not do: it leaves out which of the values inside an operator reads.
+    `Task.signature` does not suffice: it leaves out which of the inner values an operator reads.
     """
     numbers: dict[str, int] = {}
 

@@ -1,9 +1,9 @@
-"""Which part of its inputs a piece needs: receptive fields, through the operators of a task.
+"""Receptive fields through the operators of a task: the regions of its inputs that a piece needs.
 
-This is the one place that the planners, the simulator, the executor and the extraction of pieces
-ask. Going backwards from a region of the task's main output, each operator's rule (`ir.rules`)
-names the region of each input. A task that has more than one output, or an operator whose
-exactness under cutting is not certain, is only ever computed as a whole.
+The planners, the simulator, the executor and the extraction of pieces all use this module. Going
+backwards from a region of the task's main output, each operator's rule (`ir.rules`) gives the
+region of each input. A task that has more than one output, or an operator whose exactness under
+cutting is not certain, is only ever computed as a whole.
 """
 
 from collections.abc import Collection
@@ -26,16 +26,16 @@ __all__ = [
 
 
 class ReceptiveField(NamedTuple):
-    """What a region of a task's main output is computed from."""
+    """The regions that a region of a task's main output is computed from."""
 
     operators: tuple[OperatorRegion, ...]
-    """What each of them does, in order; none for an empty region."""
+    """The region of each operator, in order; none for an empty region."""
     inputs: tuple[Region, ...]
-    """By activation in ``task.inputs``, the box of it that is needed."""
+    """The needed box of each activation in ``task.inputs``."""
 
 
 def needed_inputs(graph: Graph, task: Task, region: Region) -> dict[str, Region]:
-    """For each activation in ``task.inputs``, the box of it that ``region`` is computed from.
+    """The box of each activation in ``task.inputs`` that ``region`` is computed from, by name.
 
     The whole output needs whole inputs, as an unsplit task runs unchanged. A part needs the
     smallest box, the hull where an input is read more than once. An empty region needs empty
@@ -50,16 +50,16 @@ def needed_inputs(graph: Graph, task: Task, region: Region) -> dict[str, Region]
 
 
 def operator_regions(graph: Graph, task: Task, region: Region) -> tuple[OperatorRegion, ...]:
-    """What each operator of ``task`` does for ``region`` of the main output, in order.
+    """The region of each operator of ``task`` for ``region`` of the main output, in order.
 
     Raises:
-        PlanError: ``region`` is empty, lies outside of the main output or cuts an axis that must
-            be whole.
+        PlanError: ``region`` is empty, lies outside of the main output or cuts an axis that must be
+            whole.
     """
-    found = receptive_field(graph, task, region)
-    if not found.operators:
+    field = receptive_field(graph, task, region)
+    if not field.operators:
         _check(graph, task, region, None)
-    return found.operators
+    return field.operators
 
 
 def receptive_field(
@@ -94,7 +94,8 @@ def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
         live = [name for name in op.outputs if name in graph.tensors]
         if rule is None or live != [op.outputs[0]]:
             return ()
-        # An axis must mean the same throughout the task, or a cut would turn into another one.
+        # An axis must mean the same throughout the task: otherwise a cut along one axis would
+        # become a cut along another.
         turned = any(name in inside for name in op.inputs[rule.aligned :])
         if turned or len(graph.tensors[live[0]].shape) != len(shape):
             return ()
@@ -105,17 +106,17 @@ def splittable_axes(graph: Graph, task: Task) -> tuple[int, ...]:
 
 def _backwards(tensors: Tensors, task: Task, region: Region) -> ReceptiveField:
     need = {task.outputs[0]: region}
-    found = []
+    cuts = []
     for op in reversed(task.operators):
-        wanted = need[op.outputs[0]]
-        whole = wanted == tensors[op.outputs[0]].whole
-        part = _whole(op, tensors) if whole else RULES[op.op_type].cut(op, tensors, wanted)
+        requested = need[op.outputs[0]]
+        whole = requested == tensors[op.outputs[0]].whole
+        part = _whole(op, tensors) if whole else RULES[op.op_type].cut(op, tensors, requested)
         for name, read in zip(op.inputs, part.inputs, strict=True):
             if read is not None:
                 before = need.get(name)
                 need[name] = read if before is None else before.hull(read)
-        found.append(part)
-    return ReceptiveField(tuple(reversed(found)), tuple(need[name] for name in task.inputs))
+        cuts.append(part)
+    return ReceptiveField(tuple(reversed(cuts)), tuple(need[name] for name in task.inputs))
 
 
 def _whole(op: Operator, tensors: Tensors) -> OperatorRegion:

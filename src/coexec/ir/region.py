@@ -1,4 +1,4 @@
-"""Half-open boxes in a tensor's axes: what a piece computes and what a transfer moves."""
+"""Half-open boxes in a tensor's axes: the region that a piece computes or that a transfer moves."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 __all__ = ["Region"]
 
-# Planners ask for shapes, overlaps and hashes several hundred thousand times. So regions are
+# Planners compute shapes, overlaps and hashes several hundred thousand times. So regions are
 # tuples, and their shapes and overlaps are made in lists, without max() and min().
 
 

@@ -1,4 +1,4 @@
-"""What makes two tasks take equally long, as text; and what is left of it without sizes."""
+"""Text that is equal for tasks of equal cost, and its form without sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,11 +9,11 @@ __all__ = ["family_of", "signature_of"]
 _BY_VALUE = frozenset({"Pad", "Slice", "Resize", "Upsample", "Reshape", "Expand", "Tile", "Split",
                        "Squeeze", "Unsqueeze", "TopK", "OneHot", "Range",
                        "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})  # fmt: skip
-"""Operators whose constant inputs decide shapes; elsewhere they are weights."""
+"""Operators whose constant inputs decide shapes; those of other operators are weights."""
 _SIZES = {"Expand": (1,), "OneHot": (1,), "Range": (0, 1, 2), "Reshape": (1,), "Resize": (3,),
           "Slice": (1, 2), "Split": (1,), "Tile": (1,), "TopK": (1,)}  # fmt: skip
-"""By operator, the constant inputs that are sizes or positions, so that they change with those of
-the activations. What stays (scales, axes, pads, steps) is the same at every size."""
+"""Positions of the constant inputs that are sizes or positions, by operator: they change with the
+sizes of the activations. The others (scales, axes, pads, steps) are the same at every size."""
 
 
 def signature_of(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> str:
@@ -24,9 +24,9 @@ def signature_of(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -
 def family_of(task: Task, tensors: Mapping[str, Tensor]) -> str:
     """Text that is equal for equal tasks at different sizes of their activations.
 
-    Operators, attributes, weights' shapes and all types are in it. Of an activation's shape there
-    are only its rank and which sizes are 1, as an operator broadcasts along these. An opaque
-    task is equal to itself alone: its signature does not tell what of it are sizes.
+    It contains operators, attributes, shapes of weights and all types. Of an activation's shape it
+    contains only the rank and which sizes are 1, because an operator broadcasts along these. An
+    opaque task is equal only to itself: its signature does not show which of its numbers are sizes.
     """
     if task.opaque:
         return task.signature
@@ -39,7 +39,8 @@ def _text(
     shape_text: Callable[[Tensor], str],
     left_out: Mapping[str, tuple[int, ...]],
 ) -> str:
-    """``left_out``: by operator, the positions of constant inputs that do not count."""
+    """Text of ``operators``. ``left_out``: positions of constant inputs that do not count, by
+    operator."""
     inside = {name for op in operators for name in op.outputs}
     parts = []
     for op in operators:

@@ -1,4 +1,4 @@
-"""Put a region together from parts that others computed, or say what is missing of it."""
+"""Assembles a region from computed parts, or lists what is missing of it."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Joined", "Taken", "assemble", "in_sequence", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``region`` as it lies inside one part, ``source``."""
+    """``region`` as a box of one part, ``source``."""
 
     source: Region
     region: Region
@@ -18,7 +18,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """``region`` as its neighbours along ``axis``, in order."""
+    """``region`` as the concatenation of its neighbours along ``axis``, in order."""
 
     region: Region
     axis: int
@@ -26,17 +26,17 @@ class Joined:
 
 
 def missing(region: Region, parts: Iterable[Region]) -> tuple[Region, ...]:
-    """Disjoint boxes that hold the elements of ``region`` that are in none of ``parts``."""
-    rest = [region] if region.size else []
+    """Disjoint boxes with the elements of ``region`` that no part contains."""
+    remaining = [region] if region.size else []
     for part in parts:
-        rest = [box for outer in rest for box in _without(outer, part)]
-    return tuple(rest)
+        remaining = [box for outer in remaining for box in _without(outer, part)]
+    return tuple(remaining)
 
 
 def assemble(region: Region, parts: Collection[Region]) -> Taken | Joined | None:
     """How to cut and join ``parts``, which may overlap, to ``region``; None if they leave gaps.
 
-    The smallest part that contains the region is taken. If there is none, the region is divided
+    If parts contain the region, the smallest of them is taken. Otherwise the region is divided
     where the fewest parts are cut, and each half is assembled by itself.
     """
     holders = [part for part in parts if part.contains(region)]
@@ -57,16 +57,16 @@ def assemble(region: Region, parts: Collection[Region]) -> Taken | Joined | None
         region.with_axis(axis, region.start[axis], at),
         region.with_axis(axis, at, region.stop[axis]),
     ):
-        found = assemble(half, parts)
-        if found is None:
+        assembled = assemble(half, parts)
+        if assembled is None:
             return None
-        nested = isinstance(found, Joined) and found.axis == axis
-        members += found.members if isinstance(found, Joined) and nested else (found,)
+        nested = isinstance(assembled, Joined) and assembled.axis == axis
+        members += assembled.members if isinstance(assembled, Joined) and nested else (assembled,)
     return Joined(region, axis, tuple(members))
 
 
 def in_sequence(parts: Iterable[Region], whole: Region) -> bool:
-    """Whether ``parts`` are all of ``whole`` and lie one behind the other in its memory: so they do
+    """Whether ``parts`` are all of ``whole`` and lie one behind the other in its memory, that is
     along the first axis that is longer than one."""
     axis = next((a for a, size in enumerate(whole.shape) if size > 1), None)
     if axis is None:  # one element or none: not made up of several parts
@@ -80,7 +80,7 @@ def in_sequence(parts: Iterable[Region], whole: Region) -> bool:
 
 
 def _without(box: Region, part: Region) -> Iterable[Region]:
-    """``box`` less ``part``: what lies before and behind it, axis by axis."""
+    """``box`` without ``part``: the boxes before and behind it, axis by axis."""
     common = box.overlap(part)
     if not common.size:
         yield box
@@ -95,7 +95,7 @@ def _without(box: Region, part: Region) -> Iterable[Region]:
 
 
 def _widest(region: Region, parts: Iterable[Region]) -> Sequence[Region]:
-    """What the parts hold of ``region``, less what another of them holds too."""
+    """Overlaps of the parts with ``region``, without those that another overlap contains."""
     kept: list[Region] = []
     for common in sorted((region.overlap(p) for p in parts), key=lambda box: -box.size):
         if common.size and not any(other.contains(common) for other in kept):

@@ -1,8 +1,9 @@
-"""Strips: what one machine computes of several tasks without a pause, halos recomputed inside.
+"""Strips: the work of one machine on several tasks without a pause, halos recomputed inside.
 
-Going backwards from the parts of outputs that are wanted, each task computes the hull of what its
-readers inside of the strip need, and of what is wanted of it: the receptive fields of
-`coexec.ir.receptive`, one behind the other. A task that must be computed whole along an axis is.
+Going backwards from the requested regions of outputs, each task computes the hull of its own
+requested region and of the regions that its readers inside of the strip need. These are the
+receptive fields of `coexec.ir.receptive`, one behind the other. A task that must be computed whole
+along an axis is computed whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ __all__ = ["Strip", "piece_macs", "strip_of"]
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Pieces in topological order, what they read from outside and what is wanted of them."""
+    """Pieces in topological order, the regions that they read from outside, and their results."""
 
     pieces: tuple[Piece, ...]
     reads: tuple[tuple[str, Region], ...]
@@ -28,12 +29,13 @@ class Strip:
 
 
 def strip_of(graph: Graph, tasks: Sequence[Task], wanted: Mapping[str, Region]) -> Strip:
-    """The strip that computes the regions ``wanted``, of tensors that ``tasks`` make.
+    """The strip that computes the regions ``wanted`` of tensors that ``tasks`` make.
 
-    Tasks of which nothing is needed are left out.
+    Tasks that are not needed are left out.
 
     Args:
-        tasks: in topological order; whatever else the regions depend on is read from outside.
+        tasks: in topological order; everything else that the regions depend on is read from
+            outside.
 
     Raises:
         PlanError: a region lies outside of its tensor.
@@ -65,10 +67,10 @@ def piece_macs(graph: Graph, piece: Piece) -> int:
 
 
 def _computed(graph: Graph, task: Task, need: Mapping[str, Region]) -> Region | None:
-    """What is computed of the main output; None if nothing is needed."""
-    main, *others = task.outputs
+    """The region of the main output to compute; None if nothing is needed."""
+    main, *side_outputs = task.outputs
     whole = graph.tensors[main].whole
-    if any(name in need for name in others):
+    if any(name in need for name in side_outputs):
         return whole
     region = need.get(main)
     if region is None or region == whole:

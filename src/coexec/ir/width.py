@@ -8,7 +8,7 @@ __all__ = ["critical_path", "width"]
 
 
 def critical_path(graph: Graph, weight: Callable[[Task], float]) -> tuple[Task, ...]:
-    """The path of tasks with the largest sum of weights, from an input on."""
+    """The path of tasks with the largest sum of weights, starting at an input."""
     best: dict[str, float] = {}
     before: dict[str, Task | None] = {}
     for task in graph.tasks:
@@ -24,10 +24,11 @@ def critical_path(graph: Graph, weight: Callable[[Task], float]) -> tuple[Task, 
 
 
 def width(graph: Graph) -> int:
-    """The largest number of tasks none of which waits for another.
+    """The largest number of tasks that do not depend on each other.
 
-    Dilworth: that antichain is as large as the fewest chains that cover the graph, which a maximum
-    matching of tasks with later ones gives. O(tasks * dependent pairs).
+    Dilworth's theorem: this antichain is as large as the smallest number of chains that cover the
+    graph. A maximum matching of tasks with later tasks gives that number. O(tasks * dependent
+    pairs).
     """
     index = {task.name: i for i, task in enumerate(graph.tasks)}
     below = [0] * len(graph.tasks)  # bits of all tasks that depend on one

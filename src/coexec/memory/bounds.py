@@ -1,4 +1,4 @@
-"""What no assignment of memory can be smaller than.
+"""Lower bounds on the memory of every assignment.
 
 Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (arXiv:2001.03288).
 """
@@ -11,20 +11,20 @@ __all__ = ["offsets_bound", "positional_maxima", "shared_objects_bound"]
 
 
 def offsets_bound(records: Sequence[Record]) -> int:
-    """Bytes that are alive at once, at most: all assignments need that much."""
+    """Largest number of bytes that are alive at once: every assignment needs that much."""
     return max((sum(sizes) for sizes in _sizes_alive(records)), default=0)
 
 
 def shared_objects_bound(records: Sequence[Record]) -> int:
-    """Sum of the positional maxima: what shared objects take at least.
+    """Sum of the positional maxima: a lower bound on the total of shared objects.
 
-    Where the i-th largest tensor alive has some size, i objects are at least as large.
+    If the i-th largest tensor alive has some size, i objects are at least as large.
     """
     return sum(positional_maxima(records))
 
 
 def positional_maxima(records: Sequence[Record]) -> list[int]:
-    """The i-th largest size alive at an operation, for each i its maximum over all; descending."""
+    """For each i, the maximum over all operations of the i-th largest size alive; descending."""
     maxima: list[int] = []
     for sizes in _sizes_alive(records):
         maxima += [0] * (len(sizes) - len(maxima))

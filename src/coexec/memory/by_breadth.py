@@ -10,12 +10,12 @@ __all__ = ["assign"]
 def assign(records: Sequence[Record]) -> Assignment:
     """Place the tensors of the operation with most bytes alive, the largest first, then the next.
 
-    Source: Pisarchyk and Lee (arXiv:2001.03288), greedy by breadth; TensorFlow Lite's GPU
-    delegate. A tensor takes the smallest object that is free all its life and large enough;
-    otherwise the largest free one, which grows; otherwise a new one.
+    Source: Pisarchyk and Lee (arXiv:2001.03288), greedy by breadth; TensorFlow Lite's GPU delegate.
+    A tensor takes the smallest object that is free all its life and large enough; otherwise the
+    largest free one, which grows; otherwise a new one.
 
-    Of operations with equally many bytes the later comes first. That is what the known totals of
-    MobileNet v1, v2 and VGG-16 follow from; the other way VGG-16, PoseNet and YOLOv2 get smaller,
+    Of operations with equally many bytes, the later comes first. This order gives the known totals
+    of MobileNet v1, v2 and VGG-16; with the other order VGG-16, PoseNet and YOLOv2 get smaller,
     NASNet-A larger.
 
     Promises at most naive's total; with by_size_improved the smallest of this family on most
@@ -26,7 +26,7 @@ def assign(records: Sequence[Record]) -> Assignment:
     inside: list[list[Record]] = []
     for i in _by_breadth(records):
         record, size = records[i], records[i].size_bytes
-        free = [o for o, others in enumerate(inside) if not any(map(record.alive_with, others))]
+        free = [o for o, tensors in enumerate(inside) if not any(map(record.alive_with, tensors))]
         large_enough = [o for o in free if sizes[o] >= size]
         if large_enough:
             target = min(large_enough, key=sizes.__getitem__)
@@ -49,5 +49,5 @@ def _by_breadth(records: Sequence[Record]) -> list[int]:
     order: dict[int, None] = {}
     for op in sorted(alive, key=lambda op: (-breadth[op], -op)):
         largest_first = sorted(alive[op], key=lambda i: -records[i].size_bytes)
-        order |= dict.fromkeys(largest_first)  # keeps the place of those that are there already
+        order |= dict.fromkeys(largest_first)  # a tensor that is listed already keeps its place
     return list(order)

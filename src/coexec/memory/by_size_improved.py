@@ -1,4 +1,4 @@
-"""Shared objects: the largest tensors first, and of similar sizes those that follow closely."""
+"""Shared objects: the largest tensors first; among similar sizes, those closest in time first."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,17 +12,20 @@ from coexec.memory.records import Assignment, Record
 __all__ = ["assign"]
 
 Gaps = npt.NDArray[np.float64]
-"""By tensor, the operations between it and the nearest one of an object; inf if they overlap."""
+"""By tensor: number of operations between it and the nearest tensor of an object; inf if both are
+alive at once."""
 
 
 def assign(records: Sequence[Record]) -> Assignment:
-    """Place tensors in stages of similar size; first those that closely follow another.
+    """Place tensors in stages of similar size, in each stage those first that closely follow
+    another.
 
     Source: Pisarchyk and Lee (arXiv:2001.03288), greedy by size improved; TensorFlow Lite's GPU
-    delegate. The positional maxima are the sizes that the objects have at best. A stage is the
-    tensors from one of them down to the next: any of these fills the object equally well, so their
-    order is free. The tensor closest in time to a free object comes first, of equally close ones
-    the largest. It joins that object, which grows if needed, or gets a new one if none is free.
+    delegate. The positional maxima are the sizes that the objects have at best. A stage contains
+    the tensors from one maximum down to the next: any of these fills the object equally well, so
+    their order is free. The tensor closest in time to a free object comes first; of equally close
+    tensors, the largest. It joins that object, which grows if needed, or gets a new one if none is
+    free.
 
     Promises at most naive's total; with by_breadth the smallest of this family on most networks.
     O(objects * n^2), in numpy.
@@ -53,7 +56,8 @@ def assign(records: Sequence[Record]) -> Assignment:
 
 
 def _stages(records: Sequence[Record]) -> list[list[int]]:
-    """Tensors by the last positional maximum that is at least their size; in each, by size."""
+    """Tensors by the last positional maximum that is not smaller than the tensor; each stage is
+    sorted by size, the largest first."""
     maxima = -np.array(positional_maxima(records))
     position = np.searchsorted(maxima, [-r.size_bytes for r in records], side="right")
     order = sorted(range(len(records)), key=lambda i: (position[i], -records[i].size_bytes))
@@ -61,7 +65,8 @@ def _stages(records: Sequence[Record]) -> list[list[int]]:
 
 
 def _closest(gaps: Sequence[Gaps]) -> tuple[int | None, int]:
-    """The free object that a tensor is closest to, and the tensor; the first one without object."""
+    """The free object that is closest to a tensor, and the position of that tensor. Without a free
+    object: None and the first tensor."""
     if not gaps:
         return None, 0
     nearest = np.min(gaps, axis=0)

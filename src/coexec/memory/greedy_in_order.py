@@ -41,7 +41,7 @@ def assign(records: Sequence[Record]) -> Assignment:
 
 
 def _closest(free: Sequence[tuple[int, int]], size: int) -> int:
-    """Where in ``free`` the object lies whose size is closest."""
+    """Index in ``free`` of the object with the closest size."""
     above = bisect_left(free, (size, -1))
     if above == 0:
         return above

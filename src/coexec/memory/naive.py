@@ -8,7 +8,7 @@ __all__ = ["assign"]
 
 
 def assign(records: Sequence[Record]) -> Assignment:
-    """Share nothing: what the other strategies are compared with.
+    """Share nothing: the reference for the other strategies.
 
     Promises the sum of all sizes. O(n).
     """

@@ -9,7 +9,7 @@ __all__ = ["assign"]
 
 
 def assign(records: Sequence[Record]) -> Assignment:
-    """Put each tensor into the smallest gap between those that are alive with it and placed.
+    """Put each tensor into the smallest gap between the placed tensors that are alive with it.
 
     Source: Pisarchyk and Lee (arXiv:2001.03288), greedy by size for offset calculation; TensorFlow
     Lite's GPU delegate. Where no gap is large enough, it comes behind the last of those tensors.
@@ -28,7 +28,7 @@ def assign(records: Sequence[Record]) -> Assignment:
 
 
 def _best_fit(alive: Sequence[tuple[int, Record]], size_bytes: int) -> int:
-    """Where the smallest gap begins that is large enough; else where the last tensor ends."""
+    """Start of the smallest gap that is large enough; else the end of the last tensor."""
     end = 0
     gaps: list[tuple[int, int]] = []
     for start, record in alive:

@@ -1,4 +1,4 @@
-"""When tensors are needed, and where they lie in memory; what all strategies take and return."""
+"""Lifetimes of tensors and their places in memory: input and output of all strategies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Assignment:
 
 
 def verify(records: Sequence[Record], assignment: Assignment) -> None:
-    """Check that each tensor has its place, and shares it with none that is alive with it.
+    """Check that each tensor lies in its object, and overlaps no tensor that is alive with it.
 
     O(n log n) and a comparison for each pair that is alive together in one object.
 
@@ -118,15 +118,15 @@ def in_order(records: Sequence[Record]) -> list[int]:
 
 
 def alive_at(records: Sequence[Record]) -> Mapping[int, Sequence[int]]:
-    """By operation, the tensors that it needs or that wait for a later one, in ascending order.
+    """By operation: the tensors that it or a later operation needs, in ascending order.
 
-    Only operations that make a tensor are listed: between two of them tensors only die, so no
-    other needs more memory.
+    Only operations that make a tensor are listed: between two of them no tensor begins to live, so
+    no other operation needs more memory.
     """
-    found: dict[int, list[int]] = {}
+    tensors_by_first: dict[int, list[int]] = {}
     alive: list[int] = []
     for i in in_order(records):
         first = records[i].first
         alive = [j for j in alive if records[j].last >= first] + [i]
-        found[first] = alive
-    return {first: sorted(tensors) for first, tensors in found.items()}
+        tensors_by_first[first] = alive
+    return {first: sorted(tensors) for first, tensors in tensors_by_first.items()}

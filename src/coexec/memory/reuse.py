@@ -1,4 +1,4 @@
-"""Let tensors that are never alive together share memory, where segments run in parallel."""
+"""Lets tensors that are never alive together share memory, where segments run in parallel."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ def share(
 ) -> tuple[list[int], list[int]]:
     """Assign tensors to shared buffers, the largest first, each to the first that it fits.
 
-    Two tensors may share one if all that touch the first have certainly ended before the second
-    is written. ``ended_before[i]`` holds, as bits, the segments that have ended when segment i
-    starts: with several devices that is a partial order, so positions in time do not do.
+    Two tensors may share a buffer if all segments that use the first have certainly ended before
+    the second is written. ``ended_before[i]`` holds, as bits, the segments that have ended when
+    segment i starts. With several devices this is a partial order, so positions in time do not
+    suffice.
 
     Greedy by size after Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
     Inference" (arXiv:2001.03288), on the partial order. O(tensors^2) bit operations.
@@ -52,10 +53,10 @@ def share(
 
 
 def _bits(numbers: Iterable[int]) -> int:
-    found = 0
+    bits = 0
     for number in numbers:
-        found |= 1 << number
-    return found
+        bits |= 1 << number
+    return bits
 
 
 def _all_of(sets: Iterable[int]) -> int:

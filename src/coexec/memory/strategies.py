@@ -8,9 +8,9 @@
 
 No strategy is the smallest on all networks, so all are computed and the smallest is kept.
 
-To add one: a file whose name is the strategy's, with a function ``assign``, and one row here.
-The registry is not in the package's ``__init__``, which the executor loads whenever it starts: it
-needs `coexec.memory.reuse` alone.
+To add one: a file with the strategy's name, with a function ``assign``, and one row here. The
+registry is not in the package's ``__init__``, because the executor loads that at each start and
+needs only `coexec.memory.reuse`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from coexec.memory.records import Assignment, Record, verify
 __all__ = ["BOUNDS", "FAMILIES", "STRATEGIES", "Family", "Strategy", "assign_all", "smallest"]
 
 Strategy: TypeAlias = Callable[[Sequence[Record]], Assignment]
-"""Pure: same records, same assignment. None of them fails."""
+"""A pure function: same records, same assignment. None of them fails."""
 
 Family = Literal["objects", "offsets"]
 """Whether an object holds one tensor at a time, or many side by side by their offsets.
@@ -63,17 +63,19 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 BOUNDS: Mapping[Family, Callable[[Sequence[Record]], int]] = MappingProxyType(
     {"objects": shared_objects_bound, "offsets": offsets_bound}
 )
-"""Family -> the bytes that no assignment of it can be smaller than."""
+"""Family -> least bytes of every assignment of the family."""
 
 
 def assign_all(
     records: Sequence[Record], families: Sequence[Family] = ("objects", "offsets")
 ) -> dict[str, Assignment]:
-    """What each strategy of ``families`` makes of ``records``, by name, verified."""
-    found = {n: assign(records) for family in families for n, assign in FAMILIES[family].items()}
-    for assignment in found.values():
+    """The assignment of ``records`` by each strategy of ``families``, by name, verified."""
+    assignments = {
+        n: assign(records) for family in families for n, assign in FAMILIES[family].items()
+    }
+    for assignment in assignments.values():
         verify(records, assignment)
-    return found
+    return assignments
 
 
 def smallest(
@@ -81,7 +83,7 @@ def smallest(
 ) -> tuple[str, Assignment]:
     """The strategy with the least total, and its assignment; of equal ones the first.
 
-    So shared objects win over offsets that save nothing. Raises ValueError if there are no
-    ``families`` to choose from.
+    Therefore shared objects win over offsets that save nothing. Raises ValueError if ``families``
+    is empty.
     """
     return min(assign_all(records, families).items(), key=lambda item: item[1].total_bytes)

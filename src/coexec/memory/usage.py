@@ -14,14 +14,14 @@ def records_of(
 ) -> dict[str, Record]:
     """A record for each tensor that a task makes, by name, in the order of tasks.
 
-    Positions are those of ``graph.tasks``. What stays inside a task (a convolution's result that
-    its activation overwrites) needs no memory. Inputs of the model belong to the caller and have
-    no record. Outputs of the model live to the end: they are fetched after the last task.
+    Positions are those of ``graph.tasks``. Values inside a task (a convolution's result that its
+    activation overwrites) need no memory. Inputs of the model belong to the caller and have no
+    record. Outputs of the model live to the end: they are fetched after the last task.
 
     Args:
-        graph: what is run.
-        size_bytes: what a tensor takes on the device, for example in a layout with padded
-            channels, or rounded up to the alignment of its memory.
+        graph: the graph that the device runs.
+        size_bytes: bytes of a tensor on the device, for example in a layout with padded channels,
+            or rounded up to the alignment of its memory.
     """
     end = len(graph.tasks) - 1
     last = {name: end for name in graph.outputs}

@@ -1,9 +1,9 @@
-"""Planners of pipelines: from graph, costs and machines to a pipeline plan. Pure.
+"""Planners of pipelines: pure functions from graph, costs and machines to a pipeline plan.
 
     from coexec.pipelines import PIPELINES
     plan = PIPELINES["pico"](graph, CapacityCosts(capacities), system, rebalance="stages")
 
-To add one: one file whose name is the planner's, with a function ``solve``, and one row here.
+To add a planner: one file with its name and a function ``solve``, and one row here.
 Options are keyword-only, have defaults and carry their unit in the name.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["PIPELINES", "PipelinePlanner"]
 
 @dataclass(frozen=True)
 class PipelinePlanner:
-    """A planner of pipelines by its name. A call returns a verified plan."""
+    """A planner of pipelines with its name. A call returns a verified plan."""
 
     name: str
     solve: Callable[..., PipelineSolution]
@@ -54,7 +54,8 @@ class PipelinePlanner:
         return self.plan(PipelineProblem(graph, cost, system), **options)
 
     def plan(self, problem: PipelineProblem, **options: Any) -> PipelinePlan:
-        """The same for a problem that was made before: what is known of its graph is kept."""
+        """Plan ``problem``. A problem that is used again keeps the results that depend on its
+        graph."""
         check_options(self.name, self.options, options)
         solution = self.solve(problem, **options)
         used = made_with(self.solve, options, solution)

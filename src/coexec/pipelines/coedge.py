@@ -1,5 +1,5 @@
-"""CoEdge: layer by layer, only halos move between neighbours, weak machines dropped where maps are
-small."""
+"""CoEdge: layer by layer. Only halos move between neighbours, and weak machines are dropped where
+maps are small."""
 
 from coexec.plans.pipeline.plan import Stage
 from coexec.solvers.stages.balance import in_proportion
@@ -13,28 +13,28 @@ __all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem) -> PipelineSolution:
-    """Every task on some machines in a list, rows in proportion to their capacities.
+    """Each task on some machines of a list, with rows in proportion to their capacities.
 
-    Rows stay where they were made; a machine gets from the others what its rows need besides. The
-    weakest machine is dropped, for a layer, as long as one has fewer rows of input than its halo
-    or none. One frame at a time. A baseline. From "CoEdge: Cooperative DNN Inference with Adaptive
-    Workload Partitioning over Heterogeneous Edge Devices" (Zeng et al., IEEE/ACM ToN 2020), in the
-    form in which PICO is compared with it.
+    Rows stay on the machine that made them; a machine receives only the other rows that it needs.
+    For each layer, the weakest machine is dropped as long as a machine has no rows, or fewer rows
+    of input than its halo. One frame at a time. A baseline. From "CoEdge: Cooperative DNN Inference
+    with Adaptive Workload Partitioning over Heterogeneous Edge Devices" (Zeng et al., IEEE/ACM ToN
+    2020), in the form with which PICO is compared.
     """
-    found, in_list = list[Stage](), list(problem.system.names)
+    stages, in_list = list[Stage](), list(problem.system.names)
     for tasks in layers_of(problem):
         body = problem.bodies.of(tasks)
         machines, shares = _at_work(problem, body, in_list)
         if body.tail == tasks:
             machines, shares = [problem.machines[0]], [(0, 1)]
-        found += stages_of(problem, body, machines, shares, "neighbours")
-    return PipelineSolution(tuple(found), at_once=1, notes=notes_of(problem))
+        stages += stages_of(problem, body, machines, shares, "neighbours")
+    return PipelineSolution(tuple(stages), at_once=1, notes=notes_of(problem))
 
 
 def _at_work(
     problem: PipelineProblem, body: StageBody, in_list: list[str]
 ) -> tuple[list[str], list[Range]]:
-    """The machines that have more rows than their halo, and their rows."""
+    """Machines that have more rows than their halo, and their rows."""
     machines = list(in_list)
     while True:
         shares = list(in_proportion(body.height, [problem.rate[name] for name in machines]))
@@ -46,7 +46,8 @@ def _at_work(
 
 
 def _halo(rows: RowGraph, body: StageBody, share: Range) -> int:
-    """Rows of input that a share needs from others, less those that are its own."""
+    """Rows of input that a share needs from other machines, minus its own rows; the maximum over
+    all tasks."""
     missing = -1
     a, b = share
     for task in bits_of(body.tasks & ~body.tail):
@@ -54,7 +55,7 @@ def _halo(rows: RowGraph, body: StageBody, share: Range) -> int:
         for tensor, first, stop in rows.reads[task]:
             if first is None or stop is None:
                 continue
-            own = (b - a) * rows.rows[tensor] / height
+            own_rows = (b - a) * rows.rows[tensor] / height
             read = stop[b - 1] - first[a]
-            missing = max(missing, round(read - own - own))
+            missing = max(missing, round(read - own_rows - own_rows))
     return missing

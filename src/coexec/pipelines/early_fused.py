@@ -1,4 +1,5 @@
-"""DeepThings: the first layers fused in a grid of tiles, the rest on one machine."""
+"""DeepThings: the first layers are fused and cut into a grid of tiles, one machine computes the
+others."""
 
 from collections.abc import Sequence
 
@@ -16,15 +17,15 @@ __all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem, *, layers: int = 16) -> PipelineSolution:
-    """Fuse the first tasks, cut their output in a grid of equal tiles, one a machine.
+    """Fuse the first tasks, and cut their output into a grid of equal tiles, one for each machine.
 
-    The strongest machine scatters and gathers, and computes the rest. One frame at a time. A
+    The strongest machine scatters and gathers, and computes all other tasks. One frame at a time. A
     baseline: halos grow on both axes and through all fused layers. From "DeepThings: Distributed
-    Adaptive Deep Learning Inference on Resource-Constrained IoT Edge Clusters" (Zhao et al.,
-    IEEE TCAD 2018), which fuses 16 layers of YOLOv2.
+    Adaptive Deep Learning Inference on Resource-Constrained IoT Edge Clusters" (Zhao et al., IEEE
+    TCAD 2018), which fuses 16 layers of YOLOv2.
 
     Args:
-        layers: tasks that are fused; fewer if one behind them cannot be cut.
+        layers: number of tasks to fuse; fewer if one of them cannot be cut.
 
     Raises:
         UsageError: ``layers`` is below 1.
@@ -42,24 +43,24 @@ def solve(problem: PipelineProblem, *, layers: int = 16) -> PipelineSolution:
         names = [rows.names[tensor] for tensor in outputs]
         parts: list[list[Part]] = [[] for _ in machines]
         for name in names:
-            for own, tile in zip(parts, _tiles(graph, name, len(machines)), strict=False):
-                own.append((name, tile))
+            for tiles, tile in zip(parts, _tiles(graph, name, len(machines)), strict=False):
+                tiles.append((name, tile))
         shares = tuple(
-            Share(m, tuple(own)) for m, own in zip(machines, parts, strict=True) if own
+            Share(m, tuple(tiles)) for m, tiles in zip(machines, parts, strict=True) if tiles
         )  # fmt: skip
         tasks = tuple(task.name for task in graph.tasks[:count])
         stages.append(Stage(tasks, machines[0], shares))
-    rest = problem.all & ~fused
-    if rest:
-        outputs = [t for t in sorted(rows.outputs) if rest >> rows.maker[t] & 1]
+    other_tasks = problem.all & ~fused
+    if other_tasks:
+        outputs = [t for t in sorted(rows.outputs) if other_tasks >> rows.maker[t] & 1]
         whole = tuple((rows.names[t], graph.tensors[rows.names[t]].whole) for t in outputs)
-        tasks = tuple(graph.tasks[task].name for task in bits_of(rest))
+        tasks = tuple(graph.tasks[task].name for task in bits_of(other_tasks))
         stages.append(Stage(tasks, machines[0], (Share(machines[0], whole),)))
     return PipelineSolution(tuple(stages), at_once=1, notes=notes_of(problem))
 
 
 def _tiles(graph: Graph, name: str, count: int) -> Sequence[Region]:
-    """At most ``count`` equal tiles, as near to a square grid as their number lets."""
+    """At most ``count`` equal tiles, as near to a square grid as this number permits."""
     whole = graph.tensors[name].whole
     wide = ROWS + 1
     if wide not in splittable_axes(graph, graph.producer[name]):

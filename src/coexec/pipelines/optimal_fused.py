@@ -1,4 +1,5 @@
-"""AOFL: layers fused where that is worth the halo, on all machines one after the other."""
+"""AOFL: layers are fused where that is worth the halo; all machines compute one block after the
+other."""
 
 from coexec.plans.pipeline.plan import Stage
 from coexec.solvers.stages.balance import in_proportion
@@ -10,12 +11,14 @@ __all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem) -> PipelineSolution:
-    """Fused blocks of least latency, each on all machines, rows in proportion to capacities.
+    """Fused blocks of least latency, each on all machines, with rows in proportion to their
+    capacities.
 
-    A dynamic program over the ends of blocks: what is before, and the longest computation and all
-    that the leader, the strongest machine, sends and receives. One frame at a time. A baseline.
-    From "Adaptive Parallel Execution of Deep Neural Networks on Heterogeneous Edge Devices" (Zhou
-    et al., SEC 2019), which like this cuts between blocks only.
+    A dynamic program over the ends of blocks. The latency of a block is its longest computation,
+    plus all messages that the leader (the strongest machine) sends and receives; the latency of the
+    blocks before it is added. One frame at a time. A baseline. From "Adaptive Parallel Execution of
+    Deep Neural Networks on Heterogeneous Edge Devices" (Zhou et al., SEC 2019), which also cuts
+    between blocks only.
     """
     machines = problem.machines
     weights = [problem.rate[name] for name in machines]
@@ -34,11 +37,11 @@ def solve(problem: PipelineProblem) -> PipelineSolution:
             time = problem.wires.stage_time(load._replace(forwarded_bytes=0), "forwarding")
             options.append((best[start][0] + time.latency_s, start))
         best.append(min(options))
-    found, end = list[Stage](), len(blocks)
+    stages, end = list[Stage](), len(blocks)
     while end:
         start = best[end][1]
         body = problem.bodies.of(dones[end] & ~dones[start])
         shares = in_proportion(body.height, weights)
-        found[:0] = stages_of(problem, body, machines, shares)
+        stages[:0] = stages_of(problem, body, machines, shares)
         end = start
-    return PipelineSolution(tuple(found), best[-1][0], at_once=1, notes=notes_of(problem))
+    return PipelineSolution(tuple(stages), best[-1][0], at_once=1, notes=notes_of(problem))

@@ -25,10 +25,10 @@ def solve(
 ) -> PipelineSolution:
     """Cut the graph into a chain of pieces, pieces into stages, and stages into rows.
 
-    Algorithm 1 makes pieces of which the one with the most redundant work has as little as can be;
-    exact, but for wide graphs (`solvers.stages.wide`). Algorithm 2 finds the stages of least period
-    on equal machines of mean capacity, exactly for the model of time. Algorithm 3 gives them to the
-    machines there are, and their rows so that all finish together.
+    Algorithm 1 makes pieces such that the largest redundant work of a piece is least; it is exact
+    except for wide graphs (`solvers.stages.wide`). Algorithm 2 finds the stages of least period on
+    equal machines of mean capacity; it is exact for the model of time. Algorithm 3 assigns the
+    stages to the real machines, and rows such that all machines of a stage finish together.
 
     Paper: Yang et al., "PICO: Pipeline Inference Framework for Versatile CNNs on Diverse Mobile
     Devices".
@@ -36,15 +36,17 @@ def solve(
     Args:
         rebalance: "shares" is the paper's; "stages" also moves pieces and machines between stages,
             for machines that differ much. It is never worse, and takes up to seconds.
-        model: of a stage's time, see `solvers.stages.network`.
-        latency_limit_s: of one frame, by Algorithm 2's own times; None for no limit.
-        diameter: the longest path inside of a piece, in edges.
-        cuts: "pieces" is the paper's. Pieces are chosen for little work, and may hand on more than
-            blocks do; "both" plans with blocks, too, and takes the shorter period.
+        model: the model of a stage's time, see `solvers.stages.network`.
+        latency_limit_s: limit for the latency of one frame, by Algorithm 2's own times; None for no
+            limit.
+        diameter: the longest path inside a piece, in edges.
+        cuts: "pieces" is the paper's. Pieces are chosen for little redundant work, and more tensors
+            may cross their borders than those of blocks; "both" also plans with blocks, and takes
+            the shorter period.
 
     Raises:
-        UsageError: an option out of its range.
-        InfeasibleError: no pipeline keeps the limit of latency.
+        UsageError: an option is out of its range.
+        InfeasibleError: no pipeline keeps the latency limit.
     """
     if diameter < 0:
         raise UsageError(f"diameter is at least 0, not {diameter}")

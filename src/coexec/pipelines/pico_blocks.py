@@ -1,4 +1,4 @@
-"""PICO with blocks in place of pieces: what Algorithm 1 is worth."""
+"""PICO with blocks in place of pieces, to measure the gain by Algorithm 1."""
 
 from coexec.solvers.stages.blocks import chain_of_blocks
 from coexec.solvers.stages.network import TimeModel
@@ -15,14 +15,14 @@ def solve(
     model: TimeModel = "overlap",
     latency_limit_s: float | None = None,
 ) -> PipelineSolution:
-    """`pico`, but stages begin and end only where a single tensor is handed on.
+    """`pico`, but stages begin and end only where a single tensor crosses the border.
 
-    A graph that hands on several everywhere, such as NASNet, is one stage. The baseline of the
-    paper's Fig. 12. Options are those of `pico`.
+    A graph in which several tensors cross each border, such as NASNet, is one stage. The baseline
+    of the paper's Fig. 12. Options are those of `pico`.
 
     Raises:
-        UsageError: an option out of its range.
-        InfeasibleError: no pipeline keeps the limit of latency.
+        UsageError: an option is out of its range.
+        InfeasibleError: no pipeline keeps the latency limit.
     """
     blocks = chain_of_blocks(problem.rows)
     return pipelined(problem, [blocks], model, latency_limit_s, rebalance)

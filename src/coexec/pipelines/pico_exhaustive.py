@@ -1,4 +1,4 @@
-"""The best pipeline of a tiny graph on a few machines, by trying all."""
+"""The best pipeline of a tiny graph on a few machines, by exhaustive search."""
 
 from coexec.solvers.stages.blocks import single_tasks
 from coexec.solvers.stages.building import notes_of, stages_of_groups
@@ -13,12 +13,14 @@ __all__ = ["solve"]
 def solve(
     problem: PipelineProblem, *, model: TimeModel = "overlap", max_fronts: int = 2000
 ) -> PipelineSolution:
-    """The least period of all pipelines whose stages have machines of their own.
+    """The pipeline of least period, of all pipelines in which each machine serves one stage at
+    most.
 
-    Stages are any sets of tasks in topological order, not only chains of pieces; machines are
-    chosen in all ways. As with `pico`, the strongest machine of a stage leads it, and rows are
-    balanced so that all finish together. The oracle that `pico` is compared with (the paper's BFS).
-    O(F^2 3^D) for F sets that stages can end with; machines of one capacity count as alike.
+    Stages are any sets of tasks in topological order, not only chains of pieces. All choices of
+    machines are tried. As with `pico`, the strongest machine of a stage leads it, and rows are
+    balanced so that all machines finish together. This is the oracle with which `pico` is compared
+    (the paper's BFS). O(F^2 3^D) for F sets that stages can end with; machines of the same capacity
+    are interchangeable.
 
     Raises:
         PlanError: there are more than ``max_fronts`` such sets.
@@ -28,7 +30,7 @@ def solve(
     pieces = single_tasks(problem.rows)
     quick = stages_on_machines(problem, pieces, model, float("inf"), "stages")
     upper_s = problem.period_s(quick, model)
-    found = best_of_all(problem, model, max_fronts, upper_s)
-    period_s, groups = (upper_s, quick) if found is None else found
+    best = best_of_all(problem, model, max_fronts, upper_s)
+    period_s, groups = (upper_s, quick) if best is None else best
     stages = stages_of_groups(problem, groups)
     return PipelineSolution(stages, period_s, "optimal", period_s, notes=notes_of(problem))

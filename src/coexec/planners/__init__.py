@@ -1,12 +1,14 @@
-"""Planners: from graph, costs and system to a plan. Pure: same input and options, same plan.
+"""Planners: functions from graph, costs and system to a plan.
+
+They are pure: equal input and equal options give equal plans.
 
     from coexec.planners import PLANNERS
     plan = PLANNERS["hope_greedy"](graph, cost, system, top_k=4)
 
-To add a planner: one file whose name is the planner's, with a function ``solve``, and one row here;
-from another package an entry point of the group ``coexec.planners`` whose name is the planner's and
-whose object is the function. Options are keyword-only, have defaults and carry their unit in the
-name.
+To add a planner, write one file that has the planner's name and a function ``solve``, and add one
+row here. Another package adds a planner by an entry point of the group ``coexec.planners``, whose
+name is the planner's and whose object is the function. Options are keyword-only, have defaults, and
+have their unit in the name.
 """
 
 import functools
@@ -52,7 +54,7 @@ _REFERENCE = "reinstall its package, or choose another planner"
 
 @dataclass(frozen=True)
 class Planner:
-    """A planner by its name. A call returns a verified plan that says which options made it."""
+    """A planner with its name. A call returns a verified plan that records the options used."""
 
     name: str
     solve: Callable[..., Solution | Division]
@@ -87,11 +89,11 @@ class Planner:
 
 @contextmanager
 def _older_objects_kept() -> Iterator[None]:
-    """Until the end, garbage is looked for among new objects only.
+    """Make the garbage collector skip all older objects until the block ends.
 
-    Planning makes millions of objects, so that all of the process's are looked through every now
-    and then: a fifth of the time, for garbage that planning does not make. Where the caller, or
-    another thread, has frozen objects already, nothing changes.
+    Planning creates millions of objects. This triggers full collections of all objects of the
+    process, which take a fifth of the time, although planning leaves no such garbage. If the caller
+    or another thread has frozen objects already, nothing changes.
     """
     if gc.get_freeze_count():
         yield
@@ -119,12 +121,14 @@ _SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
 
 
 class Planners(Mapping[str, Planner]):
-    """Planners by name, sorted: those of coexec, and those of other packages.
+    """The planners of coexec and of other packages, by name, sorted.
 
-    Entry points are read when a name is not coexec's, or for all names; a planner of another
-    package is imported when it is looked up. Where two have the same name, coexec's own is used.
+    Entry points are read if a name is not one of coexec's, and to list all names. A planner of
+    another package is imported when it is looked up. If two planners have the same name, coexec's
+    own is used.
 
-    ``PLANNERS[name]`` raises KeyError if there is none, and UsageError if its package is broken.
+    ``PLANNERS[name]`` raises KeyError if there is no such planner, and UsageError if its package is
+    broken.
     """
 
     def __getitem__(self, name: str) -> Planner:
@@ -147,35 +151,38 @@ PLANNERS = Planners()
 
 
 def find_planner(name: str, *others: str) -> Planner:
-    """The planner of a name that a user has given.
+    """The planner with this name, with an error message for users.
 
     Args:
-        others: what is no planner and may be named in its place, such as "auto".
+        others: valid names that are no planners, such as "auto", for the message.
 
     Raises:
-        UsageError: there is none, or it cannot be imported.
+        UsageError: there is no such planner, or it cannot be imported.
     """
     if name not in PLANNERS:
-        known = sorted((*others, *PLANNERS))
-        raise UsageError(f"there is no planner {name!r}{nearest(name, known)}; there are "
-                         f"{', '.join(known)}")  # fmt: skip
+        names = sorted((*others, *PLANNERS))
+        raise UsageError(f"there is no planner {name!r}{nearest(name, names)}; there are "
+                         f"{', '.join(names)}")  # fmt: skip
     return PLANNERS[name]
 
 
 @functools.cache
 def _entries() -> "Mapping[str, EntryPoint]":
     """Planners of other packages by name."""
-    from importlib.metadata import entry_points  # imports the parsers of e-mails
+    from importlib.metadata import entry_points  # slow: it imports Python's e-mail parsers
 
     return {entry.name: entry for entry in entry_points(group=_GROUP)}
 
 
 @functools.cache
 def _loaded(entry: "EntryPoint") -> Callable[..., Any]:
-    """The function of an entry point; what it raises, other than errors of ours, names it.
+    """The function of an entry point.
+
+    If the function raises an error that is not a CoexecError, the error becomes a PlanError with
+    the planner's name.
 
     Raises:
-        UsageError: it cannot be imported, or is no function.
+        UsageError: the function cannot be imported, or is no function.
     """
     try:
         solve = entry.load()

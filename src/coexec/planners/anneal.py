@@ -1,4 +1,4 @@
-"""The best of the quick planners, annealed."""
+"""Simulated annealing, started from the best plan of the fast planners."""
 
 from coexec.errors import UsageError
 from coexec.problem.problem import Problem
@@ -10,16 +10,16 @@ __all__ = ["solve"]
 
 
 def solve(problem: Problem, *, steps: int = 30_000, seed: int = 0) -> Solution:
-    """Improve the best plan of the quick planners by small changes that the simulator judges.
+    """Improve the best plan of the fast planners by small changes that the simulator evaluates.
 
-    Promises that no other quick planner's plan (hope_greedy, heft, dmdar, mosaic, single) is
-    shorter in the simulator. It pays where tasks are so short that launching them counts, as it
-    sees what a launch more or less does. O(steps |V|); some seconds for hundreds of tasks. See
+    Promises that no plan of the fast planners (hope_greedy, heft, dmdar, mosaic, single) is shorter
+    in the simulator. It is useful if tasks are so short that launches matter, because it takes the
+    effect of each launch into account. O(steps |V|); some seconds for hundreds of tasks. See
     `solvers.search.annealing` for the method.
 
     Args:
-        steps: changes that are tried.
-        seed: of the random choices.
+        steps: number of changes that are tried.
+        seed: seed of the random choices.
 
     Raises:
         UsageError: ``steps`` is less than 1.

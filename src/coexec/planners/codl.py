@@ -1,4 +1,4 @@
-"""CoDL: each heavy task is divided between the devices, in chains that share data at their ends."""
+"""CoDL: heavy tasks are divided between devices; chains of them exchange data at their ends."""
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -26,40 +26,44 @@ __all__ = ["solve"]
 
 _DIMENSIONS: dict[str, tuple[Dimension, ...]] = {"hybrid": ("H", "OC"), "H": ("H",), "OC": ("OC",)}
 _KEPT = 300
-"""Ways that are kept at a task, times tasks: planning takes about as long for any model."""
+"""States kept at each task, times number of tasks: planning takes a similar time for any model."""
 _MOST_KEPT = 16
 _LEAST_S = 1e-12
-"""What a task takes at least, so that rates are finite."""
+"""Lower bound for the seconds of a task, so that rates are finite."""
 
 
 def solve(
     problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = 0,
     delta: float = 0.2, longest: int = 30, channel_block: int = CHANNEL_BLOCK, width: int = 0,
 ) -> Division:  # fmt: skip
-    """Divide each task by rows or output channels as is quickest, and chain tasks divided by rows.
+    """Divide each task by rows or output channels, whichever is faster, and chain tasks that are
+    divided by rows.
 
-    Promises to be no slower than one device alone, in the simulator. From
-    "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile Devices" (Jia et
-    al., MobiSys 2022), for any number of devices. There each task is decided by itself, and
-    Algorithm 1 then makes chains. Here one search decides both, in the simulator's model of time
-    and with each task's data where those before it left them (`solvers.splitting.walk`). A chain is
-    one step of several tasks. As in Algorithm 1, a task joins as long as handing over in front of
-    it would cost more than the rows that are computed twice. Where branches run side by side, each
-    may go to one device, as in uLayer; and list scheduling of whole tasks is tried, too.
+    Promises to be no slower than one device alone, in the simulator. Works for any number of
+    devices. The paper decides the division of each task separately, and its Algorithm 1 then makes
+    chains. Here one search decides both, in the simulator's model of time, and with the data of
+    each task on the devices where earlier steps left it (`solvers.splitting.walk`). A chain is one
+    step of several tasks. As in Algorithm 1, a task joins a chain as long as an exchange of data
+    before the task would cost more than the rows that are computed twice. Parallel branches may
+    each go to one device, as in uLayer. List scheduling of whole tasks is tried, too.
+
+    Paper: Jia et al., "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile
+    Devices", MobiSys 2022.
 
     Args:
-        dimension: "H" (rows), "OC" (output channels), or "hybrid", whichever is quicker for a task.
+        dimension: "H" (rows), "OC" (output channels), or "hybrid": the faster one for each task.
         chains: whether tasks are chained.
-        steps: a device's share is a multiple of one step of so many; 0: 16 for two devices and up
-            to 300 tasks, else 10.
-        delta: how far a share may be from that with which all devices would end a task at the same
-            time, were costs in proportion to shares.
-        longest: tasks in a chain.
-        channel_block: channels that are not divided, as they lie together.
-        width: ways that are kept at each task; 0: 1 to 16, the more the fewer tasks there are.
+        steps: a task is divided into this number of steps, and a device's share is a multiple of
+            one step; 0: 16 for two devices and up to 300 tasks, else 10.
+        delta: maximum difference between a device's share and the share with which all devices
+            would end a task at the same time if costs were in proportion to shares.
+        longest: maximum number of tasks in a chain.
+        channel_block: channels are divided at multiples of this number only.
+        width: number of states that are kept at each task; 0: from 1 to 16, the more the fewer
+            tasks there are.
 
     Raises:
-        UsageError: an option out of its range.
+        UsageError: an option is out of its range.
     """
     if dimension not in _DIMENSIONS:
         raise UsageError(f"dimension is {dimension!r}; it wants one of {', '.join(_DIMENSIONS)}")
@@ -76,8 +80,8 @@ def solve(
     divided = Division.of(problem, pieces_of(problem, steps_found))
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
     whole = Division.undivided(problem, Solution(timeline.place, sequence))
-    found = best_of(problem, (divided, whole))
-    return found._replace(options={"steps": steps, "width": width})
+    best = best_of(problem, (divided, whole))
+    return best._replace(options={"steps": steps, "width": width})
 
 
 class _Search:
@@ -91,7 +95,8 @@ class _Search:
         self._cuts_of: dict[int, Sequence[tuple[Dimension, Cut]]] = {}
 
     def moves(self, number: int, state: Reached) -> Iterable[Strips]:
-        """The next task on one device or divided, and chains and branches that begin with it."""
+        """Possible steps: the next task on one device or divided, and chains and branches that
+        begin with it."""
         alone = [self._sharing.strips((number,), cut, state.held) for cut in self._sharing.alone]
         branches = [distributed(self._sharing, f, state.held) for f in self._forks.get(number, ())]
         undivided = [strips for strips in alone if strips is not None]
@@ -101,7 +106,7 @@ class _Search:
         for dimension, cut in self._cuts(number):
             shares = self._sharing.shares((number,), cut)
             if shares is None or max(state.free_s[s.device] + s.compute_s for s in shares) > end_s:
-                continue  # even if nothing had to be fetched it would end later
+                continue  # the step would end too late even without its fetches
             strips = self._sharing.strips((number,), cut, state.held)
             if strips is not None:
                 yield strips
@@ -109,7 +114,7 @@ class _Search:
                     yield from self._chained(strips, cut, state)
 
     def _cuts(self, number: int) -> Sequence[tuple[Dimension, Cut]]:
-        """Those with shares near what would let all devices end a task at the same time."""
+        """Cuts of a task with shares near those with which all devices end at the same time."""
         if number not in self._cuts_of:
             rates = [1 / max(s, _LEAST_S) for s in self._problem.latency_s[number]]
             shares = [rate / sum(rates) for rate in rates]
@@ -122,7 +127,7 @@ class _Search:
         return self._cuts_of[number]
 
     def _chained(self, chain: Strips, cut: Cut, state: Reached) -> Iterable[Strips]:
-        """Longer and longer chains, as long as each task saves more than it costs."""
+        """Longer and longer chains, as long as each additional task saves time."""
         sharing, problem = self._sharing, self._problem
         while len(chain.tasks) < self._longest and self._continues(chain.tasks[-1]):
             following = chain.tasks[-1] + 1
@@ -140,8 +145,11 @@ class _Search:
             chain = longer
 
     def _continues(self, last: int) -> bool:
-        """Whether the task behind one may join its chain: it alone reads the end of it, and nothing
-        else; and rows of it can be computed by themselves."""
+        """Whether the task after ``last`` may join its chain.
+
+        It must be the only reader of the chain's result, have no other input, and be divisible by
+        rows.
+        """
         graph, following = self._problem.graph, last + 1
         if following == len(graph.tasks):
             return False

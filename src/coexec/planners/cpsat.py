@@ -1,9 +1,9 @@
-"""The whole graph at once, with a bound, by OR-Tools CP-SAT.
+"""A plan of the whole graph at once, with a lower bound, by OR-Tools CP-SAT.
 
-The model: a decision for each task and device, an optional interval for each, no overlap on a
-device, and literals for the tensors that move. The tasks of a segment pay for one launch in it. As
-that leaves open how many segments there are, what the solver finds is annealed by what the
-simulator says of it.
+The model has a decision and an optional interval for each task and device, a no-overlap constraint
+for each device, and literals for the tensors that move. The tasks of a segment pay for one launch.
+Because the model leaves the number of segments open, the solver's plan is then improved by
+simulated annealing with the simulator's makespan.
 
 Method: constraint programming with optional intervals; Laborie et al., "IBM ILOG CP optimizer for
 scheduling", Constraints, 2018, for the modelling; Perron and Furnon, OR-Tools, for the solver.
@@ -26,10 +26,10 @@ from coexec.solvers.search.starts import starts
 __all__ = ["solve"]
 
 _TICKS = 1e8
-"""CP-SAT counts in whole numbers; the longest plan has about so many, at most ten times."""
+"""CP-SAT works with integers; the longest plan takes from this many to ten times as many ticks."""
 _STEPS = (1_000, 60_000_000_000)
-"""Of annealing: for each task, and at most, if the number of tasks were 1; it counts by its square,
-as steps take longer in larger graphs."""
+"""Annealing steps: the number for each task, and the maximum for a graph of one task. The maximum
+is divided by the square of the number of tasks, because a step takes longer in a larger graph."""
 
 
 def solve(
@@ -44,24 +44,24 @@ def solve(
     """Search for the best plan of the whole graph, and prove how good it is.
 
     It starts from the shortest plan of the heuristics (hope_greedy, heft, dmdar, mosaic, plain list
-    scheduling), and the plan returned is never longer than that in the simulator. Promises a bound
-    that no plan of unsplit tasks beats, neither in the planners' model of time nor in the
-    simulator. Status "optimal" says that the simulated makespan meets the bound (as closely as the
-    solver's whole numbers tell, 1e-4 of it at worst), "feasible" that the work limit came first,
-    "time limit" that the clock did. Exponential at worst.
+    scheduling), and the result is never longer than that plan in the simulator. Promises a lower
+    bound for all plans of unsplit tasks, in the planners' model of time and in the simulator.
+    Status "optimal": the simulated makespan meets the bound (within the rounding to the solver's
+    integers, at worst 1e-4 of it). "feasible": the work limit came first. "time limit": the wall
+    clock came first. Exponential at worst.
 
-    Same input, same plan, also for several workers, unless the clock stops the search: only
-    ``time_limit_s`` can make two runs differ.
+    Equal inputs give equal plans, also with several workers, unless the clock stops the search:
+    only ``time_limit_s`` can make two runs differ.
 
     Args:
         limit: work for the search in the solver's own deterministic units; on current machines a
             unit takes from one to five seconds of a core.
         time_limit_s: seconds of wall clock after which the solver has to end. Building the model
             and annealing are not counted.
-        steps: of annealing, at the end; by default as many as take about half a minute for hundreds
-            of tasks.
-        workers: strategies that search in turns and share what they find.
-        seed: of the random choices of solver and annealing.
+        steps: annealing steps at the end; by default as many as take about half a minute for
+            hundreds of tasks.
+        workers: strategies that search in turns and share their results.
+        seed: seed of the random choices of solver and annealing.
 
     Raises:
         UsageError: OR-Tools is not installed or cannot be loaded, or an option is not positive.
@@ -74,9 +74,9 @@ def solve(
     model = _CpSatModel(cp_model, formulation)
     model.start_from(formulation.solution(*begun[0][:2]))
     solver = _solver(cp_model, limit, time_limit_s, workers, seed)
-    found, bound_s = model.solve(solver)
-    begun += [fused(problem, solution) for solution in found]
-    # A bound of equal seconds is reached to within what rounding to ticks leaves open.
+    solutions, bound_s = model.solve(solver)
+    begun += [fused(problem, solution) for solution in solutions]
+    # A plan meets the bound if the difference is not larger than the error of rounding to ticks.
     enough_s = bound_s + 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
     best = min(begun, key=lambda found: simulated_s(problem, found))
     best = annealed(problem, best, steps, seed=seed, bound_s=enough_s)
@@ -103,7 +103,7 @@ def _solver(cp_model: Any, limit: float, time_limit_s: float, workers: int, seed
     solver.parameters.max_deterministic_time = limit
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.num_workers = workers
-    solver.parameters.interleave_search = True  # workers in turns: the same on any machine
+    solver.parameters.interleave_search = True  # workers in turns: equal results on any machine
     solver.parameters.random_seed = seed
     # The solver would leave SIGINT without a handler: Ctrl-C would kill the process from then on.
     solver.parameters.catch_sigint_signal = False
@@ -111,20 +111,20 @@ def _solver(cp_model: Any, limit: float, time_limit_s: float, workers: int, seed
 
 
 def _formulate(problem: Problem, start: Solution) -> Formulation:
-    """The problem in whole ticks, to be solved in no more of them than ``start`` takes."""
+    """The problem in whole ticks; a solution takes no longer than ``start``."""
     tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start[:2])) / _TICKS))
     formulation = Formulation(
         problem, problem.tasks, Timeline(problem), Constraints(tick_s, whole=True),
         problem.bounds.chain.tails_s, fused=True,
     )  # fmt: skip
     formulation.keep_order()
-    known = formulation.solution(*start[:2])
-    formulation.within(known.moments[formulation.end_of_all])
+    valuation = formulation.solution(*start[:2])
+    formulation.within(valuation.moments[formulation.end_of_all])
     return formulation
 
 
 class _CpSatModel:
-    """A formulation in CP-SAT's words."""
+    """A formulation as a model of CP-SAT."""
 
     def __init__(self, cp_model: Any, formulation: Formulation) -> None:
         self._formulation, self._constraints = formulation, formulation.constraints
@@ -138,17 +138,19 @@ class _CpSatModel:
         self._model.minimize(self._moments[formulation.end_of_all])
 
     def start_from(self, known: Valuation) -> None:
-        """Let the search begin with this solution."""
+        """Start the search from this solution."""
         for flag, value in zip(self._flags[1:], known.flags[1:], strict=True):
             self._model.add_hint(flag, value)
         for moment, tick in zip(self._moments, known.moments, strict=True):
             self._model.add_hint(moment, tick)
 
     def solve(self, solver: Any) -> tuple[list[Solution], float]:
-        """The best solution, if there is one, and a bound in seconds that rounding leaves valid."""
+        """The best solution, if there is one, and a lower bound in seconds; rounding to ticks is
+        already subtracted."""
         status = solver.solve(self._model)
         if status not in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE):
-            return [], 0.0  # also if it errs, and refuses what it was given a solution of
+            # This includes an error of the solver: it may reject a model that has a solution.
+            return [], 0.0
         flags = [bool(solver.value(flag)) for flag in self._flags]
         solution = Valuation(flags, [solver.value(moment) for moment in self._moments])
         ticks = solver.best_objective_bound - self._constraints.rounding()
@@ -161,13 +163,13 @@ class _CpSatModel:
             self._model.add_no_overlap([self._interval(task, device) for task in able])
 
     def _interval(self, task: int, device: int) -> Any:
-        """The time that ``task`` keeps ``device`` busy, with the copies before and behind it."""
+        """The interval in which ``task`` and its copies keep ``device`` busy."""
         formulation = self._formulation
         start, end = self._sum(formulation.begins(task)), self._moments[formulation.end[task]]
         here = self._literal(formulation.on(task, device))
         if formulation.on(task, device) != TRUE:
-            # Version 9.15 takes the bounds of an absent interval's start for its own, and may find
-            # no solution or too high a bound.
+            # CP-SAT 9.15 applies the bounds of a shared start variable even if the interval is
+            # absent, and may find no solution or too high a bound. So each interval has its own.
             begins, start = start, self._model.new_int_var(0, formulation.horizon, "")
             self._model.add(start == begins).only_enforce_if(here)
         size: Any

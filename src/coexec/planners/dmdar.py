@@ -1,4 +1,4 @@
-"""DMDAR: StarPU's scheduler that knows performance models, data and what is ready."""
+"""DMDAR: StarPU's scheduler that uses performance models, data locations and task readiness."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -10,19 +10,20 @@ __all__ = ["solve"]
 
 
 def solve(problem: Problem, *, alpha: float = 1.0, beta: float = 1.0) -> Solution:
-    """Deque model, data aware, ready: each task is pushed to a queue as soon as it is ready.
+    """Deque model, data aware, ready: a task is pushed to a device's queue as soon as it is ready.
 
-    The queue is the one with the least ``alpha (expected end - best end) + beta transfer``; of a
-    transfer only what does not hide behind work that is queued already counts, as inputs are
-    prefetched. A free device takes, from its queue, the first task that misses the fewest inputs.
-    No ranks and no look-ahead: promises no quality, it is a baseline of HOPE. O(|V| (|V| + |D|)).
+    The task goes to the queue with the least ``alpha (expected end - best end) + beta transfer``.
+    Inputs are prefetched, so only the part of a transfer counts that takes longer than the work in
+    the queue. A free device takes from its queue the first task with the fewest missing inputs.
+    There are no ranks and no look-ahead. Promises no quality; it is a baseline of HOPE.
+    O(|V| (|V| + |D|)).
 
     Source: Augonnet, Thibault, Namyst, Wacrenier, "StarPU: a unified platform for task scheduling
     on heterogeneous multicore architectures", CCPE 23(2), 2011, and its policy "dmdar".
 
     Args:
         alpha: weight of time.
-        beta: weight of moving data.
+        beta: weight of data transfers.
     """
     run = _Scheduling(problem, alpha, beta)
     run.all()
@@ -31,31 +32,32 @@ def solve(problem: Problem, *, alpha: float = 1.0, beta: float = 1.0) -> Solutio
 
 @dataclass(eq=False)
 class _TaskQueue:
-    """A device with what waits for it."""
+    """The queue of a device, and its current task."""
 
     free_s: float = 0.0
-    """When the task that it runs ends."""
+    """The time at which the current task ends."""
     busy: bool = False
     queue: list[int] = field(default_factory=list)
     queued_s: float = 0.0
 
 
 class _Scheduling:
-    """The scheduler's own view of a run, event by event."""
+    """A run in the scheduler's model, event by event."""
 
     def __init__(self, problem: Problem, alpha: float, beta: float) -> None:
         self._problem = problem
         self._alpha, self._beta = alpha, beta
         self._workers = [_TaskQueue() for _ in problem.devices]
         self._arrival_s: dict[tuple[int, int], float] = {}
-        """By (tensor, device): when it is there, or will be."""
+        """By (tensor, device): the time at which the tensor arrives or has arrived there."""
         self._charged_s = [0.0] * len(problem.tasks)
         self._missing = [len(problem.predecessors[t]) for t in problem.tasks]
         self.assignment = [0] * len(problem.tasks)
         self.sequence: list[int] = []
 
     def all(self) -> None:
-        """Push what is ready, let free devices pop, go on to the next end."""
+        """Simulate the whole run: push ready tasks, let free devices take tasks, and advance to the
+        next end of a task."""
         ends: list[tuple[float, int, int]] = []
         for task in self._problem.tasks:
             if not self._missing[task]:
@@ -93,7 +95,7 @@ class _Scheduling:
         self._prefetch(task, chosen, now_s)
 
     def _transfer_s(self, task: int, device: int) -> float:
-        """Seconds to bring what ``task`` reads and ``device`` does not have."""
+        """Seconds to move the inputs of ``task`` that ``device`` does not have."""
         problem = self._problem
         total_s = 0.0
         for tensor in problem.reads[task]:
@@ -127,6 +129,6 @@ class _Scheduling:
             heapq.heappush(ends, (worker.free_s, task, device))
 
     def _absent(self, task: int, device: int, now_s: float) -> int:
-        """How many inputs of ``task`` are still on their way; of equals the first comes first."""
+        """The number of inputs of ``task`` that have not arrived yet."""
         arrivals = (self._arrival_s.get((t, device), 0.0) for t in self._problem.reads[task])
         return sum(arrival_s > now_s for arrival_s in arrivals)

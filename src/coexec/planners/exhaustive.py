@@ -1,4 +1,4 @@
-"""The best plan of a tiny graph, by trying all: the oracle that other planners are tested with."""
+"""The best plan of a tiny graph, by trying all plans: the oracle in tests of other planners."""
 
 import math
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ __all__ = ["solve"]
 def solve(problem: Problem, *, max_tasks: int = 10) -> Solution:
     """The optimum over all assignments of tasks to devices and all orders on them.
 
-    Promises the least makespan in the planners' model of time (`problem.timeline.Timeline`). That
-    is the simulator's for segments of one task each: waits start at the end of a predecessor,
-    copies keep source, target or nobody busy. What only segments of several tasks do is not in it:
-    they save launches, and they wait for all they need before they start; so the simulated makespan
-    can be on either side of it.
+    Promises the least makespan in the planners' model of time (`problem.timeline.Timeline`). This
+    is the simulator's model for segments of one task each: a wait starts at the end of a
+    predecessor, and a copy keeps the source, the target or no device busy. It leaves out two
+    effects of segments of several tasks: they save launches, and they wait for all their inputs
+    before they start. So the simulated makespan can be smaller or larger.
 
-    O(|D|^|V| |V|!) at worst. Assignments are taken by rising lower bound until that reaches the
-    best plan; for each, the orders are searched by branch and bound, dropping a state if another
-    one with the same tasks done is nowhere later. No paper.
+    O(|D|^|V| |V|!) at worst. Assignments are taken by rising lower bound until the bound reaches
+    the best makespan. For each assignment, branch and bound searches the orders; a state is dropped
+    if another state with the same tasks done is later in no respect. No paper.
 
     Args:
-        max_tasks: the largest graph that is tried.
+        max_tasks: the largest number of tasks of a graph.
 
     Raises:
         PlanError: the graph has more tasks than ``max_tasks``.
@@ -50,7 +50,8 @@ def solve(problem: Problem, *, max_tasks: int = 10) -> Solution:
 
 
 def _first(problem: Problem) -> tuple[float, tuple[int, ...], tuple[int, ...]]:
-    """Makespan, assignment and sequence of a plan to start from: each task where it ends first."""
+    """Makespan, assignment and sequence of a first plan: each task on the device where it ends
+    first."""
     timeline = Timeline(problem)
     for task in problem.tasks:
         options = []
@@ -64,18 +65,18 @@ def _first(problem: Problem) -> tuple[float, tuple[int, ...], tuple[int, ...]]:
 
 
 class _Partial(NamedTuple):
-    """Devices of the first tasks, and what follows for the makespan whatever their order."""
+    """Devices of the first tasks, and bounds that hold for every order of the tasks."""
 
     bound_s: float
     assignment: tuple[int, ...]
     ends_s: tuple[float, ...]
-    """By task, the earliest end."""
+    """The earliest end of each task."""
     loads_s: tuple[float, ...]
-    """By device, the tasks on it one after the other."""
+    """The sum of the times of each device's tasks."""
 
 
 def _assignments(problem: Problem, best_s: float) -> list[_Partial]:
-    """All assignments that might beat ``best_s``."""
+    """All assignments whose lower bound is below ``best_s``."""
     partials = [_Partial(problem.bound_s, (), (), (0.0,) * len(problem.devices))]
     tails_s = _least_tails_s(problem)
     for tail_s in tails_s:
@@ -85,7 +86,11 @@ def _assignments(problem: Problem, best_s: float) -> list[_Partial]:
 
 
 def _extended(problem: Problem, partial: _Partial, device: int, tail_s: float) -> _Partial:
-    """``partial`` with the next task on ``device``; ``tail_s`` must pass behind that task."""
+    """``partial`` with the next task on ``device``.
+
+    Args:
+        tail_s: the least time from the end of that task to the end of the graph.
+    """
     bound_s, assignment, ends_s, loads_s = partial
     task = len(assignment)
     latency_s = problem.latency_s[task][device]
@@ -123,7 +128,7 @@ class _Orders:
         self._seen: dict[frozenset[int], list[tuple[float, ...]]] = {}
 
     def search(self, timeline: Timeline, sequence: tuple[int, ...]) -> None:
-        """Try all ways to go on after ``sequence``."""
+        """Try all continuations of ``sequence``."""
         problem = self._problem
         done = frozenset(sequence)
         if len(done) == len(problem.tasks):
@@ -139,7 +144,8 @@ class _Orders:
                 self.search(after, (*sequence, task))
 
     def _bound_s(self, timeline: Timeline, done: frozenset[int]) -> float:
-        """Every task that is left still has to run on its device, after its predecessors."""
+        """A lower bound of the makespan: each remaining task runs on its device, after its
+        predecessors."""
         problem, assignment = self._problem, self._assignment
         ends_s, loads_s = list(timeline.end_s), list(timeline.free_s)
         for task in problem.tasks:
@@ -155,7 +161,8 @@ class _Orders:
         return max(*ends_s, *loads_s)
 
     def _dominated(self, timeline: Timeline, done: frozenset[int]) -> bool:
-        """Whether a state with the same tasks done is nowhere later; else remember this one."""
+        """Whether an earlier state with the same tasks done is later than this state in no respect;
+        if not, this state is stored."""
         pending = {p for task in self._problem.tasks if task not in done
                    for p in self._problem.predecessors[task] if p in done}  # fmt: skip
         state = (

@@ -1,4 +1,4 @@
-"""HEFT: the field's standard list scheduler for unlike processors."""
+"""HEFT: the standard list scheduler for heterogeneous processors."""
 
 from typing import NamedTuple
 
@@ -11,25 +11,25 @@ __all__ = ["Slot", "schedule", "solve"]
 def solve(problem: Problem) -> Solution:
     """Heterogeneous Earliest Finish Time: urgent tasks first, each where it ends first.
 
-    Tasks are taken by falling upward rank, with costs averaged over devices and links. Each goes
-    to the device on which it ends first, into a gap between earlier tasks where it fits. Promises
-    no quality. O(|V|^2 |D|).
+    Tasks are taken by falling upward rank, with costs averaged over devices and links. Each task
+    goes to the device on which it ends first, if possible into a gap between earlier tasks.
+    Promises no quality. O(|V|^2 |D|).
 
-    As in the paper, data that crosses devices comes after `Problem.comm_s` and keeps nobody busy.
-    The plan's ``predicted_s`` counts what it does keep busy.
+    As in the paper, data that moves between devices arrives after `Problem.comm_s` and keeps no
+    device busy. The plan's ``predicted_s`` includes the devices' busy time during transfers.
 
     Paper: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 13(3), 2002.
     """
     slots = schedule(problem)
     assignment = [slot.device for slot in slots]
-    # A task of no length may share its start with a successor; the index keeps it in front.
+    # A task of length zero may start at the same time as its successor; the index puts it first.
     sequence = sorted(problem.tasks, key=lambda i: (slots[i].start_s, slots[i].end_s, i))
     return Solution(assignment, sequence)
 
 
 class Slot(NamedTuple):
-    """When and where a task runs."""
+    """The time and the device at which a task runs."""
 
     start_s: float
     end_s: float
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 
 def schedule(problem: Problem) -> list[Slot]:
-    """By task, its slot in the paper's own model of time."""
+    """The slot of each task in the paper's model of time."""
     ranks_s = problem.upward_rank_s
     slots: dict[int, Slot] = {}
     busy: list[list[Slot]] = [[] for _ in problem.devices]
@@ -53,7 +53,8 @@ def schedule(problem: Problem) -> list[Slot]:
 def _earliest(
     problem: Problem, task: int, device: int, slots: dict[int, Slot], busy: list[Slot]
 ) -> Slot:
-    """The first gap on ``device`` that is long enough, once all data is there."""
+    """The slot of ``task`` in the first gap on ``device`` that is long enough, after all its inputs
+    have arrived."""
     ready_s = max(
         (
             slots[before].end_s + problem.comm_s(before, task, slots[before].device, device)

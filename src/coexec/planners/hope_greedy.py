@@ -1,14 +1,17 @@
 """HOPE's greedy search with node merging ("HOPE:GS").
 
 Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
-mobiles", High Technology Letters, 2022, Algorithm 2. Where the paper leaves the choice open: no
-task starts before a device is free, and of those that can start then, the one with the highest
-upward rank comes first (otherwise plans of NASNet-large are a tenth longer); among equal
-completions the smaller sum of ends wins, then fewer transfers, then fewer bytes, which keeps a task
-with the heaviest of its predecessors; ready tasks beyond the first K stay in the queue (the printed
-algorithm loses them). Ours is the comparison with single devices: what is placed early at no cost
-can drag the rest to a processor that is slow for it, and then the paper's algorithm loses to the
-other one by a third (PNASNet-mobile on the fastest phone).
+mobiles", High Technology Letters, 2022, Algorithm 2. The paper leaves some choices open. Here:
+
+* No task starts before a device is free. Of the tasks that can start then, the one with the highest
+  upward rank comes first (otherwise plans of NASNet-large are a tenth longer).
+* Of placements with equal completion, the one with the smaller sum of ends wins, then fewer
+  transfers, then fewer bytes. This keeps a task with the heaviest of its predecessors.
+* Ready tasks beyond the first K stay in the queue (the printed algorithm loses them).
+
+The comparison with single devices is not in the paper. Tasks that are placed early on a processor
+without extra cost can draw later tasks to it that are slow there. Then the paper's algorithm is a
+third slower than the other processor alone (PNASNet-mobile on the fastest phone).
 """
 
 import math
@@ -29,23 +32,24 @@ def solve(
     top_k: int | None = None,
     merge_below_s: float | None = None,
 ) -> Solution:
-    """Place the few tasks that can start first in the best of all ways; repeat.
+    """Place the few tasks that can start first on the best combination of devices; repeat.
 
-    The ready tasks are sorted by earliest start; the first K of them are tried on all |D|^K
-    combinations of devices, and the one is kept that completes them first. Before that, each short
-    task with one predecessor is merged into it, so that both are placed as one. Promises the
-    optimum where K independent tasks are all there is; beyond that only, as it does not look ahead,
-    that the simulated plan is not slower than the best single device. O(|V| |D|^K), besides
-    sorting.
+    The ready tasks are sorted by earliest start. The first K of them are tried on all |D|^K
+    combinations of devices, and the combination that completes them first is kept. Before that,
+    each short task with one predecessor is merged into it, so that both are placed as one. Promises
+    the optimum for a graph of K independent tasks. For other graphs, because it does not look
+    ahead, it only promises that the simulated plan is not slower than the best single device.
+    O(|V| |D|^K), without sorting.
 
     Args:
-        top_k: K; by default every K up to the paper's (4 for two devices, 3 for three, else the
-            most that tries no more than 256 combinations), and the shortest plan is kept: placing
-            several tasks at once is not always better than one, as it serves these alone.
-        merge_below_s: tasks shorter than this on every device that runs them are merged; by
-            default what handing a task to another device costs at least: the slowest link's
-            latency and a launch. Where that link also copies, the time of its smallest copy
-            on top is tried as well.
+        top_k: K. By default every K up to the paper's is tried (4 for two devices, 3 for three,
+            else the most with at most 256 combinations), and the shortest plan is kept: placing
+            several tasks at once is not always better than placing one, because it considers only
+            these tasks.
+        merge_below_s: tasks shorter than this on every device that runs them are merged. By
+            default this is the least cost of moving a task to another device: the latency of the
+            slowest link and a launch. If that link also copies, this time plus its smallest copy
+            is tried, too.
 
     Raises:
         UsageError: ``top_k`` is less than 1.
@@ -63,22 +67,22 @@ def solve(
 def _shortest(
     problem: Problem, below_s: float, groups: Sequence[tuple[int, ...]], top_k: int | None
 ) -> Solution:
-    """For the groups of one threshold, the shortest plan of all K that are asked for."""
+    """The shortest plan for the groups of one threshold, over all K to try."""
     ks = [top_k] if top_k else range(1, default_top_k(len(problem.devices)) + 1)
-    found = [(k, *_search(problem, groups, k)) for k in ks]
-    k, timeline, sequence = min(found, key=lambda result: result[1].makespan_s)
+    results = [(k, *_search(problem, groups, k)) for k in ks]
+    k, timeline, sequence = min(results, key=lambda result: result[1].makespan_s)
     return Solution(timeline.place, sequence, options={"top_k": k, "merge_below_s": below_s})
 
 
 def _distinct(
     problem: Problem, below_s: Sequence[float]
 ) -> list[tuple[float, list[tuple[int, ...]]]]:
-    """The groups that each threshold makes, without those that another one makes as well."""
-    found: dict[str, tuple[float, list[tuple[int, ...]]]] = {}
+    """Thresholds with the groups that they make; thresholds that make equal groups appear once."""
+    threshold_of: dict[str, tuple[float, list[tuple[int, ...]]]] = {}
     for below in below_s:
         groups = merge(problem, below)
-        found.setdefault(repr(groups), (below, groups))
-    return list(found.values())
+        threshold_of.setdefault(repr(groups), (below, groups))
+    return list(threshold_of.values())
 
 
 def _search(
@@ -98,14 +102,19 @@ def _search(
 
 
 def default_top_k(devices: int) -> int:
-    """The paper's 4 and 3 for two and three devices; about as much work for more."""
+    """The default K: the paper's 4 for two and 3 for three devices; for more devices, about as much
+    work."""
     if devices <= 3:
         return 3 if devices == 3 else 4
     return max(1, int(math.log(256 + 0.5, devices)))
 
 
 def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
-    """What takes less is not worth waiting for another device; with ``copies``, or copying."""
+    """Seconds below which a task is too short to be moved to another device.
+
+    Args:
+        copies: include the time of the smallest copy.
+    """
     pairs = [(a, b) for a in problem.devices for b in problem.devices]
     least_s = [
         min((transfer_s[a][b] for transfer_s in problem.transfer_s), default=0.0) if copies else 0.0
@@ -118,12 +127,13 @@ def default_merge_below_s(problem: Problem, copies: bool = False) -> float:
 
 
 def merge(problem: Problem, below_s: float) -> list[tuple[int, ...]]:
-    """Groups of tasks to be placed as one, each in topological order.
+    """Groups of tasks that are placed as one, each in topological order.
 
-    A short task joins the group that makes all that it reads, unless that would take a device
-    away from the group. The groups form no cycle: only the first task of a group reads from
-    outside, so whatever leads into the group comes before all of it, and nothing that reads from
-    the group can lead back into it. That is also why a group runs without a pause once started.
+    A short task joins the group that makes all its inputs, unless some device that runs the group
+    does not run the task. The groups form no cycle: only the first task of a group reads from
+    outside, so all predecessors of the group come before the whole group, and no reader of the
+    group is a predecessor of it. For the same reason a group runs without a pause once it has
+    started.
     """
     groups: list[list[int]] = []
     group_of: list[int] = []
@@ -171,7 +181,7 @@ class _Queue:
         return chosen
 
     def done(self, group: tuple[int, ...]) -> None:
-        """Let the groups wait no longer that read from ``group``."""
+        """Mark ``group`` as placed, which may make the groups that read from it ready."""
         for task in group:
             for reader in self._problem.successors[task]:
                 if reader in self._missing and reader not in group:
@@ -181,7 +191,7 @@ class _Queue:
 
 
 class _Choice(NamedTuple):
-    """A placement of some groups, the better the smaller."""
+    """A placement of some groups; choices compare by their fields, and the smallest is the best."""
 
     completion_s: float
     sum_of_ends_s: float
@@ -197,18 +207,19 @@ def _best(
     ends_s: tuple[float, ...] = (),
     devices: tuple[int, ...] = (),
 ) -> _Choice:
-    """Of all placements of ``groups`` behind those already on ``devices``, the best."""
+    """The best of all placements of ``groups`` after the groups that are placed on ``devices``."""
     if not groups:
-        # Sums in another order differ in the last digits; picoseconds are no reason to move.
+        # Sums in another order differ in the last digits. Rounding to picoseconds keeps such
+        # differences from deciding.
         completion_s, sum_s = round(max(ends_s), 12), round(math.fsum(ends_s), 12)
         transfers, moved_bytes = len(timeline.there), timeline.moved_bytes
         return _Choice(completion_s, sum_s, transfers, moved_bytes, devices)
-    head, *rest = groups
+    head, *remaining = groups
     options = []
     for device in problem.devices:
         if any(problem.latency_s[task][device] == math.inf for task in head):
             continue
         after = timeline.copy()
         end_s = [after.run(task, device) for task in head][-1]
-        options.append(_best(problem, after, rest, (*ends_s, end_s), (*devices, device)))
+        options.append(_best(problem, after, remaining, (*ends_s, end_s), (*devices, device)))
     return min(options)

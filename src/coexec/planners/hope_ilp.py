@@ -1,14 +1,14 @@
 """HOPE's integer linear program on parts of the graph ("HOPE:LP").
 
 Paper: Xia et al., "HOPE: a heterogeneity-oriented parallel execution engine for inference on
-mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Ours: times and tensors
-carried from part to part, copies that keep any of the two devices or none busy, and the look ahead,
-without which a part ends early at the cost of the rest.
+mobiles", High Technology Letters, 2022, section on HOPE:LP and Algorithm 1. Not in the paper: times
+and locations of tensors are carried from part to part; copies keep the source, the target or no
+device busy; and the look-ahead, without which a part ends early at the cost of later parts.
 
-Parts follow each other without a barrier: a part begins on each device when that is free, and knows
-where the tensors are that it reads. The objective of a part is the latest end of its tasks, each
-with a share of the longest way from there to the end of the graph. Each part is solved from plain
-list scheduling, and judged against it.
+Parts follow each other without a barrier: a part begins on each device when the device is free, and
+the locations of the tensors that it reads are given. The objective of a part is the latest end of
+its tasks, where a share of the longest path from a task to the end of the graph is added to its
+end. The solver starts each part from plain list scheduling, and the better of both plans is taken.
 """
 
 import math
@@ -31,13 +31,13 @@ from coexec.solvers.exact.rows import Rows
 __all__ = ["partition", "solve"]
 
 _FEW_TASKS = 400
-"""Up to here the solver is also asked without looking ahead, which takes it ten times longer."""
+"""Up to this number of tasks, a plan without look-ahead is tried, too (ten times slower)."""
 _PART_NODES = 20
 _PART_TICKS = 100
-"""A part is so many ticks long as listed; the solver may stop one tick above its bound."""
+"""Number of ticks of a part's list schedule; the solver may stop one tick above its bound."""
 _SUM_OF_ENDS = 1e-3
-"""Its weight in the objective of a part: tasks that are not the last to end shall end early, too,
-as the next part begins where they end."""
+"""Weight of the sum of all ends in the objective of a part. Tasks that are not the last to end
+should end early, too, because the next part begins when they end."""
 
 
 def solve(
@@ -52,20 +52,22 @@ def solve(
     """Cut the graph into small parts and plan one after the other, each with an integer program.
 
     Promises the optimum in the planners' model of time (`problem.timeline.Timeline`) if there is
-    one part only, as with ``part_tasks=0``, and the solver comes to its end: status "optimal". Else
-    only that the simulated plan is not slower than the best single device, nor than plain list
-    scheduling. Exponential in ``part_tasks``, linear in the number of parts. Same input, same plan,
-    unless the clock stops a solver: only ``time_limit_s`` can make two runs differ.
+    only one part, as with ``part_tasks=0``, and the solver finishes: status "optimal". Otherwise it
+    only promises that the simulated plan is not slower than the best single device and not slower
+    than plain list scheduling. Exponential in ``part_tasks``, linear in the number of parts. Equal
+    inputs give equal plans, unless the clock stops a solver: only ``time_limit_s`` can make two
+    runs differ.
 
     Args:
         part_tasks: the paper's NT; a part has fewer tasks. 0: the whole graph is one part.
-        eps: a cut may leave a side with so much more than half of the tasks; grows by 0.1 until
-            there is a cut.
-        look_ahead: the share, from 0 to 1; by default 1/4, and up to 400 tasks 0 is tried as well
-            and the shorter plan kept. Of no use if there is one part only.
-        max_nodes: of the solver's search tree, for each part; by default 20, and no limit if there
-            is one part only.
-        time_limit_s: seconds of wall clock in all solvers together. What is left then is planned
+        eps: a side of a cut has at most (1 + eps) times half of the tasks; eps grows by 0.1 until
+            a cut exists.
+        look_ahead: share of the path behind a task that counts, from 0 to 1. By default 1/4; up to
+            400 tasks 0 is tried, too, and the shorter plan is kept. Without effect if there is only
+            one part.
+        max_nodes: maximum number of nodes of the solver's search tree, for each part; by default
+            20, and no limit if there is only one part.
+        time_limit_s: seconds of wall clock in all solvers together. The remaining parts are planned
             by list scheduling: status "time limit".
 
     Raises:
@@ -89,7 +91,7 @@ def solve(
 
 
 def _no_worse(problem: Problem, found: Solution) -> Solution:
-    """The shortest of ``found``, plain list scheduling and single devices in the simulator."""
+    """The shortest plan in the simulator: ``found``, plain list scheduling or a single device."""
     ranks_s = problem.upward_rank_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
     plans = [found, Solution(timeline.place, sequence), *alone(problem)]
@@ -119,7 +121,7 @@ def _check(
 
 
 class _Solved(NamedTuple):
-    """What the solver found, and how."""
+    """A solution, the look-ahead that led to it, and whether it is proven to be optimal."""
 
     found: Solution
     look_ahead: float | None
@@ -127,10 +129,10 @@ class _Solved(NamedTuple):
 
 
 def partition(problem: Problem, part_tasks: int, eps: float) -> list[list[int]]:
-    """Parts of fewer than ``part_tasks`` tasks; none reads from a later one.
+    """Parts of fewer than ``part_tasks`` tasks; no part reads from a later part.
 
-    The paper's Algorithm 1: cut where the fewest tasks have the same number of tasks on the
-    longest way to them, then cut both sides.
+    The paper's Algorithm 1: the depth of a task is the number of tasks on the longest path to it.
+    Cut at the depth that the fewest tasks have, then cut both sides.
     """
     depths = [0] * len(problem.tasks)
     for task in problem.tasks:
@@ -144,7 +146,7 @@ def _halves(
     if len(tasks) < part_tasks:
         return [tasks]
     counts = Counter(depths[task] for task in tasks)
-    if len(counts) == 1:  # none waits for another: any halves will do
+    if len(counts) == 1:  # no task depends on another one, so any halves will do
         middle = len(tasks) // 2
         sides = tasks[:middle], tasks[middle:]
     else:
@@ -154,7 +156,11 @@ def _halves(
 
 
 def _cut(counts: Mapping[int, int], eps: float) -> int:
-    """The last depth of the first side; ``counts`` are tasks by depth."""
+    """The last depth of the first side.
+
+    Args:
+        counts: number of tasks by depth.
+    """
     total = sum(counts.values())
     while True:
         below, options = 0, []
@@ -169,13 +175,13 @@ def _cut(counts: Mapping[int, int], eps: float) -> int:
 
 
 def _whole(problem: Problem, max_nodes: int | None, solver: "_Solver") -> _Solved:
-    """The graph as one part; if the solver has no time for anything, as listed."""
+    """The plan of the graph as one part; the list schedule if the solver has no time left."""
     ranks_s, tails_s = problem.upward_rank_s, problem.bounds.chain.tails_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
     formulation = _formulate(problem, problem.tasks, Timeline(problem), tails_s, timeline)
-    known = formulation.solution(timeline.place, sequence)
-    formulation.within(known.moments[formulation.end_of_all])
-    solution, proven = solver.solve(formulation, known, 0.0, max_nodes)
+    valuation = formulation.solution(timeline.place, sequence)
+    formulation.within(valuation.moments[formulation.end_of_all])
+    solution, proven = solver.solve(formulation, valuation, 0.0, max_nodes)
     assignment, sequence = formulation.read(solution)
     return _Solved(Solution(assignment, sequence), None, proven)
 
@@ -187,7 +193,11 @@ def _shares(problem: Problem) -> list[float]:
 def _in_parts(
     problem: Problem, parts: Iterable[list[int]], share: float, max_nodes: int, solver: "_Solver"
 ) -> _Solved:
-    """One part after the other, with a ``share`` of what follows added to the ends of tasks."""
+    """The plan of one part after the other.
+
+    Args:
+        share: the share of the path behind a task that is added to its end in the objective.
+    """
     timeline, sequence = Timeline(problem), list[int]()
     follows_s = [share * s for s in _follows_s(problem)]
     for part in parts:
@@ -197,12 +207,12 @@ def _in_parts(
 
 
 def _follows_s(problem: Problem) -> list[float]:
-    """By task, its upward rank without itself, at mean costs."""
-    found = []
+    """By task, its upward rank minus its own mean time."""
+    ranks_behind_s = []
     for rank_s, row in zip(problem.upward_rank_s, problem.latency_s, strict=True):
         runs_s = [s for s in row if s < math.inf]
-        found.append(max(0.0, rank_s - sum(runs_s) / len(runs_s)))
-    return found
+        ranks_behind_s.append(max(0.0, rank_s - sum(runs_s) / len(runs_s)))
+    return ranks_behind_s
 
 
 def _part(
@@ -213,14 +223,14 @@ def _part(
     max_nodes: int,
     solver: "_Solver",
 ) -> tuple[Timeline, list[int]]:
-    """The better of the solver's plan for ``part`` behind ``before`` and the listed one."""
+    """The better plan for ``part`` after ``before``: the solver's plan or the list schedule."""
     first, sequence = listed(problem, part, before, problem.upward_rank_s)
     if solver.left_s <= 0:
         return first, sequence
     formulation = _formulate(problem, part, before, follows_s, first)
-    known = formulation.solution(first.place, sequence)
-    formulation.within(known.moments[formulation.end_of_all])
-    solution, _ = solver.solve(formulation, known, _SUM_OF_ENDS, max_nodes)
+    valuation = formulation.solution(first.place, sequence)
+    formulation.within(valuation.moments[formulation.end_of_all])
+    solution, _ = solver.solve(formulation, valuation, _SUM_OF_ENDS, max_nodes)
     assignment, ordered = formulation.read(solution)
     second = before.copy()
     for task in ordered:
@@ -242,7 +252,11 @@ def _formulate(
     tails_s: Sequence[float],
     listed: Timeline,
 ) -> Formulation:
-    """``tasks`` behind ``before``, in ticks of a share of what they take as ``listed``."""
+    """The formulation of ``tasks`` after ``before``.
+
+    Args:
+        listed: a list schedule of these tasks; a tick is a fixed share of its time.
+    """
     tick_s = max(1e-12, listed.makespan_s - min(before.free_s)) / _PART_TICKS
     formulation = Formulation(problem, tasks, before, Constraints(tick_s), tails_s)
     formulation.one_at_a_time()
@@ -250,7 +264,7 @@ def _formulate(
 
 
 class _Solver:
-    """HiGHS, on one thread, and the time that it may still take."""
+    """HiGHS, on one thread, and the seconds that it may still use."""
 
     def __init__(self, highspy: Any, left_s: float) -> None:
         self._highspy = highspy
@@ -263,9 +277,9 @@ class _Solver:
         weight: float,
         max_nodes: int | None,
     ) -> tuple[Valuation, bool]:
-        """The best solution found, at worst ``known``; whether it is the best of all.
+        """The best solution found, at worst ``known``, and whether it is proven to be optimal.
 
-        The objective is the end of all and, times ``weight``, the sum of the ends of tasks.
+        The objective is the end of all plus ``weight`` times the sum of the ends of tasks.
         """
         highs = _silent(self._highspy)
         options = {"threads": 1, "time_limit": self.left_s,
@@ -312,8 +326,11 @@ class _Solver:
 
 
 def _silent(highspy: Any) -> Any:
-    """A solver that prints nothing. From version 1.16 on, callbacks print a banner when they are
-    set up, which is in the constructor, before an option can be set."""
+    """A solver that prints nothing.
+
+    From version 1.16 on, HiGHS prints a banner when callbacks are set up. The constructor does this
+    before any option can be set, so the output is switched off in an overridden method.
+    """
 
     class Silent(highspy.Highs):  # type: ignore[misc]
         def enableCallbacks(self) -> None:

@@ -1,4 +1,4 @@
-"""MOSAIC: the network as a line of layers, one device at a time."""
+"""MOSAIC: the network as a line of layers that run one after the other."""
 
 import math
 
@@ -11,11 +11,11 @@ __all__ = ["line", "solve"]
 def solve(problem: Problem) -> Solution:
     """The best cut of the topological order into runs on one device each; a baseline of HOPE.
 
-    Dynamic programming over (layer, device): a layer pays its own time, and, where the device
-    changes, the way of every tensor that it reads. It takes what was made before to lie on the
-    device of the layer before, as on a line. Promises the least sum of both, not the least
-    makespan: devices never compute at the same time in its view, so branches gain nothing. Our
-    executor may still overlap what does not depend on each other. O(|V| |D|^2).
+    Dynamic programming over (layer, device): the cost of a layer is its own time and, if the device
+    changes, the transfer of every tensor that it reads. These tensors are assumed to be on the
+    device of the previous layer, as on a line. Promises the least sum of these costs, not the least
+    makespan: in this model devices never compute at the same time, so parallel branches gain
+    nothing. The executor may still overlap tasks that do not depend on each other. O(|V| |D|^2).
 
     Paper: Han et al., "MOSAIC: Heterogeneity-, Communication-, and Constraint-Aware Model Slicing
     and Execution for Accurate and Efficient Inference", PACT 2019; rebuilt after HOPE's summary.
@@ -25,7 +25,7 @@ def solve(problem: Problem) -> Solution:
 
 
 def line(problem: Problem) -> tuple[list[int], float]:
-    """The device of each task, and the seconds of all of them one after the other."""
+    """The device of each task, and the seconds of all tasks and transfers one after the other."""
     best = [[math.inf] * len(problem.devices) for _ in problem.tasks]
     came = [[0] * len(problem.devices) for _ in problem.tasks]
     for task in problem.tasks:
@@ -51,7 +51,7 @@ def line(problem: Problem) -> tuple[list[int], float]:
 
 
 def _moving_s(problem: Problem, task: int, source: int, target: int) -> float:
-    """Seconds that all inputs of ``task`` need from one device to another."""
+    """Seconds to move all inputs of ``task`` from one device to another."""
     if source == target:
         return 0.0
     tensors = problem.reads[task]

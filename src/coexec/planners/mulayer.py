@@ -1,4 +1,4 @@
-"""uLayer: each task is divided by output channels, or whole branches go to devices."""
+"""uLayer: each task is divided by output channels, or each parallel branch goes to one device."""
 
 from collections.abc import Iterable
 from math import inf
@@ -16,22 +16,25 @@ __all__ = ["solve"]
 
 
 def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_BLOCK) -> Division:
-    """Divide each task by output channels, at the ratio at which it ends soonest.
+    """Divide each task by output channels, with the ratio with which it ends first.
 
-    Devices wait for each other after each task. Where branches run side by side, each of them goes
-    to one device, in the best way of all, if that is predicted to be quicker than dividing their
-    tasks. Promises to be no slower than one device alone, in the simulator. Devices may be any
-    number. From "uLayer: Low Latency On-Device Inference Using Cooperative Single-Layer
-    Acceleration and Processor-Friendly Quantization" (Kim et al., EuroSys 2019), without its
-    quantization, in the form in which CoDL (Jia et al., MobiSys 2022) is compared with it.
+    Devices wait for each other after each task. Parallel branches are distributed instead, each to
+    one device, if that is predicted to be faster than dividing their tasks. Promises to be no
+    slower than one device alone, in the simulator. Works for any number of devices.
+
+    Paper: Kim et al., "uLayer: Low Latency On-Device Inference Using Cooperative Single-Layer
+    Acceleration and Processor-Friendly Quantization", EuroSys 2019, without its quantization, in
+    the form in which CoDL (Jia et al., MobiSys 2022) is compared with it.
 
     Args:
-        steps: a device's share is a multiple of one step of so many.
-        channel_block: the channels of a device are rounded up to a multiple of it. uLayer's phones
-            have 4; where parts are no whole blocks of an engine, it changes their layout.
+        steps: a task is divided into this number of steps; a device's share is a multiple of one
+            step.
+        channel_block: the channels of a device are rounded up to a multiple of this number. uLayer
+            has 4 on its phones. If a part is not a whole number of an engine's blocks, the engine
+            has to convert its layout.
 
     Raises:
-        UsageError: an option out of its range.
+        UsageError: an option is out of its range.
     """
     if min(steps, channel_block) < 1:
         raise UsageError(f"steps and channel_block are at least 1, not {steps} and {channel_block}")
@@ -45,7 +48,7 @@ def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_
         for cut in (*sharing.alone, *sharing.cuts(number, "OC")):
             shares = sharing.shares((number,), cut)
             if shares is None or state.least_end_s(shares, problem.launches_s) > best_s:
-                continue  # what is fetched for it need not be known
+                continue  # the step would end too late even without its fetches
             strips = sharing.strips((number,), cut, state.held)
             if strips is not None:
                 yield strips

@@ -1,4 +1,4 @@
-"""Everything on one device."""
+"""The whole model on one device."""
 
 import math
 
@@ -11,13 +11,13 @@ __all__ = ["solve"]
 
 
 def solve(problem: Problem, *, device: str | None = None) -> Solution:
-    """Run the whole model on one device: what co-execution has to beat.
+    """Run the whole model on one device: the baseline of co-execution.
 
-    Promises the fastest single device, as the whole model is one segment there that is launched
-    once. O(|V| |D|). No paper.
+    Promises the fastest single device. On it, the whole model is one segment that is launched once.
+    O(|V| |D|). No paper.
 
     Args:
-        device: the one to use; by default the fastest.
+        device: the name of the device; by default the fastest one.
 
     Raises:
         DeviceError: the system has no such device.
@@ -41,7 +41,7 @@ def solve(problem: Problem, *, device: str | None = None) -> Solution:
 
 
 def _refused(problem: Problem, name: str) -> str | None:
-    """The first task that a device does not run."""
+    """The first task that a device does not run, for messages; None if it runs all."""
     device = problem.system.names.index(name)
     for task in problem.tasks:
         if problem.latency_s[task][device] == math.inf:

@@ -20,10 +20,10 @@ __all__ = ["derive", "in_steps", "stepwise"]
 def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     """Segments and transfers of a verified plan.
 
-    Without ``tensor_caching`` a tensor moves anew for each segment that reads it elsewhere.
+    Without ``tensor_caching``, a tensor moves again for each segment that reads it elsewhere.
 
     Raises:
-        PlanError: the orders on the devices wait for each other in a circle.
+        PlanError: the orders on the devices have a deadlock.
     """
     wiring = _wire(plan, graph)
     runs = _cut(plan, wiring, _topological(plan, wiring))
@@ -34,7 +34,8 @@ def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
 
 
 def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
-    """Every task a segment of its own, one after the other: how tasks are measured in place."""
+    """A schedule in which every task is a segment, one after the other, to measure tasks in
+    place."""
     segments = []
     maker: dict[str, int] = {}
     supplies: dict[tuple[int, Part], tuple[Supply, ...]] = {}
@@ -53,8 +54,8 @@ def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
 
 
 def in_steps(plan: Plan, graph: Graph) -> Schedule:
-    """Every piece of a plan a segment of its own, one after the other in the order of the tasks:
-    how parts of tasks are measured in place."""
+    """A schedule in which every piece of a plan is a segment, one after the other in the order of
+    the tasks, to measure parts of tasks in place."""
     wiring = _wire(plan, graph)
     pieces_of: dict[str, list[Piece]] = {}
     for piece in plan.device_of:
@@ -89,7 +90,8 @@ class _Wiring:
 
 
 def _wire(plan: Plan, graph: Graph) -> _Wiring:
-    """Edges are overlaps of what one piece computes with what another needs."""
+    """Dependencies between pieces: overlaps of the region that one piece computes with the region
+    that another one needs."""
     pieces_of: dict[str, list[Piece]] = {}
     for piece in plan.device_of:
         pieces_of.setdefault(piece.task, []).append(piece)
@@ -104,10 +106,10 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
                 continue
             sources = pieces_of[producer.name]
             if name == producer.outputs[0]:
-                found = _sources(piece, region, sources, plan)
+                source_parts = _sources(piece, region, sources, plan)
             else:  # only the main output is split; side outputs come whole from an unsplit piece
-                found = [(source, region) for source in sources]
-            for source, part in found:
+                source_parts = [(source, region) for source in sources]
+            for source, part in source_parts:
                 edge = _Edge(source, piece, (name, part))
                 wiring.incoming[piece].append(edge)
                 wiring.outgoing[source].append(edge)
@@ -117,23 +119,24 @@ def _wire(plan: Plan, graph: Graph) -> _Wiring:
 def _sources(
     reader: Piece, region: Region, pieces: Sequence[Piece], plan: Plan
 ) -> list[tuple[Piece, Region]]:
-    """Who hands ``reader`` which box of ``region``: its own device first, where pieces overlap."""
+    """Pieces that ``reader`` reads, each with a box of ``region``. Where pieces overlap, those on
+    the reader's device come first."""
     device = plan.device_of[reader]
     if not region.size:
         return [(piece, region) for piece in pieces]
-    if len(pieces) == 1 and pieces[0].region == region:  # as most are: quickly told
+    if len(pieces) == 1 and pieces[0].region == region:  # the usual case, decided fast
         return [(pieces[0], region)]
-    found: list[tuple[Piece, Region]] = []
-    rest: tuple[Region, ...] = (region,)
+    sources: list[tuple[Piece, Region]] = []
+    uncovered: tuple[Region, ...] = (region,)
     for piece in sorted(pieces, key=lambda piece: plan.device_of[piece] != device):
-        commons = [box.overlap(piece.region) for box in rest]
-        found += [(piece, common) for common in commons if common.size]
-        rest = tuple(part for box in rest for part in missing(box, [piece.region]))
-    return found
+        commons = [box.overlap(piece.region) for box in uncovered]
+        sources += [(piece, common) for common in commons if common.size]
+        uncovered = tuple(part for box in uncovered for part in missing(box, [piece.region]))
+    return sources
 
 
 def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
-    """Each device's order, in groups of pieces that the plan fuses."""
+    """Groups of pieces that the plan fuses, in each device's order."""
     groups: list[list[Piece]] = []
     for order in plan.order.values():
         for position, piece in enumerate(order):
@@ -145,7 +148,7 @@ def _launched(plan: Plan) -> list[tuple[Piece, ...]]:
 
 
 def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
-    """All fused groups of pieces, dependencies and device orders respected."""
+    """All groups of fused pieces, in an order that keeps dependencies and device orders."""
     groups = _launched(plan)
     group_of = {piece: i for i, group in enumerate(groups) for piece in group}
     place = {piece: at for group in groups for at, piece in enumerate(group)}
@@ -185,9 +188,9 @@ def _topological(plan: Plan, wiring: _Wiring) -> list[tuple[Piece, ...]]:
 def _cut(plan: Plan, wiring: _Wiring, groups: Sequence[tuple[Piece, ...]]) -> list[list[Piece]]:
     """Cut each device's order into runs, listed in an order in which they can run one by one.
 
-    A run ends behind a group with a piece that another device waits for; and before a group that
-    needs something of another device which had not certainly ended when the run started, or that
-    is for another engine.
+    A run ends after a group with a piece whose results another device reads. It also ends before a
+    group for another engine, and before a group that reads results of another device, unless these
+    were certainly complete when the run started.
     """
     runs: list[list[Piece]] = []
     run_of: dict[Piece, int] = {}
@@ -242,21 +245,21 @@ def _supplies(
     segments: Sequence[Segment], graph: Graph, wiring: _Wiring
 ) -> dict[tuple[int, Part], tuple[Supply, ...]]:
     segment_of = {piece: s.index for s in segments for piece in s.pieces}
-    found: dict[tuple[int, Part], tuple[Supply, ...]] = {}
+    supplies: dict[tuple[int, Part], tuple[Supply, ...]] = {}
     for segment in segments:
         inside = set(segment.pieces)
         for piece in segment.pieces:
             for part, edges in _reads(piece, wiring, inside):
                 made = [(e.source, e.part) for e in edges if e.source is not None]
-                found[segment.index, part] = tuple(
+                supplies[segment.index, part] = tuple(
                     Supply(segment_of[source], _made(source, name, graph), box)
                     for source, (name, box) in made
                 )
-    return found
+    return supplies
 
 
 def _made(piece: Piece, name: str, graph: Graph) -> Region:
-    """What a piece computes of an output of its task."""
+    """Region that a piece computes of an output of its task."""
     main = name == graph.task[piece.task].outputs[0]
     return piece.region if main else graph.tensors[name].whole
 
@@ -264,7 +267,8 @@ def _made(piece: Piece, name: str, graph: Graph) -> Region:
 def _reads(
     piece: Piece, wiring: _Wiring, inside: set[Piece]
 ) -> Iterable[tuple[Part, Sequence[_Edge]]]:
-    """What a piece takes from outside of its segment: one part a tensor, if all of it is there."""
+    """Parts that a piece reads from outside its segment, with their edges: one part for a tensor of
+    which everything is outside, else one part for each edge."""
     by_tensor: dict[str, list[_Edge]] = {}
     for edge in wiring.incoming[piece]:
         by_tensor.setdefault(edge.part[0], []).append(edge)
@@ -291,8 +295,9 @@ def _transfers(
     segments: Sequence[Segment], supplies: Mapping[tuple[int, Part], Sequence[Supply]],
     graph: Graph, tensor_caching: bool,
 ) -> Iterable[Transfer]:  # fmt: skip
-    """What a segment makes and others read as it is moves once to each place that reads it, or for
-    each segment; what is put together there moves for each segment."""
+    """Transfers of all segments. A region that one segment makes exactly as it is read moves once
+    to each place that reads it, or once for each segment without ``tensor_caching``. A region that
+    is stitched from several boxes moves for each segment."""
     moved: set[tuple[str, Region, Place]] = set()
     for (index, (name, region)), supplied in supplies.items():
         place = segments[index].place

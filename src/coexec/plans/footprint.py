@@ -1,6 +1,7 @@
-"""The least memory that the pieces of a plan need: their weights, and the tensors of one of them.
+"""The least memory that the pieces of a plan need: their weights, and the tensors of the largest
+piece.
 
-Intermediate tensors that live longer come on top.
+Intermediate tensors that live longer need more memory on top.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,12 +18,12 @@ __all__ = ["task_bytes", "verify_memory"]
 
 
 class _Footprint(NamedTuple):
-    """What a piece reads and makes."""
+    """Weights and tensors of a piece."""
 
     weights: Mapping[str, frozenset[Region]]
-    """The parts of each weight that are read."""
+    """Regions that the piece reads, by weight."""
     beside_bytes: int
-    """Of inputs and outputs."""
+    """Bytes of its inputs and outputs."""
 
 
 def task_bytes(graph: Graph, task: Task) -> int:
@@ -32,10 +33,11 @@ def task_bytes(graph: Graph, task: Task) -> int:
 
 
 def verify_memory(placed: Mapping[Piece, Place], graph: Graph, system: System) -> None:
-    """Refuse pieces if the weights in a memory and one piece on top are more than it has.
+    """Refuse pieces whose weights, with the tensors of the largest piece, are larger than their
+    memory.
 
     Raises:
-        InfeasibleError: a memory cannot hold what is put there.
+        InfeasibleError: a memory cannot hold the pieces that are placed there.
     """
     by_memory: dict[Memory, list[Piece]] = {}
     for piece, place in placed.items():
@@ -49,10 +51,10 @@ def verify_memory(placed: Mapping[Piece, Place], graph: Graph, system: System) -
         }
         if not limits:
             continue
-        found = {piece: _footprint(graph, piece) for piece in pieces}
-        weights_bytes = _weights_bytes(graph, (each.weights for each in found.values()))
-        largest = max(found, key=lambda piece: found[piece].beside_bytes)
-        needed = weights_bytes + found[largest].beside_bytes
+        footprints = {piece: _footprint(graph, piece) for piece in pieces}
+        weights_bytes = _weights_bytes(graph, (each.weights for each in footprints.values()))
+        largest = max(footprints, key=lambda piece: footprints[piece].beside_bytes)
+        needed = weights_bytes + footprints[largest].beside_bytes
         available = max(limits.values())
         if needed > available:
             raise InfeasibleError(
@@ -86,7 +88,8 @@ def _footprint(graph: Graph, piece: Piece) -> _Footprint:
 
 
 def _weights_bytes(graph: Graph, read: Iterable[Mapping[str, frozenset[Region]]]) -> int:
-    """Of what pieces read together: the same part once, and of no weight more than all of it."""
+    """Bytes of the weights that several pieces read. The same region counts once, and each weight
+    at most as a whole."""
     parts: dict[str, set[Region]] = {}
     for each in read:
         for name, regions in each.items():

@@ -1,4 +1,4 @@
-"""A plan: which device computes which pieces, in which order, and who thought so.
+"""A plan: which device computes which pieces, in which order, and which planner made it.
 
 Nothing else is stored. Transfers, segments and memory follow from it (`coexec.plans.schedule`).
 """
@@ -21,12 +21,12 @@ from coexec.system.hardware import Place, System
 __all__ = ["Plan", "Provenance", "verify_plan"]
 
 _FORMAT = 2
-"""Of plan files. 2: each piece names its engine."""
+"""Version of the format of plan files. 2: each piece names its engine."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Who made a plan, with what, and what was promised."""
+    """Planner of a plan, its options, and its prediction."""
 
     planner: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class Provenance:
     predicted_s: float | None = None
     """The makespan that the planner computed with its own model of time."""
     bound_s: float | None = None
-    """No plan can be faster, under the cost model."""
+    """Lower bound of the makespan, under the cost model."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """For each device the pieces that it computes, in order, and the engine of each piece."""
+    """Pieces that each device computes, in order, and the engine of each piece."""
 
     model: str
     """`Graph.fingerprint` of the model that it was made for."""
@@ -48,8 +48,9 @@ class Plan:
     engine_of: Mapping[Piece, str]
     provenance: Provenance
     fused: frozenset[Piece] = frozenset()
-    """Pieces that are fused into one launch with the piece before them on their device, although
-    that may delay others; what delays nobody is fused anyway (`coexec.plans.derive`)."""
+    """Pieces that are fused into one launch with the previous piece on their device, although that
+    may delay other devices. Fusions that delay nothing are made anyway (`coexec.plans.derive`) and
+    are not listed."""
     as_given: bool = False
     """The engine's own session runs the whole model as it was given, with all of the engine's
     optimisations and its own threads. Only for plans of one place."""
@@ -76,13 +77,13 @@ class Plan:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The places that have something to do, those of a device one after the other."""
+        """Places that compute something, grouped by device."""
         return tuple(dict.fromkeys(self.place_of.values()))
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """The devices that have something to do, as a user asks for them with the engines that the
-        plan uses of them: "cpu:1/opencl"."""
+        """Devices that compute something, in the form of a user's request, with the engines that
+        the plan uses: "cpu:1/opencl"."""
         engines: dict[str, list[str]] = {}
         for place in self.places:
             engines.setdefault(place.device, []).append(place.engine)
@@ -90,11 +91,11 @@ class Plan:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The devices that have something to do."""
+        """Devices that compute something."""
         return tuple(d for d, pieces in self.order.items() if pieces)
 
     def to_json(self) -> str:
-        """As text that a person can read and edit; `from_json` reads it back."""
+        """JSON text that a person can read and edit; `from_json` reads it back."""
         order = {d: [self._row(p) for p in pieces] for d, pieces in self.order.items()}
         head = {"format": _FORMAT, "model": self.model, "provenance": asdict(self.provenance)}
         if self.as_given:
@@ -106,7 +107,7 @@ class Plan:
         """Inverse of `to_json`.
 
         Raises:
-            PlanError: not a plan, or one of another version.
+            PlanError: the text is no plan, or has another format.
         """
         try:
             data = json.loads(text)
@@ -139,15 +140,15 @@ class Plan:
 
 
 def _provenance(row: Any) -> Provenance:
-    found = Provenance(**row)
+    provenance = Provenance(**row)
     for name in ("predicted_s", "bound_s"):
-        seconds = getattr(found, name)
+        seconds = getattr(provenance, name)
         if type(seconds) not in (int, float, type(None)):
             raise TypeError(f"{name} is {seconds!r}, which is no number")
     for name in ("planner", "status"):
-        if not isinstance(getattr(found, name), str):
-            raise TypeError(f"{name} is {getattr(found, name)!r}, which is no text")
-    return found
+        if not isinstance(getattr(provenance, name), str):
+            raise TypeError(f"{name} is {getattr(provenance, name)!r}, which is no text")
+    return provenance
 
 
 def _piece(row: Any) -> Piece:
@@ -174,8 +175,8 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
     """Refuse a plan that does not compute the whole of ``graph`` exactly once on ``system``.
 
     Raises:
-        PlanError: naming the worst offender. That the order has no deadlock is checked where it
-            is derived, by `coexec.plans.schedule.derive`.
+        PlanError: the plan is wrong; the message names a fault. Deadlocks are found when the
+            schedule is derived, by `coexec.plans.derive.derive`.
         InfeasibleError: a memory cannot hold what the plan puts there.
     """
     if plan.model != graph.fingerprint:
@@ -218,11 +219,11 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
 
 
 def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> None:
-    """Regions inside the output, of which none is given twice, that hold all that is needed, and
-    each of which can be computed by itself.
+    """Refuse regions of a task that lie outside its output, are listed twice, cannot be computed
+    independently, or leave out something that is needed.
 
-    They may overlap: rows that two pieces need are cheaper to compute twice than to hand over. And
-    what neither the caller nor a piece of a reader needs, nobody has to compute.
+    Regions may overlap: rows that two pieces need are cheaper to compute twice than to transfer.
+    Regions that no output and no reader needs may be left out.
     """
     regions, whole = pieces[task.name], graph.output_of(task).whole
     for region in regions:
@@ -231,22 +232,22 @@ def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Gra
             raise PlanError(f"the plan computes {region} of {task.name!r}, whose output is "
                             f"{whole}; make a new one with coexec plan")  # fmt: skip
         if region != whole:
-            needed_inputs(graph, task, region)  # refuses what cannot be divided so
+            needed_inputs(graph, task, region)  # raises if the task cannot be divided like this
     if len(set(regions)) < len(regions):
         twice = next(r for r in regions if regions.count(r) > 1)
         raise PlanError(f"the plan computes {twice} of {task.name!r} twice; let one device do it, "
                         f"and the others read it")  # fmt: skip
-    left = missing(whole, regions)
-    if left and regions:
-        left = tuple(box for need in _needed(task, pieces, graph) for box in missing(need, regions))
-    if left or not regions:
-        raise PlanError(f"the plan leaves out {', '.join(map(str, left)) or whole} of the output "
+    gaps = missing(whole, regions)
+    if gaps and regions:
+        gaps = tuple(box for need in _needed(task, pieces, graph) for box in missing(need, regions))
+    if gaps or not regions:
+        raise PlanError(f"the plan leaves out {', '.join(map(str, gaps)) or whole} of the output "
                         f"of {task.name!r}, which is {whole}; make a new one with "
                         f"coexec plan")  # fmt: skip
 
 
 def _needed(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> Iterable[Region]:
-    """What the caller and the pieces of readers need of a task's main output."""
+    """Regions of a task's main output that the caller and the pieces of readers need."""
     name = task.outputs[0]
     if name in graph.outputs:
         yield graph.tensors[name].whole

@@ -1,4 +1,4 @@
-"""A plan as a file keeps it: with the facts of its model, which say what does not fit."""
+"""Plan files: a plan with the facts of its model, which explain why it does not fit another one."""
 
 import json
 from collections.abc import Mapping
@@ -12,21 +12,22 @@ from coexec.plans.plan import Plan
 __all__ = ["ModelFacts", "PlanFile"]
 
 _SHOWN = 3
-"""Inputs that a message lists."""
+"""Maximum number of inputs in a message."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts by which a person tells two models apart. A plan goes by `Graph.fingerprint` alone."""
+    """Facts by which a user distinguishes two models. A plan is matched by `Graph.fingerprint`
+    alone."""
 
     name: str
     inputs: Mapping[str, Shape]
     shapes: Mapping[str, Shape | int] = field(default_factory=dict)
-    """Fixed sizes of inputs that the model leaves open, by input or name of a dimension."""
+    """Fixed sizes of inputs that the model leaves dynamic, by input or name of a dimension."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """By package: other versions may make other tasks of the same model."""
+    """Version by package: another version may make other tasks of the same model."""
 
     @classmethod
     def of(
@@ -42,7 +43,7 @@ class ModelFacts:
         """Inverse of ``asdict`` and JSON.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is something else.
+            ValueError, TypeError, KeyError, AttributeError: the data has another form.
         """
         return cls(
             str(data["name"]),
@@ -52,7 +53,7 @@ class ModelFacts:
         )
 
     def against(self, other: Self) -> tuple[str, str] | None:
-        """Both as a person tells them apart; None if they look the same."""
+        """Texts by which a user distinguishes both; None if they look the same."""
         unlike = [name for name in {**self.inputs, **other.inputs}
                   if self.inputs.get(name) != other.inputs.get(name)]  # fmt: skip
         if self.name != other.name or unlike:
@@ -73,23 +74,22 @@ class PlanFile:
 
     plan: Plan
     made_for: ModelFacts | None = None
-    """None: the file does not say."""
+    """None if the file does not state it."""
     path: str = ""
-    """Where it was read from; empty: nowhere."""
+    """File from which the plan was read; empty if it was not read from a file."""
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Name of the plan in messages."""
         return f"the plan {self.path!r}" if self.path else "the plan"
 
     @property
     def shapes(self) -> Mapping[str, Shape | int]:
-        """Sizes that the plan fixes of inputs that its model leaves open; empty if the file has
-        none."""
+        """Sizes that the plan fixes for dynamic inputs of its model; empty if the file has none."""
         return {} if self.made_for is None else self.made_for.shapes
 
     def to_json(self) -> str:
-        """As text that a person can read and edit; `from_json` reads it back."""
+        """JSON text that a person can read and edit; `from_json` reads it back."""
         data = json.loads(self.plan.to_json())
         order = data.pop("order")
         facts = {} if self.made_for is None else {"made_for": asdict(self.made_for)}
@@ -100,7 +100,7 @@ class PlanFile:
         """Inverse of `to_json`.
 
         Raises:
-            PlanError: not a plan, or one of another version.
+            PlanError: the text is no plan, or has another format.
         """
         title = repr(path) if path else "the plan"
         try:
@@ -118,10 +118,10 @@ class PlanFile:
         """Refuse a plan of another model, or of other shapes.
 
         Args:
-            versions: of the packages that have made ``graph``.
+            versions: versions of the packages that have made ``graph``.
 
         Raises:
-            PlanError: with what differs.
+            PlanError: the plan was made for another model; the message says what differs.
         """
         if self.plan.model == graph.fingerprint:
             return

@@ -1,7 +1,7 @@
-"""What follows from a plan: segments, transfers, and what may start when.
+"""The schedule that follows from a plan: segments, transfers, and the order of starts.
 
-The simulator drives `Progress` with a virtual clock, the executor with threads; neither knows
-more about the order of things than this file says.
+The simulator drives `Progress` with a virtual clock, the executor with threads. Both take the order
+of segments from this file alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ Part = tuple[str, Region]
 class Segment:
     """A maximal run of pieces on one device and engine that is compiled and launched as a unit.
 
-    Once started it needs nothing from elsewhere, and nobody elsewhere needs its results before
-    its end.
+    A started segment needs nothing more from other devices, and no other device needs its results
+    before its end.
     """
 
     index: int
@@ -42,12 +42,12 @@ class Segment:
     engine: str
     pieces: tuple[Piece, ...]
     reads: tuple[Part, ...]
-    """What it needs from outside: inputs of the model and results of other segments."""
+    """Parts from outside: inputs of the model and results of other segments."""
     writes: tuple[Part, ...]
-    """What others need of it: other segments, or the caller."""
+    """Parts that other segments or the caller need."""
     after: tuple[int, ...]
-    """Segments that must have ended before: the one before it on its device, and those it reads.
-    On a place that is launched ahead, those before have to be launched only."""
+    """Segments that must have ended before: the previous segment on its device, and those whose
+    results it reads. On a place that launches ahead, they must only have been launched."""
 
     @property
     def place(self) -> Place:
@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """The first and last task, as it appears in a trace."""
+        """The first and last task, as shown in a trace."""
         if not self.pieces:
             return f"segment {self.index}"
         first, last = self.pieces[0].task, self.pieces[-1].task
@@ -64,11 +64,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A region of a tensor that one segment makes and a segment of another place reads first.
+    """A region of a tensor that one segment makes and a segment on another place reads first.
 
     A tensor moves to a place once and stays until its last reader there, so later readers there
-    have no transfer of their own. Between two engines of one device it moves if their memories
-    differ.
+    have no transfer. Between two engines of one device, it moves if their memories differ.
     """
 
     tensor: str
@@ -80,17 +79,17 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Where a segment gets a box of a tensor from."""
+    """A box of a tensor that one segment reads from another one."""
 
     segment: int
     made: Region
-    """What that segment writes of the tensor at once."""
+    """Region of the tensor that the other segment writes at once."""
     box: Region
-    """What of it is read."""
+    """Region of it that is read."""
 
 
 def as_made(supplies: Sequence[Supply], region: Region) -> bool:
-    """Whether one segment makes exactly ``region``, so that nothing has to be put together."""
+    """Whether one segment makes exactly ``region``, so that nothing has to be stitched."""
     return [supply.made for supply in supplies] == [region]
 
 
@@ -100,11 +99,11 @@ class Schedule:
 
     graph: Graph
     segments: tuple[Segment, ...]
-    """In an order in which they could run one after the other."""
+    """All segments, in an order in which they could run one after the other."""
     transfers: tuple[Transfer, ...]
     supplies: Mapping[tuple[int, Part], tuple[Supply, ...]] = field(default_factory=dict)
-    """By segment and what it reads: the boxes that make it up, which do not overlap. Nothing for
-    inputs of the model."""
+    """By segment and part that it reads: the boxes that make up the part, without overlap. Inputs
+    of the model have no boxes."""
 
     @cached_property
     def by_device(self) -> Mapping[str, tuple[int, ...]]:
@@ -112,10 +111,10 @@ class Schedule:
         return by_device(self.segments)
 
     def stitched(self, segment: Segment) -> list[tuple[str, int, int]]:
-        """Each part that a segment reads and that has to be put together from boxes: its tensor,
-        its bytes, and those of them that the same place has made. Not what another makes as it is
-        read, nor what others can write side by side."""
-        found = []
+        """Parts of a segment's reads that must be stitched from boxes: tensor, bytes, and the bytes
+        that the same place has made. Not listed: parts that another segment makes exactly as they
+        are read, and parts that other segments can write side by side."""
+        parts = []
         for name, region in segment.reads:
             supplies = self.supplies.get((segment.index, (name, region)), ())
             tensor = self.graph.tensors[name]
@@ -123,49 +122,53 @@ class Schedule:
             whole = all(s.box == s.made for s in supplies) and region == tensor.whole
             in_place = whole and in_sequence((s.made for s in supplies), region)
             if not (fed or as_made(supplies, region) or in_place):
-                own = sum(s.box.size for s in supplies
+                own_elements = sum(s.box.size for s in supplies
                           if self.segments[s.segment].place == segment.place)  # fmt: skip
-                found.append((name, region.size * tensor.item_bytes, own * tensor.item_bytes))
-        return found
+                parts.append(
+                    (name, region.size * tensor.item_bytes, own_elements * tensor.item_bytes)
+                )
+        return parts
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where something is computed."""
+        """Places that compute something."""
         return tuple(dict.fromkeys(segment.place for segment in self.segments))
 
     @cached_property
     def incoming(self) -> Mapping[int, tuple[Transfer, ...]]:
-        """The transfers that end at a segment."""
-        found: dict[int, list[Transfer]] = {s.index: [] for s in self.segments}
+        """Transfers by target segment."""
+        transfers_by_target: dict[int, list[Transfer]] = {s.index: [] for s in self.segments}
         for transfer in self.transfers:
-            found[transfer.target].append(transfer)
-        return {index: tuple(transfers) for index, transfers in found.items()}
+            transfers_by_target[transfer.target].append(transfer)
+        return {index: tuple(transfers) for index, transfers in transfers_by_target.items()}
 
 
 def by_device(segments: Sequence[Segment]) -> Mapping[str, tuple[int, ...]]:
     """Indices of the segments of each device that has some, in order."""
-    found: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for segment in segments:
-        found.setdefault(segment.device, []).append(segment.index)
-    return {device: tuple(order) for device, order in found.items()}
+        indices.setdefault(segment.device, []).append(segment.index)
+    return {device: tuple(order) for device, order in indices.items()}
 
 
 def ended_before(segments: Sequence[Segment]) -> list[int]:
-    """For each segment, as the bits of an integer, all segments that ended before it starts."""
-    found: list[int] = []
+    """For each segment, the set of all segments that ended before it starts, as bits of an
+    integer."""
+    bits_by_segment: list[int] = []
     for segment in segments:
         bits = 0
         for before in segment.after:
-            bits |= found[before] | 1 << before
-        found.append(bits)
-    return found
+            bits |= bits_by_segment[before] | 1 << before
+        bits_by_segment.append(bits)
+    return bits_by_segment
 
 
 class Progress:
-    """Which segments may start, given which have ended. Knows no clock and no thread.
+    """Finds the segments that may start, from the segments that have ended. Needs no clock and no
+    thread.
 
-    With several requests, each device works on them in order: request r + 1 starts on a device as
-    soon as it has nothing left of request r. A node is ``request * segments + segment``.
+    With several requests, each device runs them in order: request r + 1 starts on a device as soon
+    as the device has nothing left of request r. A node is ``request * segments + segment``.
     """
 
     def __init__(self, segments: Sequence[Segment], requests: int = 1) -> None:
@@ -186,18 +189,18 @@ class Progress:
         self._fresh = self._waiting.copy()
 
     def again(self) -> "Progress":
-        """The same from the beginning, without working out once more who waits for whom."""
+        """A new `Progress` from the beginning, which reuses the dependencies."""
         other = Progress.__new__(Progress)
         other._waiting, other._followers = self._fresh.copy(), self._followers
         other._fresh = self._fresh
         return other
 
     def ready(self) -> list[int]:
-        """The nodes that may start before anything has ended."""
+        """Nodes that may start before any node has ended."""
         return [i for i, missing in enumerate(self._waiting) if missing == 0]
 
     def finish(self, node: int) -> list[int]:
-        """Note that ``node`` has ended; the nodes that may start now and could not before."""
+        """Mark ``node`` as ended; return the nodes for which it was the last predecessor."""
         freed = []
         for follower in self._followers[node]:
             self._waiting[follower] -= 1

@@ -26,12 +26,13 @@ NAMES = names()
 
 @dataclass(frozen=True)
 class Platform:
-    """A machine that is simulated."""
+    """A simulated machine."""
 
     name: str
     title: str
     stack: str
-    """The engine that its latencies were measured with: CPU and GPU are in balance for this one."""
+    """Inference engine with which its latencies were measured; the ratio of CPU to GPU speed holds
+    for this engine."""
     system: System
     cost: PlatformCosts
 
@@ -39,57 +40,60 @@ class Platform:
 def load(
     name: str, devices: Sequence[str] | None = None, clocks_hz: Mapping[str, float] | None = None
 ) -> Platform:
-    """The platform ``name`` with the devices that are asked for, at the clocks that are asked for.
+    """The platform ``name`` with the requested devices and clocks.
 
-    Engines with the same layout share tensors at no cost; between others a file describes each
-    direction.
+    Engines with the same layout share tensors at no cost. Between other engines, the file describes
+    each direction.
 
     Args:
         name: one of `NAMES`.
-        devices: by default those that the platform's users would take, such as big cores and GPU.
-            "gpu:0/buffer" is a device with this engine only, "gpu:0" has all that the file lists.
-        clocks_hz: by CPU device, another clock than its highest; compute rates go with it, what
-            memory bounds does not.
+        devices: requested devices; by default those that the platform's users would take, such as
+            big cores and GPU. "gpu:0/buffer" is a device with this engine only, "gpu:0" has all
+            engines in the file.
+        clocks_hz: by CPU device, a clock other than its highest. Rates of computation scale with
+            the clock, rates of memory do not.
 
     Raises:
         UsageError: there is no such platform.
-        DeviceError: it has no such device, the device no such engine, or no clock to change.
+        DeviceError: the platform has no such device, or the device has no such engine or no clock
+            to change.
     """
     data = read(name)
     tables = {d["name"]: d for d in data["device"]}
-    asked = [_asked(device) for device in (data["default"] if devices is None else devices)]
+    requests = [_asked(device) for device in (data["default"] if devices is None else devices)]
     clocks_hz = clocks_hz or {}
-    for device in (*(d for d, _ in asked), *clocks_hz):
+    for device in (*(d for d, _ in requests), *clocks_hz):
         if device not in tables:
             raise DeviceError(f"{name} has no device {device!r}, only {', '.join(tables)}")
-    fitted, found = fitted_rates(data), []
+    fitted, system_devices = fitted_rates(data), []
     rates: dict[Place, Rates] = {}
-    for device, wanted in asked:
+    for device, engine_names in requests:
         table = tables[device]
-        chosen = _engines(name, table, wanted)
+        chosen = _engines(name, table, engine_names)
         ratio = _clock_ratio(name, table, clocks_hz.get(device))
         rates |= {Place(device, e): fitted[_key(table, e)].at_clock(ratio) for e in chosen}
-        found.append(_device(table, data["stack"], chosen))
-    ends = {*rates, *(Place(device.name, "") for device in found)}
+        system_devices.append(_device(table, data["stack"], chosen))
+    ends = {*rates, *(Place(device.name, "") for device in system_devices)}
     links = [link for link in data["link"] if _ends(link) <= ends]
     setups_s = {(x["source"], x["target"]): figure(x, "setup_s") for x in links if "setup_s" in x}
-    system = System(tuple(found), tuple(map(_link, links)))
+    system = System(tuple(system_devices), tuple(map(_link, links)))
     return Platform(name, data["title"], data["stack"], system, PlatformCosts(rates, setups_s))
 
 
 def _key(table: Mapping[str, Any], engine: str) -> str:
-    """How figures of the file name a device with an engine."""
+    """Name of a device with an engine in the figures of the file."""
     return f"{table['name']}/{engine}" if "engine" in table else table["name"]
 
 
 def _asked(text: str) -> tuple[str, tuple[str, ...]]:
-    """ "gpu:0/image+buffer" as the device and its engines; none: all that it has."""
-    device, _, wanted = text.partition("/")
-    return device, tuple(wanted.split("+")) if wanted else ()
+    """Device and engines of a request such as "gpu:0/image+buffer"; no engines stand for all of the
+    device."""
+    device, _, engine_names = text.partition("/")
+    return device, tuple(engine_names.split("+")) if engine_names else ()
 
 
 def _engines(name: str, table: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...]:
-    """The engines of a device that are asked for, in the order of the request."""
+    """Requested engines of a device, in the order of the request."""
     listed = engines(table)
     for engine in wanted:
         if engine not in listed:
@@ -104,7 +108,7 @@ def _ends(link: Mapping[str, Any]) -> set[Place]:
 
 
 def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -> float:
-    """Of the simulated clock to the one that the rates were measured at."""
+    """Ratio of the simulated clock to the clock at which the rates were measured."""
     if "clock_hz" not in table:
         if wanted_hz is not None:
             raise DeviceError(f"{table['name']} of {name} has no clock to change; give those of "

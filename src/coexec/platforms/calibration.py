@@ -1,4 +1,4 @@
-"""Published latencies beside those of the model, for each figure that a platform file lists."""
+"""Compare published latencies with the model's, for each figure in a platform file."""
 
 import math
 import re
@@ -21,7 +21,7 @@ class Comparison:
     """One published latency of one processor, or of one link."""
 
     device: str
-    """Or "cpu:0 -> gpu:0"."""
+    """A device, or a link such as "cpu:0 -> gpu:0"."""
     what: str
     published_s: float
     model_s: float
@@ -32,7 +32,7 @@ class Comparison:
 
 
 def compare_operators(name: str) -> list[Comparison]:
-    """The operators of platform ``name``, each alone on one processor, as they were published."""
+    """Comparison of each published operator of platform ``name``, alone on one processor."""
     data = read(name)
     rates = fitted_rates(data)
     table = data["operators"]
@@ -45,9 +45,9 @@ def compare_operators(name: str) -> list[Comparison]:
 
 
 def compare_transfers(name: str) -> list[Comparison]:
-    """The tensors of platform ``name`` that were timed on their way between two memories."""
+    """Comparison of each published transfer of platform ``name`` between two memories."""
     data = read(name)
-    found = []
+    comparisons = []
     for link, column in zip(data["transfers"]["links"], (1, 2), strict=True):
         figures = next(x for x in data["link"] if [x["source"], x["target"]] == link)
         setup_s = figures["setup_s"]["value"]
@@ -55,8 +55,8 @@ def compare_transfers(name: str) -> list[Comparison]:
         for row in data["transfers"]["us"]:
             model_s = setup_s + 4 * row[0] / bytes_per_s
             what = f"{row[0]} elements"
-            found.append(Comparison(" -> ".join(link), what, row[column] * 1e-6, model_s))
-    return found
+            comparisons.append(Comparison(" -> ".join(link), what, row[column] * 1e-6, model_s))
+    return comparisons
 
 
 def described_s(text: str, rates: Rates) -> float:

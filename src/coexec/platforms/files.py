@@ -18,8 +18,10 @@ ENGINE = "simulated"
 
 def names() -> tuple[str, ...]:
     """The platforms that come with coexec, sorted."""
-    found = (f.name for f in files("coexec.platforms").iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+    file_names = (f.name for f in files("coexec.platforms").iterdir())
+    return tuple(
+        sorted(name.removesuffix(".toml") for name in file_names if name.endswith(".toml"))
+    )
 
 
 def read(name: str) -> dict[str, Any]:
@@ -46,39 +48,39 @@ def figure(table: Mapping[str, Any], key: str) -> float:
 
 
 def engines(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """By name, the tables of a device's engines: each has a layout and rates of its own. A device
+    """Tables of a device's engines, by name. Each engine has its own layout and rates. A device
     that lists none has the engine `ENGINE`, whose layout and rates stand in the device's table."""
     return {e["name"]: e for e in device["engine"]} if "engine" in device else {ENGINE: device}
 
 
 def fitted_rates(data: Mapping[str, Any]) -> dict[str, Rates]:
-    """Rates at the clock that they were measured at, by device or by "device/engine" where a device
-    lists engines: as figures of the file name them."""
+    """Rates at the clock at which they were measured, by device, or by "device/engine" where a
+    device lists engines. Figures of the file use the same keys."""
     tables = {
         device["name"] + ("" if table is device else f"/{engine}"): table
         for device in data["device"]
         for engine, table in engines(device).items()
     }
-    own = {
+    listed_rates = {
         name: Rates(**{key: figure(table["rates"], key) for key in table["rates"]})
         for name, table in tables.items()
         if "rates" in table
     }
-    return {name: own[table.get("rates_of", name)] for name, table in tables.items()}
+    return {name: listed_rates[table.get("rates_of", name)] for name, table in tables.items()}
 
 
 def power(device: Mapping[str, Any]) -> Power | None:
-    """What a device draws; None if its table does not tell.
+    """Power draw of a device; None if its table has none.
 
     Raises:
         UsageError: one of the two figures is missing, or is no number.
-        DeviceError: they are negative, or less when busy than when idle.
+        DeviceError: a figure is negative, or less when busy than when idle.
     """
     table = device.get("power")
     if table is None:
         return None
     if set(table) != {"busy_w", "idle_w"}:
-        told = ", ".join(table) or "nothing"
-        raise UsageError(f"power of {device['name']} in a platform file has {told}; it takes "
+        listed = ", ".join(table) or "nothing"
+        raise UsageError(f"power of {device['name']} in a platform file has {listed}; it takes "
                          f"busy_w and idle_w")  # fmt: skip
     return Power(figure(table, "busy_w"), figure(table, "idle_w"))

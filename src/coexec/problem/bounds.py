@@ -1,7 +1,7 @@
-"""What no plan can beat, from the work alone. Rows are tasks in topological order.
+"""Lower bounds of the makespan, from the work alone. Rows are tasks in topological order.
 
-`net_s` is by task and device the least that a task takes there, inside of a segment; infinite
-where it cannot run.
+`net_s` is, by task and device, the least number of seconds that the task takes there inside a
+segment; infinite where it cannot run.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,49 +19,51 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _MOST_CHAINED = 2000
-"""Tasks; all pairs of them are looked at, with all that lies between, in two matrix products."""
+"""Maximum number of tasks for `chained`, which computes the work between all pairs of tasks by
+matrix products."""
 
 
 class Chain(NamedTuple):
-    """The longest chains of tasks that each wait for all the work since the one before."""
+    """The longest chains of tasks, in which each task waits for all work since the previous task of
+    the chain."""
 
     heads_s: tuple[float, ...]
-    """By task, the earliest that it can start."""
+    """Earliest possible start, by task."""
     tails_s: tuple[float, ...]
-    """By task, the least that follows its end."""
+    """Least time that must follow the end, by task."""
     total_s: float
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a problem, each computed when it is asked for."""
+    """Lower bounds of a problem, each computed on first use."""
 
     latency_s: Matrix
-    """By task, by device: seconds on its own; infinite where it cannot run."""
+    """Seconds of a task by itself, by task and device; infinite where it cannot run."""
     net_s: Matrix
     launches_s: tuple[float, ...]
-    """By device, what starting a segment takes."""
+    """Seconds to start a segment, by device."""
     predecessors: Sequence[Sequence[int]]
-    """By task."""
+    """Predecessors, by task."""
     precedes: Flags
     """Whether there is a path from one task (row) to another (column)."""
     comm_s: Callable[[int, int, int, int], float]
-    """Of task, successor and their devices: the least from the end of one to the data at the
-    other."""
+    """By task, successor and their devices: least seconds from the end of the task until its data
+    is at the successor."""
     crossing_s: float
-    """The least time for a result to get to another device."""
+    """Least seconds for a result to reach another device."""
 
     @cached_property
     def least_s(self) -> float:
-        """No plan of unsplit tasks is faster: the longest of three ways to see the work."""
+        """Lower bound for all plans of unsplit tasks: the largest of the three bounds below."""
         return max(self.critical_path_s, self.divisible_load_s, self.chained_load_s)
 
     @cached_property
     def critical_path_s(self) -> float:
-        """The longest path when each task on it runs where that suits the path best.
+        """The longest path, when each task on it runs on the device that suits the path best.
 
-        Data that crosses devices pays for it. A program's launch is charged once, as it would be
-        if the path were a single segment, and no more of it than the path's first task takes.
+        Data that crosses devices pays for it. The launch overhead is charged once, as if the path
+        were a single segment, and no more of it than the path's first task takes.
         """
         devices = range(len(self.launches_s))
         ends_s: list[list[float]] = []
@@ -80,17 +82,18 @@ class Bounds:
 
     @property
     def divisible_load_s(self) -> float:
-        """All work shared out over all devices, as if tasks could be cut at will."""
+        """All work divided among all devices, as if tasks could be cut at will."""
         return self._shared_out[0]
 
     @property
     def chained_load_s(self) -> float:
-        """The longest chain of tasks that each wait for all the work since the one before."""
+        """The longest chain of tasks, in which each task waits for all work since the previous task
+        of the chain."""
         return self.chain.total_s
 
     @cached_property
     def chain(self) -> Chain:
-        """How early each task can start, and how much must follow it, for the work alone."""
+        """Earliest start of each task, and least time after its end, from the work alone."""
         uniform = np.full(len(self.launches_s), 1 / len(self.launches_s))
         weightings = [self._shared_out[1], uniform]
         return chained(self._net, self.precedes, weightings, self.crossing_s)
@@ -106,21 +109,22 @@ class Bounds:
 
 def precedence(predecessors: Sequence[Sequence[int]]) -> Flags:
     """Whether there is a path from one task (row) to another (column)."""
-    found = np.zeros((len(predecessors), len(predecessors)), dtype=bool)
+    precedes = np.zeros((len(predecessors), len(predecessors)), dtype=bool)
     for task, before in enumerate(predecessors):
-        for other in before:
-            found[:, task] |= found[:, other]
-            found[other, task] = True
-    return found
+        for predecessor in before:
+            precedes[:, task] |= precedes[:, predecessor]
+            precedes[predecessor, task] = True
+    return precedes
 
 
 def shared_out(net_s: Floats) -> tuple[float, Floats]:
-    """All work shared out over all devices, as if tasks could be cut at will; weights of devices.
+    """Seconds of all work divided among all devices, as if tasks could be cut at will; and the
+    weights of the devices that give this bound.
 
-    That is the linear program: least tau so that no device has more than tau to do. For any
-    weights w of the devices with sum 1, tau = sum of w[j] tau >= sum over tasks of
-    min over j of w[j] net[j]; so every step of this search for good weights is valid. It ends
-    within a percent of the optimum.
+    The bound is a linear program: the least tau such that no device has more than tau seconds of
+    work. For any weights w of the devices with sum 1, tau = sum of w[j] tau >= sum over tasks of
+    min over j of w[j] net[j]; so each step of this search for good weights gives a valid bound. It
+    ends within a percent of the optimum.
     """
     count, devices = net_s.shape
     weights = best_weights = np.full(devices, 1 / devices)
@@ -129,7 +133,7 @@ def shared_out(net_s: Floats) -> tuple[float, Floats]:
         choice = (net_s * weights).argmin(axis=1)
         chosen_s = net_s[np.arange(count), choice]
         value_s = float((chosen_s * weights[choice]).sum())
-        # More weight makes a device less attractive: give it to those with much to do.
+        # More weight makes a device less attractive: give it to devices with much work.
         loads_s = np.bincount(choice, chosen_s, devices)
         if value_s > best_s:
             best_s, best_weights = value_s, weights
@@ -141,11 +145,11 @@ def shared_out(net_s: Floats) -> tuple[float, Floats]:
 
 
 def chained(net_s: Floats, before: Flags, weightings: Sequence[Floats], crossing_s: float) -> Chain:
-    """Chains where a task waits for the shared-out work of all tasks on paths to it.
+    """The longest chains, in which a task waits for the divided work of all tasks on paths to it.
 
     Args:
-        weightings: weights of the devices, each a way to bound shared-out work.
-        crossing_s: the least time for a result to get to another device.
+        weightings: weights of the devices; each entry gives a bound of divided work.
+        crossing_s: the least seconds for a result to reach another device.
     """
     count = len(net_s)
     if count > _MOST_CHAINED:
@@ -163,11 +167,12 @@ def chained(net_s: Floats, before: Flags, weightings: Sequence[Floats], crossing
 
 
 def _on_several_s(path: Floats, net_s: Floats, weights: Floats, crossing_s: float) -> Floats:
-    """By two tasks, the least time between them if several devices run the tasks on paths between.
+    """By pair of tasks, the least time between them if several devices run the tasks on paths
+    between them.
 
-    A device other than that of the first task gets its results ``crossing_s`` after its end; a
-    device other than that of the last task has to be done as much earlier. Nothing crosses at the
-    begin and the end of all, which the first row and the last column stand for.
+    A device other than the first task's gets its results ``crossing_s`` after the end of that task;
+    a device other than the last task's must end ``crossing_s`` before that task starts. Nothing
+    crosses at the begin and the end of the graph, which are the first row and the last column.
     """
     crossings = np.full_like(path, 2.0)
     crossings[0, :] -= 1.0
@@ -178,20 +183,21 @@ def _on_several_s(path: Floats, net_s: Floats, weights: Floats, crossing_s: floa
 
 
 def _on_one_s(path: Floats, net_s: Floats) -> Floats:
-    """By two tasks, the least time between them if one device runs all tasks on paths between."""
-    finite_s = np.minimum(net_s, 1e12)  # infinity times no path would be no number
+    """By pair of tasks, the least time between them if one device runs all tasks on paths between
+    them."""
+    finite_s = np.minimum(net_s, 1e12)  # infinity times 0 (no path) would be NaN
     least_s: Floats = np.minimum.reduce([_between(path, column_s) for column_s in finite_s.T])
     return least_s
 
 
 def _between(path: Floats, work_s: Floats) -> Floats:
-    """By two tasks, the work of all that lie on paths between them."""
+    """By pair of tasks, the work of all tasks on paths between them."""
     summed: Floats = (path * work_s) @ path
     return summed
 
 
 def _longest_s(path: Floats, least_s: Floats, between_s: Floats) -> Floats:
-    """By task, the longest chain up to its start."""
+    """Length of the longest chain up to the start of each task."""
     starts_s = np.zeros(len(path))
     for task in range(1, len(path)):
         ready_s = starts_s[:task] + least_s[:task] + between_s[:task, task]

@@ -1,4 +1,4 @@
-"""From what a planner answers to the plan of it."""
+"""Build the plan of a planner's answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ __all__ = ["build_plan"]
 def build_plan(
     problem: Problem, solution: Solution, planner: str, options: Mapping[str, Any]
 ) -> Plan:
-    """The plan of a solution, with tasks fused as `problem.fusion.fused` does it.
+    """The plan of a solution, with tasks fused by `problem.fusion.fused`.
 
-    The bound is that of the problem unless the planner knows better. What the plan promises is in
-    the planners' model of time, where every task is a launch.
+    The bound is the problem's, unless the planner has a better one. The predicted makespan is from
+    the planners' model of time, in which every task is a launch of its own.
     """
     predicted_s = makespan_s(problem, solution.assignment, solution.sequence)
     bound_s = problem.bound_s if solution.bound_s is None else solution.bound_s

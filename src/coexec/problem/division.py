@@ -1,4 +1,4 @@
-"""A planner's answer that divides tasks: strips, each on a device."""
+"""A planner's answer that divides tasks into pieces and places each piece on a device."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,19 +21,19 @@ __all__ = ["Division", "best_of", "planned"]
 
 
 class Division(NamedTuple):
-    """Pieces of all tasks, by device in the order in which it computes them."""
+    """Pieces of all tasks: for each device, in the order in which it computes them."""
 
     order: Sequence[Sequence[Piece]]
     status: str = "feasible"
     options: Mapping[str, Any] = MappingProxyType({})
-    """Options that the planner has chosen itself, where none were given."""
+    """Options that the planner has chosen itself, because the caller has not set them."""
 
     seconds: float | None = None
-    """Until it has ended, in the simulator, if that is known."""
+    """Makespan in the simulator, if it was computed already."""
 
     @classmethod
     def of(cls, problem: Problem, done: Iterable[tuple[int, Piece]]) -> Self:
-        """Devices with the pieces that they compute, those of each device in its order."""
+        """Division of (device, piece) pairs. The pieces of each device keep their order."""
         order: list[list[Piece]] = [[] for _ in problem.devices]
         for device, piece in done:
             order[device].append(piece)
@@ -41,7 +41,7 @@ class Division(NamedTuple):
 
     @classmethod
     def undivided(cls, problem: Problem, found: Solution) -> Self:
-        """A plan of whole tasks."""
+        """Division of a plan of whole tasks."""
         order: list[list[Piece]] = [[] for _ in problem.devices]
         for task in found.sequence:
             piece = problem.graph.whole_piece(problem.graph.tasks[task])
@@ -50,13 +50,13 @@ class Division(NamedTuple):
 
 
 def best_of(problem: Problem, found: Iterable[Division]) -> Division:
-    """The quickest of some divisions, or all of the model on one device where that is quicker."""
+    """The fastest of several divisions, or the whole model on one device if that is faster."""
     timed = [each._replace(seconds=_simulated_s(problem, each)) for each in found]
     return min((*timed, *_alone(problem)), key=lambda each: each.seconds or 0.0)
 
 
 def _alone(problem: Problem) -> Iterable[Division]:
-    """All of the model on one device: one launch."""
+    """Divisions with the whole model on one device, as one launch."""
     graph = problem.graph
     wholes = [graph.whole_piece(task) for task in graph.tasks]
     for device in problem.devices:
@@ -67,8 +67,11 @@ def _alone(problem: Problem) -> Iterable[Division]:
 
 
 def planned(problem: Problem, found: Division, planner: str, options: Mapping[str, Any]) -> Plan:
-    """The plan of a division. What it promises is the simulator's, and no bound of whole tasks
-    holds for it; but one that divides nothing is planned as any solution."""
+    """Plan of a division.
+
+    Its predicted makespan is from the simulator. It has no bound, as bounds for whole tasks do not
+    hold for it. A division that divides no task is planned like any solution.
+    """
     solution = _undivided(problem, found)
     if solution is not None:
         return build_plan(problem, solution, planner, options)
@@ -77,10 +80,10 @@ def planned(problem: Problem, found: Division, planner: str, options: Mapping[st
 
 
 def _undivided(problem: Problem, found: Division) -> Solution | None:
-    """The division as whole tasks, if it is one."""
+    """The division as a solution of whole tasks; None if it divides a task."""
     graph = problem.graph
     number_of = {graph.whole_piece(task): i for i, task in enumerate(graph.tasks)}
-    orders = [[number_of.get(piece, -1) for piece in own] for own in found.order]
+    orders = [[number_of.get(piece, -1) for piece in pieces] for pieces in found.order]
     if any(-1 in order for order in orders):
         return None
     device_of = {task: device for device, order in enumerate(orders) for task in order}
@@ -89,14 +92,14 @@ def _undivided(problem: Problem, found: Division) -> Solution | None:
 
 
 def _merged(problem: Problem, orders: Sequence[Sequence[int]]) -> list[int]:
-    """All tasks, those of each device in its order, none before its predecessors."""
+    """All tasks, each after its predecessors; the tasks of each device keep their order."""
     done: dict[int, None] = {}
-    left = [deque(order) for order in orders]
-    while any(left):
+    queues = [deque(order) for order in orders]
+    while any(queues):
         before = len(done)
-        for own in left:
-            while own and done.keys() >= set(problem.predecessors[own[0]]):
-                done[own.popleft()] = None
+        for queue in queues:
+            while queue and done.keys() >= set(problem.predecessors[queue[0]]):
+                done[queue.popleft()] = None
         if len(done) == before:
             raise PlanError("the division has a deadlock: each device waits for another one")
     return list(done)
@@ -109,6 +112,7 @@ def _simulated_s(problem: Problem, found: Division) -> float:
 
 def _plan(problem: Problem, found: Division, provenance: Provenance) -> Plan:
     order: dict[Place, tuple[Piece, ...]] = {
-        place: tuple(own) for place, own in zip(problem.system.places, found.order, strict=True)
+        place: tuple(pieces)
+        for place, pieces in zip(problem.system.places, found.order, strict=True)
     }
     return Plan.of_places(problem.graph.fingerprint, order, provenance)

@@ -1,9 +1,10 @@
-"""Which tasks of a device are fused into one launch, and what a plan of such launches takes.
+"""Fuse tasks of a device into one launch, and evaluate plans of such launches.
 
-A launch is a tuple of tasks, none before its predecessors; a queue is what a device launches, in
-order. Fusing two launches saves one, but what needs the first then waits for both, and both wait
-for what the second needs. `coexec.plans.derive` fuses where that delays nothing, whatever tasks
-take; here it is also done where what waits has time, as predicted.
+A launch is a tuple of tasks, each after its predecessors. A queue holds the launches of a device,
+in order. Fusing two launches saves one launch overhead. But readers of the first one then wait for
+both, and both wait for the inputs of the second one. `coexec.plans.derive` fuses where this delays
+nothing, whatever the tasks take. This module also fuses where, by the predicted times, the waiting
+launches have time to spare.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +24,13 @@ Launch = tuple[int, ...]
 Queues = list[list[Launch]]
 
 _ROUNDED = 1.0 + 1e-9
-"""Sums of the same seconds in another order differ by less."""
+"""Sums of the same seconds in another order differ by less than this factor."""
 _FACTS = 10_000
-"""Launches whose facts are remembered: several times as many as a search has at hand."""
+"""Number of launches whose facts are cached: several times as many as a search uses at a time."""
 
 
 def queues_of(problem: Problem, found: Solution) -> Queues:
-    """The launches of a plan: its segments."""
+    """Launches of a plan, by device: its segments."""
     number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
     schedule = derive(written(problem, found), problem.graph)
     return [
@@ -42,24 +43,24 @@ def queues_of(problem: Problem, found: Solution) -> Queues:
 
 
 def found_in(problem: Problem, queues: Queues) -> Solution:
-    """The plan that launches what the queues say. They must not wait for each other in a circle."""
+    """The plan with these launches. The queues must not have a deadlock."""
     run = Evaluation(Evaluator(problem), queues)
     behind = (task for queue in queues for launch in queue for task in launch[1:])
     return Solution(run.place, [t for launch in run.done for t in launch], frozenset(behind))
 
 
 def fused(problem: Problem, found: Solution) -> Solution:
-    """The same plan with launches fused as long as that makes it no longer. O(tries |V|).
+    """The same plan, with launches fused as long as the makespan does not grow. O(tries |V|).
 
-    Only where nothing is copied between devices. Elsewhere launches are short beside the rest, and
-    copies for a later task of a launch delay its first.
+    Only where nothing is copied between devices. Elsewhere launch overheads are small compared with
+    the rest, and copies for a later task of a launch delay its first task.
     """
     evaluator = Evaluator(problem)
     if not any(problem.launches_s) or evaluator.moves:
         return found
     queues = queues_of(problem, found)
     run = evaluator.run(queues)
-    if run.total_s == inf:  # some task cannot run where it is
+    if run.total_s == inf:  # a task cannot run on its device
         return found
     before = None
     while before != queues:
@@ -72,49 +73,49 @@ def fused(problem: Problem, found: Solution) -> Solution:
 def _fused_on(
     evaluator: "Evaluator", queues: Queues, device: int, run: "Evaluation"
 ) -> tuple[Queues, "Evaluation"]:
-    """The launches of one device fused, the first ones first."""
+    """Fuse the launches of one device, from the first to the last."""
     rest_s = _rest_s(evaluator, queues, run)
     at = 0
     while at + 1 < len(queues[device]):
-        # Most launches cannot be fused with the next one: no need to run all others again.
+        # Most launches cannot be fused with the next one: this bound avoids a full evaluation.
         if _least_s(evaluator, queues, device, at, run, rest_s) <= run.total_s * _ROUNDED:
-            tried = fuse(queues, device, at)
-            tried_run = evaluator.run(tried)
-            if tried_run.total_s <= run.total_s:
-                queues, run = tried, tried_run
+            candidate = fuse(queues, device, at)
+            candidate_run = evaluator.run(candidate)
+            if candidate_run.total_s <= run.total_s:
+                queues, run = candidate, candidate_run
                 continue
         at += 1
     return queues, run
 
 
 def fuse(queues: Queues, device: int, at: int) -> Queues:
-    """The queues with launch ``at`` of a device and the one behind it made one."""
+    """The queues with launch ``at`` of a device and the next one fused."""
     queue = queues[device]
     both = queue[at] + queue[at + 1]
     return [*queues[:device], [*queue[:at], both, *queue[at + 2 :]], *queues[device + 1 :]]
 
 
 class _Facts(NamedTuple):
-    """What a launch takes and needs, wherever it stands."""
+    """Duration and dependencies of a launch, whatever its position."""
 
     run_s: tuple[float, ...]
-    """By device."""
+    """Seconds, by device."""
     before: tuple[int, ...]
-    """Tasks of other launches that it waits for."""
+    """Tasks of other launches whose results it reads."""
     tensors: tuple[int, ...]
-    """What it reads of them and takes time to be copied."""
+    """Tensors of these tasks that it reads and whose copies take time."""
 
 
 class Evaluator:
     """Times queues by the clock's rules, many times as fast as `derive` and `simulate`.
 
-    That is what the simulator says where each launch is a segment.
+    The results are those of the simulator where each launch is a segment.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.takes_time = [any(any(row) for row in rows_s) for rows_s in problem.transfer_s]
-        """By tensor, whether a copy of it does."""
+        """Whether a copy of a tensor takes time, by tensor."""
         self.moves = any(self.takes_time)
         self.sends = self.moves and any(
             link.busy != "target" for row in problem.links for link in row
@@ -122,7 +123,7 @@ class Evaluator:
         self.facts = lru_cache(maxsize=_FACTS)(self._facts)
 
     def run(self, queues: Queues) -> "Evaluation":
-        """What happens if devices launch what the queues say."""
+        """Run the launches of the queues."""
         return Evaluation(self, queues)
 
     def _facts(self, launch: Launch) -> _Facts:
@@ -138,7 +139,7 @@ class Evaluator:
 
 
 class Evaluation(Clock):
-    """Every launch of some queues as early as it can. Nodes are tasks."""
+    """All launches of some queues, each as early as it can start. Nodes are tasks."""
 
     def __init__(self, evaluator: Evaluator, queues: Queues) -> None:
         problem = evaluator.problem
@@ -149,22 +150,22 @@ class Evaluation(Clock):
         if evaluator.moves:
             self._incoming, self._outgoing = _moves(evaluator, queues)
         self.done: list[Launch] = []
-        """All launches, none before what it waits for."""
+        """All launches, each after the launches that it depends on."""
         self._run(queues)
         all_done = len(self.done) == sum(map(len, queues))
         self.total_s = self.makespan_s if all_done else inf
-        """Seconds until all is done; infinite if launches wait for each other in a circle."""
+        """Makespan in seconds; infinite if the queues have a deadlock."""
 
     def _run(self, queues: Queues) -> None:
-        """Let each device in turn launch all that it can, until none can go on."""
+        """Let each device in turn launch as far as it can, until no device can go on."""
         launch_all, facts, done = self.launch, self._evaluator.facts, self.done
         incoming, outgoing = self._incoming, self._outgoing
-        rest = list(map(iter, queues))
-        heads = [next(queue, None) for queue in rest]
+        iterators = list(map(iter, queues))
+        heads = [next(queue, None) for queue in iterators]
         going = True
         while going:
             going = False
-            for device, queue in enumerate(rest):
+            for device, queue in enumerate(iterators):
                 while (tasks := heads[device]) is not None:
                     run_s, before, _ = facts(tasks)
                     moves = incoming.get(tasks[0], ())
@@ -179,8 +180,8 @@ class Evaluation(Clock):
 
 
 def _rest_s(evaluator: Evaluator, queues: Queues, run: Evaluation) -> list[float]:
-    """By task, from the start of its launch until all that waits for it has ended, where nothing is
-    copied. It stays as it is while launches are fused that the task waits for."""
+    """Seconds by task, from the start of its launch to the end of the last launch that depends on
+    it, if nothing is copied. The values stay valid while launches before the task are fused."""
     rest_s = [0.0] * len(run.end_s)
     next_s = [0.0] * len(queues)
     for launch in reversed(run.done):
@@ -195,8 +196,8 @@ def _rest_s(evaluator: Evaluator, queues: Queues, run: Evaluation) -> list[float
 def _behind_s(
     evaluator: Evaluator, launch: Launch, run: Evaluation, rest_s: Sequence[float], next_s: float
 ) -> float:
-    """From the end of a launch until all that waits for it has ended, if what its device does next
-    takes until ``next_s``."""
+    """Seconds from the end of a launch to the end of the last launch that depends on it, if the
+    following launches of its device take ``next_s``."""
     problem, place, inside = evaluator.problem, run.place, set(launch)
     device, sync_latency_s = place[launch[0]], problem.places.sync_latency_s
     for task in launch:
@@ -210,11 +211,11 @@ def _least_s(
     evaluator: Evaluator, queues: Queues, device: int, at: int, run: Evaluation,
     rest_s: Sequence[float],
 ) -> float:  # fmt: skip
-    """What a plan takes at least with launch ``at`` of a device and the one behind it made one: the
-    longest way through both.
+    """Lower bound of the makespan with launch ``at`` of a device and the next one fused: the
+    longest path through both.
 
-    Unless they wait for what waits for them, so that nothing would go on, all that they wait for
-    ends as it did, and all that is behind them takes as long as it did.
+    Unless the fusion causes a deadlock, all launches before the two end as they did, and all
+    launches after them take as long as they did.
     """
     queue = queues[device]
     both = queue[at] + queue[at + 1]
@@ -230,7 +231,7 @@ def _least_s(
 def _moves(
     evaluator: Evaluator, queues: Queues
 ) -> tuple[dict[int, list[Move]], dict[int, list[Move]]]:
-    """By the first task of a launch, what it receives and what it sends."""
+    """By the first task of a launch, the moves that it receives and the moves that it sends."""
     problem = evaluator.problem
     home = [0] * len(problem.tasks)
     for place, queue in enumerate(queues):
@@ -240,12 +241,12 @@ def _moves(
     incoming: dict[int, list[Move]] = {}
     makers = set()
     for place, queue in enumerate(queues):
-        there = set()
+        local_tensors = set()
         for launch in queue:
             for tensor in evaluator.facts(launch).tensors:
                 maker = problem.maker[tensor]
-                if home[maker] != place and tensor not in there:
-                    there.add(tensor)
+                if home[maker] != place and tensor not in local_tensors:
+                    local_tensors.add(tensor)
                     makers.add(maker)
                     move = problem.moves[tensor][home[maker]][place]
                     incoming.setdefault(launch[0], []).append(move)

@@ -12,7 +12,7 @@ __all__ = ["IndexedGraph"]
 
 @dataclass(frozen=True)
 class IndexedGraph:
-    """Which task reads what of which other one. Knows no costs."""
+    """Dependencies between tasks, without costs."""
 
     graph: Graph
 
@@ -23,23 +23,24 @@ class IndexedGraph:
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """Of the tensors that one task makes and another reads; these alone ever move."""
+        """Names of the tensors that one task makes and another one reads. Only these ever move."""
         return tuple(self._tensor)
 
     @cached_property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """Their sizes."""
+        """Sizes of these tensors."""
         return tuple(self.graph.tensors[name].size_bytes for name in self._tensor)
 
     @cached_property
     def maker(self) -> tuple[int, ...]:
-        """By tensor, the task that makes it."""
+        """The task that makes a tensor, by tensor."""
         number = {task.name: i for i, task in enumerate(self.graph.tasks)}
         return tuple(number[self.graph.producer[name].name] for name in self._tensor)
 
     @cached_property
     def reads(self) -> tuple[tuple[int, ...], ...]:
-        """By task, the tensors of other tasks that it reads, all of each: it is not split."""
+        """Tensors of other tasks that a task reads, by task. It reads all of each, as it is not
+        split."""
         numbers = self._tensor
         return tuple(
             tuple(dict.fromkeys(numbers[name] for name in task.inputs if name in numbers))
@@ -48,21 +49,22 @@ class IndexedGraph:
 
     @cached_property
     def read_by(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """By task, each (tensor, reader) of what it makes: by reader, then as the reader asks."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.tasks]
+        """Pairs (tensor, reader) of the tensors that a task makes, by task: ordered by reader, then
+        as the reader lists its tensors."""
+        pairs: list[list[tuple[int, int]]] = [[] for _ in self.tasks]
         for reader, tensors in enumerate(self.reads):
             for tensor in tensors:
-                found[self.maker[tensor]].append((tensor, reader))
-        return tuple(map(tuple, found))
+                pairs[self.maker[tensor]].append((tensor, reader))
+        return tuple(map(tuple, pairs))
 
     @cached_property
     def edges(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
         """By (task, successor), the tensors that go from one to the other."""
-        found: dict[tuple[int, int], list[int]] = {}
+        tensors_by_edge: dict[tuple[int, int], list[int]] = {}
         for reader, tensors in enumerate(self.reads):
             for tensor in tensors:
-                found.setdefault((self.maker[tensor], reader), []).append(tensor)
-        return {edge: tuple(tensors) for edge, tensors in found.items()}
+                tensors_by_edge.setdefault((self.maker[tensor], reader), []).append(tensor)
+        return {edge: tuple(tensors) for edge, tensors in tensors_by_edge.items()}
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
@@ -73,10 +75,10 @@ class IndexedGraph:
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """By task, the tasks that read its tensors; each once."""
-        found: list[list[int]] = [[] for _ in self.tasks]
+        readers: list[list[int]] = [[] for _ in self.tasks]
         for source, reader in self.edges:
-            found[source].append(reader)
-        return tuple(map(tuple, found))
+            readers[source].append(reader)
+        return tuple(map(tuple, readers))
 
     @cached_property
     def precedes(self) -> Flags:

@@ -1,7 +1,7 @@
-"""What is to be planned, in numbers.
+"""The planning problem in numbers.
 
-Tasks, tensors and places are indices here. Tasks are numbered in topological order. Every device
-has one place today, which is why planners say device where it is one or the other.
+Tasks, tensors and places are indices. Tasks are numbered in topological order. Every device has one
+place today, so planners say "device" for both.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Problem(IndexedGraph):
     """Place each task of ``graph`` on a device of ``system`` and order them there.
 
     Raises:
-        InfeasibleError: some task runs on no device.
+        InfeasibleError: a task runs on no device.
     """
 
     cost: CostModel
@@ -42,32 +42,32 @@ class Problem(IndexedGraph):
 
     @property
     def devices(self) -> range:
-        """All places."""
+        """All devices, which are all places."""
         return range(len(self.system.devices))
 
     @cached_property
     def parts(self) -> GraphParts:
-        """What is known of parts of tasks."""
+        """Properties of parts of tasks."""
         return GraphParts(self.graph)
 
     @cached_property
     def remembered_cost(self) -> CostModel:
-        """`cost` for those who ask for the same parts of tasks again."""
+        """`cost` with a cache, for repeated queries of the same parts of tasks."""
         return RememberedCosts(self.cost, self.parts)
 
     @cached_property
     def places(self) -> Places:
-        """The places as the clock knows them."""
+        """The places in the form that the clock uses."""
         return places_of(self.system)
 
     @property
     def links(self) -> tuple[tuple[Link, ...], ...]:
-        """By source, by target device."""
+        """Links, by source and target device."""
         return self.places.links
 
     @cached_property
     def latency_s(self) -> Matrix:
-        """By task, by device: seconds of the whole task; infinite where it cannot run.
+        """Seconds of a whole task, by task and device; infinite where it cannot run.
 
         A device whose memory is too small for a task cannot run it.
         """
@@ -84,12 +84,13 @@ class Problem(IndexedGraph):
 
     @cached_property
     def launches_s(self) -> tuple[float, ...]:
-        """By device, what starting a segment takes."""
+        """Seconds to start a segment, by device."""
         return tuple(self.cost.launch_s(place) for place in self.system.places)
 
     @cached_property
     def net_s(self) -> Matrix:
-        """By task, by device: inside a segment a task costs one launch less than on its own."""
+        """Seconds of a task inside a segment, by task and device: one launch less than by
+        itself."""
         return tuple(
             tuple(max(0.0, s - launch_s) for s, launch_s in zip(row, self.launches_s, strict=True))
             for row in self.latency_s
@@ -97,7 +98,7 @@ class Problem(IndexedGraph):
 
     @cached_property
     def transfer_s(self) -> tuple[Matrix, ...]:
-        """By tensor, by source and target device: seconds that moving it occupies the link."""
+        """Seconds that a move occupies the link, by tensor, source and target device."""
         return tuple(
             tuple(
                 tuple(
@@ -111,7 +112,7 @@ class Problem(IndexedGraph):
 
     @cached_property
     def moves(self) -> tuple[tuple[tuple[Move, ...], ...], ...]:
-        """By tensor, by source and target device: what the clock is told of its way."""
+        """Moves in the form that the clock uses, by tensor, source and target device."""
         return tuple(
             tuple(
                 tuple(Move((tensor, b), a, b, transfer_s) for b, transfer_s in enumerate(row))
@@ -132,7 +133,8 @@ class Problem(IndexedGraph):
 
     @cached_property
     def upward_rank_s(self) -> tuple[float, ...]:
-        """By task, the longest way from its start to the end of the graph, at mean costs.
+        """Upward rank by task: the longest path from its start to the end of the graph, at mean
+        costs.
 
         Means are over the devices that run a task, and over all pairs of two different devices.
         """
@@ -149,7 +151,7 @@ class Problem(IndexedGraph):
 
     @cached_property
     def bounds(self) -> Bounds:
-        """What no plan of unsplit tasks can beat."""
+        """Lower bounds for plans of unsplit tasks."""
         pairs = permutations(self.devices, 2)
         crossing_s = min((self.links[a][b].sync_latency_s for a, b in pairs), default=0.0)
         return Bounds(
@@ -159,12 +161,12 @@ class Problem(IndexedGraph):
 
     @property
     def bound_s(self) -> float:
-        """No plan of unsplit tasks is faster."""
+        """Lower bound of the makespan for plans of unsplit tasks."""
         return self.bounds.least_s
 
 
 def _infeasible(graph: Graph, task: Task, system: System) -> InfeasibleError:
-    """Why ``task`` runs nowhere, and what to do."""
+    """Error with the reason why ``task`` runs nowhere, and a remedy."""
     needed = task_bytes(graph, task)
     small = [place for place in system.places if not _holds(system, place, needed)]
     if small:

@@ -1,4 +1,4 @@
-"""A plan as planners see it, in numbers; what it takes, and how it is written."""
+"""A planner's answer in numbers: its makespan, and its conversion to a plan."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,34 +16,34 @@ __all__ = ["Solution", "alone", "simulated_s", "written"]
 
 
 class Solution(NamedTuple):
-    """A planner's answer: a plan of whole tasks, and what the planner says of it."""
+    """A planner's answer: a plan of whole tasks, and its status."""
 
     assignment: Sequence[int]
-    """By task, its device."""
+    """Device, by task."""
     sequence: Sequence[int]
-    """All tasks, none before its predecessors: so a plan without ``fused`` has no deadlock."""
+    """All tasks, each after its predecessors: so a plan without ``fused`` has no deadlock."""
     fused: frozenset[int] = frozenset()
-    """Tasks fused into the launch of the one before them on their device. Invalid if another device
+    """Tasks fused into the launch of the previous task on their device. Invalid if another device
     must run something between the two."""
     status: str = "feasible"
     """"optimal", "feasible" or "time limit"."""
     bound_s: float | None = None
-    """A lower bound of the makespan, if the planner knows a better one than the problem's."""
+    """A lower bound of the makespan, if the planner has a better one than the problem's."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """Options that the planner has chosen itself, where none were given."""
+    """Options that the planner has chosen itself, because the caller has not set them."""
 
 
 def alone(problem: Problem) -> list[Solution]:
-    """The plans that use one device only, for each that runs all tasks.
+    """Plans that use one device only, one for each device that runs all tasks.
 
-    Planners that search without looking ahead, or with a limit, should not return anything slower.
+    Planners that search without look-ahead, or with a limit, should not return a slower plan.
     """
     able = (d for d in problem.devices if all(row[d] < math.inf for row in problem.latency_s))
     return [Solution([device] * len(problem.tasks), problem.tasks) for device in able]
 
 
 def simulated_s(problem: Problem, found: Solution) -> float:
-    """Seconds of one inference in the simulator."""
+    """Makespan of one inference in the simulator, in seconds."""
     schedule = derive(written(problem, found), problem.graph)
     return simulate(schedule, problem.cost, problem.system).makespan_s
 

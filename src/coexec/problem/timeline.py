@@ -1,4 +1,5 @@
-"""The clock for tasks of a problem: what list schedulers and searches give one by one."""
+"""The clock for tasks of a problem, for list schedulers and searches that place one task at a
+time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
@@ -10,16 +11,16 @@ __all__ = ["Timeline", "makespan_s", "sent"]
 
 
 class Timeline(Clock):
-    """The clock while tasks are given to devices one by one, each a launch of its own.
+    """The clock while tasks are placed on devices one by one, each as a launch of its own.
 
-    Nodes are tasks. A tensor moves to a device once and stays. What depends on how tasks are fused
-    to segments is left out: that a segment pays for one launch only, and that it waits for all that
-    it needs before its first task.
+    Nodes are tasks. A tensor moves to a device once and stays. Two effects of fusing tasks to
+    segments are left out: a segment pays for one launch only, and it waits for all its inputs
+    before its first task.
 
-    With an ``assignment`` of all tasks the source of a tensor sends it as soon as it is made.
-    Without it, readers are not known yet: a tensor is sent when its first reader is placed, as if
-    right after it was made, but behind what the link got before; tasks that a busy source was given
-    meanwhile stay where they are. That is exact where targets copy.
+    With an ``assignment`` of all tasks, the source of a tensor sends it as soon as it is made.
+    Without it, the readers are not yet known: a tensor is sent when its first reader is placed. The
+    send then starts right after the tensor was made, but after all earlier sends of the link; tasks
+    that were placed on a busy source meanwhile are not moved. This is exact where targets copy.
     """
 
     def __init__(self, problem: Problem, assignment: Sequence[int] | None = None) -> None:
@@ -29,18 +30,18 @@ class Timeline(Clock):
         if assignment is not None:
             self._sends = {t: sent(problem, (t,), assignment) for t in problem.tasks}
         self.there: set[tuple[int, int]] = set()
-        """All (tensor, device) that a reader has received from another device."""
+        """All (tensor, device) pairs of tensors that a device has received from another one."""
         self.moved_bytes = 0
 
     def copy(self) -> Self:
-        """A second timeline that goes on from here on its own."""
+        """An independent copy of this timeline."""
         other = super().copy()
         other._problem, other._sends = self._problem, self._sends
         other.there, other.moved_bytes = self.there.copy(), self.moved_bytes
         return other
 
     def run(self, task: int, device: int) -> float:
-        """Let ``device`` run ``task`` after all that it was given before; when that ends.
+        """Run ``task`` on ``device`` after all its earlier launches; return when it ends.
 
         The predecessors of ``task`` must have been run.
         """
@@ -64,19 +65,20 @@ class Timeline(Clock):
 
 
 def sent(problem: Problem, launch: Iterable[int], assignment: Sequence[int]) -> list[Move]:
-    """What ``launch`` sends if tasks are assigned to devices like this, in the clock's order."""
-    found = {}
+    """Moves that ``launch`` sends with this assignment, in the clock's order."""
+    move_by_name = {}
     for maker in launch:
         source = assignment[maker]
         for tensor, reader in problem.read_by[maker]:
             if assignment[reader] != source:
                 move = problem.moves[tensor][source][assignment[reader]]
-                found[move.name] = move
-    return list(found.values())
+                move_by_name[move.name] = move
+    return list(move_by_name.values())
 
 
 def makespan_s(problem: Problem, assignment: Sequence[int], sequence: Iterable[int]) -> float:
-    """Seconds of one inference in the planners' model of time: single tasks on a `Timeline`."""
+    """Makespan of one inference in seconds, in the planners' model of time: single tasks on a
+    `Timeline`."""
     timeline = Timeline(problem, assignment)
     for task in sequence:
         timeline.run(task, assignment[task])

@@ -1,14 +1,15 @@
-"""Energy counters of this machine: what its processors and their memory have drawn, in joules.
+"""Energy counters of this machine: joules drawn by its processors and their memory.
 
 Linux shows the counters of Intel's and AMD's processors (RAPL) as folders of /sys/class/powercap:
-`intel-rapl:0` is a package, `intel-rapl:0:2` one of its parts, with `name`, `energy_uj` and
+`intel-rapl:0` is a package and `intel-rapl:0:2` one of its zones, with `name`, `energy_uj` and
 `max_energy_range_uj`, at which the counter starts again from 0
-(https://docs.kernel.org/power/powercap/powercap.html). Counted are packages and their memory, which
-is no part of them; not cores and graphics, which are, and not `psys`, which contains all. On AMD's
-servers with an older kernel, the driver amd_energy has counters of sockets in /sys/class/hwmon.
+(https://docs.kernel.org/power/powercap/powercap.html). The packages and their memory are counted;
+the counter of a package does not include the memory. Cores and graphics are not counted again,
+because the package includes them, nor is `psys`, which includes everything. On AMD's servers with
+an older kernel, the driver amd_energy has counters of sockets in /sys/class/hwmon.
 
-Counters tick once in a millisecond, and belong to the machine: what other programs draw and what
-the machine draws when idle is included.
+Counters are updated once in a millisecond. They count the whole machine, with the energy of other
+programs and of an idle machine.
 """
 
 import re
@@ -26,23 +27,25 @@ CLASSES = Path("/sys/class")
 _PACKAGE = re.compile(r"intel-rapl:\d+")
 _PART = re.compile(r"intel-rapl:\d+:\d+")
 _LEAST_S = 0.5
-"""Long enough that a tick of a millisecond is less than half a percent."""
+"""Seconds of a measurement: long enough that a tick of a millisecond is less than half a percent.
+"""
 _LEAST_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyCounter:
-    """A number of microjoules that only grows, but for starting again from 0."""
+    """A counter of microjoules, which only grows until it starts again from 0."""
 
     name: str
     path: Path
     range_uj: int = 0
-    """The largest value, behind which it starts again from 0; 0: it never does."""
+    """The largest value, after which the counter starts again from 0; 0: it never does."""
 
     def read_uj(self) -> int:
-        """
+        """Read the counter.
+
         Raises:
-            DeviceError: it cannot be read, or tells no number.
+            DeviceError: it cannot be read, or its text is no number.
         """
         try:
             return int(self.path.read_text())
@@ -53,10 +56,10 @@ class EnergyCounter:
             raise DeviceError(f"the energy counter {self.path} cannot be read: {error}") from None
 
     def since_uj(self, before_uj: int, now_uj: int) -> int:
-        """Microjoules between two readings, between which it has started again at most once.
+        """Microjoules between two readings. The counter may have started again once.
 
         Raises:
-            DeviceError: it has become smaller although it never starts again.
+            DeviceError: the value has become smaller although the counter never starts again.
         """
         if now_uj >= before_uj:
             return now_uj - before_uj
@@ -67,12 +70,12 @@ class EnergyCounter:
 
 
 class EnergyMeter:
-    """All counters of this machine that together count everything once."""
+    """The counters of this machine that together count each joule once."""
 
     def __init__(self, counters: Sequence[EnergyCounter]) -> None:
         """
         Raises:
-            DeviceError: there are none.
+            DeviceError: there are no counters.
         """
         if not counters:
             raise DeviceError("this machine shows no energy counters: there is neither a package "
@@ -92,10 +95,10 @@ class EnergyMeter:
         return meter
 
     def read_uj(self) -> tuple[int, ...]:
-        """By counter, its microjoules.
+        """Microjoules of each counter.
 
         Raises:
-            DeviceError: one cannot be read.
+            DeviceError: a counter cannot be read.
         """
         return tuple(counter.read_uj() for counter in self.counters)
 
@@ -108,7 +111,7 @@ class EnergyMeter:
     def joules_each(
         self, run: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
     ) -> float:
-        """Joules of one ``run``: of as many in a loop as half a second takes, and at least three.
+        """Mean joules of one ``run``, over at least half a second and at least three runs.
 
         A single inference may be shorter than the counters' tick.
         """
@@ -120,7 +123,7 @@ class EnergyMeter:
 
 
 def _powercap(folder: Path) -> Iterator[EnergyCounter]:
-    """Packages, and the memory beside them."""
+    """Counters of packages, and of the memory that they do not include."""
     for zone in sorted(folder.glob("intel-rapl:*")):
         name = _text(zone / "name")
         package = _PACKAGE.fullmatch(zone.name) and name.startswith("package")
@@ -130,7 +133,7 @@ def _powercap(folder: Path) -> Iterator[EnergyCounter]:
 
 
 def _amd_energy(folder: Path) -> Iterator[EnergyCounter]:
-    """Sockets, which the driver counts in 64 bits; not their cores."""
+    """Counters of sockets, which the driver counts in 64 bits; counters of cores are left out."""
     for chip in sorted(folder.glob("hwmon*")):
         if _text(chip / "name") != "amd_energy":
             continue

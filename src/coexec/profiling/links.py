@@ -1,4 +1,4 @@
-"""Measure what it takes to start a segment, and to go on with its results on another device."""
+"""Measure the time to launch a segment, and the time to use its results on another device."""
 
 import math
 import statistics
@@ -38,26 +38,29 @@ __all__ = [
 _CHAIN = 40
 _RUNS = 10
 _QUICK, _LONG = 128, 384
-"""Sizes of square products: one worth the work of several threads, and one that takes long enough
-for another device to fall asleep. A thread that has slept for a while takes longer to wake up."""
+"""Sizes of square matrix products. The first is large enough for several threads; the second runs
+long enough for another device to fall asleep. A thread that has slept for a while takes longer to
+wake up."""
 
 _FED_HEIGHT, _FED_KERNEL = 16, 3
-"""Of feature maps and filters that are divided: they take half a millisecond, as in networks."""
+"""Height and width of feature maps and of filters in divided convolutions: a convolution takes half
+a millisecond, as in real networks."""
 
 _STITCHED = (8, 56)
-"""Height and width of feature maps that are put together."""
+"""Heights, equal to the widths, of two feature maps that are stitched."""
 _LAYERS, _CHANNELS = 24, 128
 _OWN_HEIGHT = 48
 _UNEVEN = 124
-"""Channels that fill no whole number of blocks of any width above four, and take as long."""
+"""Number of channels that is no multiple of a block width above four, and takes the same time."""
 _MAPS = ((16, 3), (48, 1))
-"""Height and width of feature maps and of filters: few and many bytes for the same work."""
+"""Two pairs: height and width of feature maps, and of filters. The work is about the same; the
+first has few bytes, the second has many."""
 
 
 def launch_overhead(engine: OpenEngine) -> Measurement:
     """Launch overhead in seconds: time saved by running two operators in one segment.
 
-    It is what a program takes to start; with several threads, waking them is part of it.
+    It is the time to launch a program; with several threads it includes waking them.
     """
     feeds = {"v0": np.zeros((_QUICK, _QUICK), np.float32)}
     devices = [OpenDevice.of(engine)]
@@ -75,17 +78,17 @@ def launch_overhead(engine: OpenEngine) -> Measurement:
 
 
 def stitching(engine: OpenEngine) -> tuple[Measurement, Measurement]:
-    """What it takes to put a feature map together from two boxes of rows.
+    """Time to stitch a feature map from two boxes of rows.
 
     Returns:
-        Seconds of a feature map without bytes, and seconds of each byte.
+        Seconds of a feature map without bytes, and seconds per byte.
     """
     few, many = (_stitch_s(engine, height) for height in _STITCHED)
     return _straight(few, many, _STITCHED)
 
 
 def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
-    """Seconds of one feature map."""
+    """Seconds to stitch one feature map."""
     tensor = Tensor("stitched", (1, _CHANNELS, height, height), "float32")
     layout = engine.dialect.block
     target = engine.allocate(tensor)
@@ -101,7 +104,7 @@ def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
 
 
 def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:
-    """Seconds from the end of a segment to the start of one that waited, in a common memory."""
+    """Seconds from the end of a segment to the start of the one that waits, in a shared memory."""
     devices = [OpenDevice.of(source), OpenDevice.of(target)]
     compiled = _products([source, target], _LONG, 1)
     gaps_s: list[float] = []
@@ -117,8 +120,8 @@ def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
     """Seconds by which a segment of ``source`` begins later because its thread launches segments of
     ``target``, which is launched ahead, between its own.
 
-    Convolutions in a chain are divided, the first half of them by rows and the others by channels.
-    ``target`` has an eighth of each, so that nobody waits for it.
+    The convolutions of a chain are divided, the first half of them by rows, the others by channels.
+    ``target`` computes an eighth of each, so it always ends first and ``source`` never waits.
     """
     model = _convolutions(_FED_HEIGHT, _FED_KERNEL)
     graph = model.graph
@@ -138,11 +141,11 @@ def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
 
 
 def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurement:
-    """Seconds of each byte that ``own`` has made and puts together with what ``other`` has made, if
-    both have to hand it on as the model has it: ``own`` leaves its layout and enters it again.
+    """Seconds per byte for ``own`` to stitch its own results with those of ``other``, if both have
+    to be in the layout of the model: ``own`` converts from its layout and back again.
 
-    Convolutions in a chain are divided in halves by rows. Their feature maps fill their blocks, and
-    do not.
+    The convolutions of a chain are divided in halves by rows. It is the difference between feature
+    maps with partly filled blocks and feature maps that fill their blocks.
     """
     seconds, devices = [], _devices(own, other)
     with _own_cache() as cache:
@@ -160,7 +163,7 @@ def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurem
 
 
 def _divided(graph: Graph, first: Place, second: Place, axes: Sequence[int], share: float) -> Plan:
-    """Each task in two parts along its axis, of which ``first`` has this share."""
+    """A plan that divides each task along its axis: ``share`` of it is at ``first``."""
     pieces = dict[Place, list[Piece]]({first: [], second: []})
     for task, axis in zip(graph.tasks, axes, strict=True):
         whole = graph.output_of(task).whole
@@ -172,22 +175,22 @@ def _divided(graph: Graph, first: Place, second: Place, axes: Sequence[int], sha
 
 
 def _gaps_s(spans: Sequence[Span]) -> list[float]:
-    """Seconds from the end of each to the start of the next."""
+    """Seconds from the end of each span to the start of the next."""
     return [max(0.0, b.start_s - a.end_s) for a, b in pairwise(spans)]
 
 
 def crossing(
     source: OpenEngine, target: OpenEngine, waiting: Waiting
 ) -> tuple[Measurement, Measurement]:
-    """What it takes to read on ``target`` what ``source`` made, where they share no memory.
+    """Time to read a result of ``source`` on ``target``, if they share no memory.
 
-    Convolutions in a chain cross from one device to the other. They take longer than where they
-    stay, at both ends: engines lay feature maps out in their own ways and change that at the
-    border, inside of segments; only a part of it is the copy. Two sizes tell what grows with the
-    bytes from what does not.
+    The convolutions of a chain run on both devices in turn. At a crossing, both convolutions take
+    longer than on one device: each engine has its own layout of feature maps and changes it at the
+    border, inside of segments. Only a part of the time is the copy. Measurements of two sizes
+    separate the time per byte from the constant time.
 
     Returns:
-        Seconds of a crossing without bytes, and seconds of each byte.
+        Seconds of a crossing without bytes, and seconds per byte.
     """
     return _crossing_s(source, target, waiting, _CHANNELS)
 
@@ -195,12 +198,14 @@ def crossing(
 def changing_layout(
     source: OpenEngine, target: OpenEngine, waiting: Waiting
 ) -> tuple[Measurement, Measurement]:
-    """What it takes to read on ``target`` what ``source`` made in the same memory, if the tensor
-    lies in another layout there: as `crossing`, with feature maps that do not fill their blocks,
-    which are handed on as the model has them.
+    """Time to read a result of ``source`` on ``target``, in a shared memory, if their layouts
+    differ.
+
+    Measured as in `crossing`, with feature maps that do not fill their blocks. Such feature maps
+    are transferred in the layout of the model.
 
     Returns:
-        Seconds of a tensor without bytes, with the handover itself, and seconds of each byte.
+        Seconds of a tensor without bytes, including the handover, and seconds per byte.
     """
     return _crossing_s(source, target, waiting, _UNEVEN)
 
@@ -215,7 +220,7 @@ def _crossing_s(
 def _straight(
     few: Measurement, many: Measurement, heights: Sequence[int], channels: int = _CHANNELS
 ) -> tuple[Measurement, Measurement]:
-    """Seconds without bytes and seconds of each byte, from those of feature maps of two heights."""
+    """Seconds without bytes and seconds per byte, from feature maps of two heights."""
     sizes = [4 * channels * height**2 for height in heights]
     byte_s = max(0.0, many.seconds - few.seconds) / (sizes[1] - sizes[0])
     fixed_s = max(0.0, few.seconds - byte_s * sizes[0])
@@ -229,14 +234,14 @@ def _extra_s(
     source: OpenEngine, target: OpenEngine, waiting: Waiting, channels: int, height: int,
     kernel: int,
 ) -> Measurement:  # fmt: skip
-    """Seconds that a convolution and the next take longer if the next is on another device."""
+    """Additional seconds of two successive convolutions if the second is on another device."""
     model = _convolutions(height, kernel, channels)
     tasks = [task.name for task in model.graph.tasks]
     places = [source.place, target.place]
     devices = _devices(source, target)
 
     def spans(turns: Sequence[Place]) -> list[Sequence[Span]]:
-        """By run, all but the first and last ones of a chain on these devices in turn."""
+        """Spans of each run of a chain on these places in turn, without the first and last four."""
         place_of = {name: turns[i % 4] for i, name in enumerate(tasks)}
         compiled = compiler.compile(stepwise(model.graph, place_of), devices)
         return [run[4:-4] for run in _spans(compiled, devices, waiting, model.graph)]
@@ -267,20 +272,20 @@ def _convolutions(height: int, kernel: int, channels: int = _CHANNELS) -> Model:
 def _spans(
     compiled: CompiledPlan, devices: Sequence[OpenDevice], waiting: Waiting, graph: Graph
 ) -> list[Sequence[Span]]:
-    """What computed when, by run; without the first runs, which bind programs."""
+    """Compute spans of each run, without the first runs, which bind programs."""
     names, feeds = [device.spec.name for device in devices], random_inputs(graph)
-    found: list[Sequence[Span]] = []
+    runs: list[Sequence[Span]] = []
     with Executor(compiled, devices, waiting=waiting) as executor:
         for _ in range(3 + _RUNS):
             recorder = RealRecorder(compiled, names)
             executor.run(feeds, recorder)
-            found.append(recorder.trace().of("compute"))
-    return found[3:]
+            runs.append(recorder.trace().of("compute"))
+    return runs[3:]
 
 
 @contextmanager
 def _own_cache() -> Iterator[Cache]:
-    """A cache for what is needed for the moment; the user's where there is no other place."""
+    """A temporary cache; the user's cache if no private folder can be made."""
     with ExitStack() as stack:
         root = None
         with suppress(OSError):
@@ -296,7 +301,7 @@ def _devices(source: OpenEngine, target: OpenEngine) -> list[OpenDevice]:
 
 
 def _products(engines: Sequence[OpenEngine], size: int, fused: int) -> CompiledPlan:
-    """Square products, each of the one before, by segments of ``fused`` in turn on the engines."""
+    """A chain of square matrix products: segments of ``fused`` products, on the engines in turn."""
     count = _CHAIN // fused
     segments = tuple(
         Segment(i, *engines[i % len(engines)].place, (), (), (), (i - 1,) if i else ())

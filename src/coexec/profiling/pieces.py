@@ -1,8 +1,8 @@
-"""Measure parts of tasks on one engine: what a predictor tells otherwise.
+"""Measure parts of tasks on one engine, in place of predictions.
 
-All tasks of a model are cut in the same way at once, in two, and the parts are timed in place one
-after the other, as whole tasks are (`sweep`). So a model needs as many passes as a task has cuts.
-What is measured are the parts that two devices may have, in either place.
+All tasks of a model are cut in two in the same way at once. The parts are timed in place, one after
+the other, as whole tasks are (`sweep`). So a model needs as many passes as a task has cuts. The
+parts are those that a plan for two devices may give to either device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from coexec.system.hardware import Place
 __all__ = ["Cutting", "cuttings", "known_pieces", "measure_pieces", "signature_of_piece"]
 
 Cutting = Mapping[str, Sequence[Region]]
-"""By task: the parts of its main output."""
+"""Parts of the main output, by task."""
 
 _DIMENSIONS: Sequence[Dimension] = ("H", "OC")
 _EFFORT = Effort(warm_up=1, least=5, most=5)
@@ -31,18 +31,18 @@ _OF = " of "
 
 
 def signature_of_piece(task: Task, region: Region) -> str:
-    """Equal for parts that take equally long."""
+    """Key of the measurement of a part; equal for parts with equal times."""
     return f"{task.signature}{_OF}{region}"
 
 
 def cuttings(graph: Graph) -> Iterator[Cutting]:
-    """Ways to cut all tasks in two at once. Tasks that have no such cut stay whole."""
+    """Cuttings, each of which cuts all tasks in two. Tasks without such a cut stay whole."""
     for dimension in _DIMENSIONS:
-        found = {task.name: _halves(graph, task, dimension) for task in graph.tasks}
-        for number in range(max(map(len, found.values()), default=0)):
+        cuts_by_task = {task.name: _halves(graph, task, dimension) for task in graph.tasks}
+        for number in range(max(map(len, cuts_by_task.values()), default=0)):
             yield {
                 name: cuts[number] if number < len(cuts) else (_whole(graph, graph.task[name]),)
-                for name, cuts in found.items()
+                for name, cuts in cuts_by_task.items()
             }
 
 
@@ -63,27 +63,27 @@ def _halves(graph: Graph, task: Task, dimension: Dimension) -> list[tuple[Region
 
 
 def known_pieces(graph: Graph, stored: Mapping[str, Measurement]) -> dict[Piece, float]:
-    """The seconds of the parts of a model's tasks that were measured, of any model."""
+    """Seconds of those parts of a model's tasks that were measured, in any model."""
     if not any(_OF in signature for signature in stored):
         return {}
-    found: dict[Piece, float] = {}
+    seconds_by_piece: dict[Piece, float] = {}
     for cutting in cuttings(graph):
         for name, regions in cutting.items():
             for region in regions if len(regions) > 1 else ():
-                known = stored.get(signature_of_piece(graph.task[name], region))
-                if known is not None:
-                    found[Piece(name, region)] = known.seconds
-    return found
+                measurement = stored.get(signature_of_piece(graph.task[name], region))
+                if measurement is not None:
+                    seconds_by_piece[Piece(name, region)] = measurement.seconds
+    return seconds_by_piece
 
 
 def measure_pieces(
     compiler: Compiler, devices: Sequence[OpenDevice], place_of: Mapping[str, Place],
     cutting: Cutting, measured: Place, quiet: Quiet | None = None,
 ) -> dict[str, Measurement]:  # fmt: skip
-    """By signature, the parts of the tasks that run at ``measured``.
+    """Measurements of the parts of tasks that run at ``measured``, by signature.
 
     Args:
-        place_of: by task, where all of its parts run.
+        place_of: place of all parts of a task, by task.
 
     Raises:
         ExecutionError: a part does not run with made-up inputs.
@@ -106,5 +106,5 @@ def measure_pieces(
         if place_of[piece.task] == measured and len(cutting[piece.task]) > 1:
             signature = signature_of_piece(graph.task[piece.task], piece.region)
             samples.setdefault(signature, []).append(seconds)
-    others = others_share(runs)
-    return {s: replace(Measurement.of(taken), others=others) for s, taken in samples.items()}
+    other_share = others_share(runs)
+    return {s: replace(Measurement.of(taken), others=other_share) for s, taken in samples.items()}

@@ -1,4 +1,4 @@
-"""What this machine's processors do, and what the host of a virtual machine takes of them."""
+"""Processor time of this machine: used by programs, and taken by the host of a virtual machine."""
 
 import math
 import os
@@ -12,21 +12,21 @@ __all__ = ["BUSY", "STOLEN", "Load", "ProcessorTime", "processor_time", "with_lo
 _T = TypeVar("_T")
 
 BUSY = 0.1
-"""The share of the processors' time that other programs may use: a daemon or an editor takes a few
-hundredths, and a program that computes at least the share of a core."""
+"""Share of the processor time that other programs may use. A daemon or an editor uses a few
+hundredths; a program that computes uses at least the share of one core."""
 STOLEN = 0.02
-"""Share of the processors' time that a host took, from which on measurements are doubtful: below,
-hardly anything has waited for it."""
+"""Share of the processor time taken by a host above which measurements are doubtful. Below, almost
+nothing was delayed by the host."""
 _TICK_S = 0.01
-"""Linux counts in /proc/stat in hundredths of a second, whatever the timer."""
+"""Unit of /proc/stat: Linux counts in hundredths of a second, with any timer."""
 
 
 class ProcessorTime(NamedTuple):
-    """What this machine's processors did so far, added up over all of them, in seconds."""
+    """Seconds used on this machine's processors so far, summed over all of them."""
 
     busy_s: float = 0.0
     stolen_s: float = 0.0
-    """Of a virtual machine: there was work to do, and the host ran something else."""
+    """In a virtual machine: there was work to do, but the host ran something else."""
 
     def since(self, before: "ProcessorTime") -> "ProcessorTime":
         return ProcessorTime(self.busy_s - before.busy_s, self.stolen_s - before.stolen_s)
@@ -36,18 +36,18 @@ class ProcessorTime(NamedTuple):
 
     @property
     def stolen(self) -> float:
-        """The share that the host took of the time in which there was work to do."""
-        wanted_s = self.busy_s + self.stolen_s
-        return self.stolen_s / wanted_s if wanted_s > 0 else 0.0
+        """Share taken by the host of the time in which there was work to do."""
+        work_s = self.busy_s + self.stolen_s
+        return self.stolen_s / work_s if work_s > 0 else 0.0
 
     @property
     def doubtful(self) -> bool:
-        """Whether what was measured meanwhile tells less of this machine than of its host."""
+        """Whether a measurement in this time is unreliable because of the host."""
         return self.stolen > STOLEN
 
 
 def processor_time() -> ProcessorTime:
-    """On Linux, from /proc/stat; see proc_stat(5). Elsewhere nothing is known to be stolen."""
+    """Processor time so far, on Linux from /proc/stat, see proc_stat(5); elsewhere all zeros."""
     stat = Path("/proc/stat")
     if not stat.is_file():
         return ProcessorTime()
@@ -57,16 +57,17 @@ def processor_time() -> ProcessorTime:
 
 
 class Load(NamedTuple):
-    """What other programs used of the processors in some time.
+    """Processor time used by other programs in a period.
 
-    Linux counts in ticks, so that a short time may be off by some of them; a sum of many is not.
+    Linux counts in ticks, so a short period may be wrong by a few ticks; a sum of many periods is
+    precise.
     """
 
     others_s: float = 0.0
     all_s: float = 0.0
-    """Of all processors."""
+    """Length of the period times the number of processors."""
     processors: ProcessorTime = ProcessorTime()
-    """What they did meanwhile, for whomever."""
+    """Processor time of all programs in the period."""
 
     def plus(self, other: "Load") -> "Load":
         return Load(self.others_s + other.others_s, self.all_s + other.all_s,
@@ -74,14 +75,15 @@ class Load(NamedTuple):
 
     @property
     def share(self) -> float:
-        """0 where the system does not tell what its processors do."""
+        """Share of all processor time that other programs used; 0 where it cannot be measured."""
         return max(0.0, self.others_s / self.all_s) if self.all_s > 0 else 0.0
 
     @property
     def least_share(self) -> float:
-        """What of `share` is certain after a short time, too.
+        """Lower bound of `share`, which is also valid for a short period.
 
-        A tick counts as a whole for whoever runs when it comes: a sum of n is off by the root of n.
+        A whole tick is charged to the program that runs at that moment, so a sum of n ticks may be
+        wrong by the square root of n.
         """
         error_s = 2 * math.sqrt(self.all_s * _TICK_S)
         return max(0.0, (self.others_s - error_s) / self.all_s) if self.all_s > 0 else 0.0
@@ -93,7 +95,7 @@ def with_load(
     used_s: Callable[[], float] = time.process_time,
     processors: Callable[[], ProcessorTime] = processor_time,
 ) -> tuple[_T, Load]:
-    """What ``run`` returns, and what other programs did meanwhile.
+    """The result of ``run``, and the load by other programs during the run.
 
     ``used_s``: a clock of the CPU time that ``run`` uses.
     """

@@ -1,7 +1,7 @@
-"""Measure a model's tasks on each device, and how devices hand tensors to each other.
+"""Measure a model's tasks on each device, and the transfer of tensors between devices.
 
-Tasks are timed in place (`sweep`). Of those that the store does not hold, the ones that were
-measured at other sizes are predicted first, and measured only where an error may decide.
+Tasks are timed in place (`sweep`). A task that is not in the store, but was measured at other
+sizes, is predicted. It is measured only if an error of the prediction may change a decision.
 """
 
 import math
@@ -36,7 +36,7 @@ __all__ = ["Effort", "Profiler", "Progress", "launch_in"]
 
 
 class _Time(NamedTuple):
-    """What a task takes."""
+    """Seconds of a task, and their basis."""
 
     seconds: float
     basis: Basis
@@ -44,11 +44,11 @@ class _Time(NamedTuple):
 
 
 _Times = Mapping[str, _Time]
-"""By task."""
+"""Time of a task, by its name."""
 
 
 class Profiler:
-    """Measures what the store does not hold yet."""
+    """Measures the tasks of models that are not in the store yet."""
 
     def __init__(
         self,
@@ -66,14 +66,15 @@ class Profiler:
     ) -> None:
         """
         Args:
-            fresh: measure everything again and replace what is stored.
+            fresh: measure everything again and replace the stored measurements.
             waiting: whether cores will stay awake while devices wait for each other.
-            quiet: measure only while another process is not asked for anything.
-            predictor: asked for tasks that the store does not hold. None: the surer one of `scaled`
-                and of the place's own, if that was trained.
-            purpose: what is stored under it does not count as a profile of the place.
-            launches_apart: where a device has a clock of its own, store what the kernels of a task
-                take, and as `launch_in` what each task of the model needs besides.
+            quiet: measure only while another process runs no request.
+            predictor: predicts tasks that are not in the store. None: the more certain prediction
+                of `scaled` and of the place's own predictor, if that was trained.
+            purpose: added to the key in the store. Measurements for a purpose do not count as a
+                profile of the place.
+            launches_apart: if a device has a clock of its own, store the time of the kernels of a
+                task, and as `launch_in` the additional time that each task of the model needs.
         """
         self._purpose = purpose
         self._launches_apart = launches_apart
@@ -91,7 +92,7 @@ class Profiler:
         """Seconds of each task of the model on each device, with its first engine.
 
         Raises:
-            InfeasibleError: a task that no device can run.
+            InfeasibleError: no device can run a task.
         """
         graph = compiler.model.graph
         home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
@@ -111,7 +112,9 @@ class Profiler:
             {e.place: self._engine_times.stitching_s(e) for e in self._engines},
             {e.place: known_pieces(graph, self._store.read(self._key(e))) for e in self._engines},
             predictors={
-                e.place: found for e in self._engines if (found := self._trained_on(e)) is not None
+                e.place: estimator
+                for e in self._engines
+                if (estimator := self._trained_on(e)) is not None
             },
             feedings_s={e.place: self._engine_times.feeding_s(e) for e in self._engines},
             layout_changes=self._engine_times.layout_changes(compiler),
@@ -122,34 +125,34 @@ class Profiler:
         )
 
     def measure_pieces(self, compiler: Compiler) -> None:
-        """Measure the parts of all tasks that the store does not hold; they count in `cost`.
+        """Measure the parts of all tasks that are not in the store; `cost` uses them.
 
         Raises:
-            InfeasibleError: a task that no device can run.
+            InfeasibleError: no device can run a task.
             ExecutionError: a part does not run with made-up inputs.
         """
         graph = compiler.model.graph
         home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
-        ways = list(cuttings(graph))
+        all_cuttings = list(cuttings(graph))
         engines = {self._key(engine): engine for engine in self._engines}
         for key, engine in engines.items():
             runs = {t.name for t in graph.tasks if engine.refusal(t, graph.tensors) is None}
             place_of = home | dict.fromkeys(runs, engine.place)
-            for number, cutting in enumerate(ways, start=1):
-                known = {} if self._fresh else self._store.read(key)
+            for number, cutting in enumerate(all_cuttings, start=1):
+                stored = {} if self._fresh else self._store.read(key)
                 parts = (signature_of_piece(graph.task[name], region)
                          for name in runs if len(cutting[name]) > 1
                          for region in cutting[name])  # fmt: skip
-                if not known.keys() >= set(parts):
+                if not stored.keys() >= set(parts):
                     measured = measure_pieces(
                         compiler, self._devices, place_of, cutting, engine.place, self._quiet
                     )
                     self._store.write(key, measured)
-                self._progress(f"{engine.place}: parts of tasks", number, len(ways))
+                self._progress(f"{engine.place}: parts of tasks", number, len(all_cuttings))
 
     @property
     def _engines(self) -> list[OpenEngine]:
-        """What plans may use: of each device its first engine."""
+        """The first engine of each device: plans use only these."""
         return [device.first for device in self._devices]
 
     def _first_that_runs(self, task: Task, graph: Graph) -> Place:
@@ -163,12 +166,12 @@ class Profiler:
                               f"{'; '.join(reasons)}; add a CPU device")  # fmt: skip
 
     def _times(self, tasks: "_Tasks") -> _Times:
-        """Of the tasks that the engine runs: measured, or predicted where that decides nothing."""
+        """Times of the tasks that the engine runs: measured, or predicted if that is enough."""
         key = self._key(tasks.engine)
         stored = {} if self._fresh else self._store.read(key)
         operators = only_operators(tasks.graph, tasks.own, stored)
         view = None if operators is None else self._view(tasks, operators, stored)
-        if view is None or view.deciding:  # what is measured is compiled, which tells for certain
+        if view is None or view.deciding:  # measuring needs a compiled model: use its operators
             view = self._view(tasks, tasks.operators, stored)
         new: Mapping[str, Measurement] = {}
         if view.deciding:
@@ -207,22 +210,25 @@ class Profiler:
         return self._trained[key]
 
     def _measured(self, tasks: "_Tasks", view: Outlook) -> dict[str, Measurement] | None:
-        """At least the tasks that decide; None if no made-up inputs suit the model.
+        """Measurements of at least the tasks in `Outlook.deciding`; None if no made-up inputs suit.
 
-        All tasks run if most decide, and where what some read cannot be made up.
+        All tasks run if these are more than half of them, or if the inputs of some cannot be made
+        up.
         """
-        wanted = view.deciding
+        to_measure = view.deciding
         step_of = {step.task.name: step for step in view.steps}
         names = [task.name for task in tasks.graph.tasks]
-        chosen = [i for i, n in enumerate(names) if n in step_of and step_of[n].signature in wanted]
+        chosen = [
+            i for i, n in enumerate(names) if n in step_of and step_of[n].signature in to_measure
+        ]
         part = part_of(tasks.part, chosen) if 2 * len(chosen) <= len(names) else None
-        found = None if part is None else self._swept(part, tasks, step_of, warn=False)
-        return found or self._swept(tasks.part, tasks, step_of, warn=True)
+        measurements = None if part is None else self._swept(part, tasks, step_of, warn=False)
+        return measurements or self._swept(tasks.part, tasks, step_of, warn=True)
 
     def _swept(
         self, part: Part, tasks: "_Tasks", step_of: Mapping[str, Step], warn: bool
     ) -> dict[str, Measurement] | None:
-        """The median of each signature; None, with a warning, if no made-up inputs suit."""
+        """Measurements by signature; None if no made-up inputs suit, with a warning if ``warn``."""
         graph, place = tasks.graph, tasks.engine.place
         own = [(i, step_of[t.name]) for i, t in enumerate(part.tasks) if t.name in step_of]
         what = f"{place}: {len({step.signature for _, step in own})} distinct tasks"
@@ -232,12 +238,12 @@ class Profiler:
                 runs = sweep(part, self._devices, feeds, self._effort,
                              partial(self._progress, what), self._quiet,
                              installing=partial(self._progress, f"{what}, compiled"))  # fmt: skip
-                others = others_share(runs)
+                other_share = others_share(runs)
                 if not self._launches_apart:
-                    return _medians([run.seconds for run in runs], own, others)
+                    return _medians([run.seconds for run in runs], own, other_share)
                 launches_s = [max(run.launches_s) for run in runs]
-                launch = replace(Measurement.of(launches_s), others=others)
-                kernels = _medians([run.kernels_s for run in runs], own, others)
+                launch = replace(Measurement.of(launches_s), others=other_share)
+                kernels = _medians([run.kernels_s for run in runs], own, other_share)
                 return kernels | {launch_in(graph.name): launch}
             except ExecutionError as error:
                 reason = reason or first_line(error)
@@ -261,36 +267,36 @@ class Profiler:
 
 
 def launch_in(name: str) -> str:
-    """The signature of what a task needs besides its kernels in the model of this name: more where
-    the tasks before leave little of the program in the caches."""
+    """Signature of the time that a task needs besides its kernels, in the model of this name. It is
+    longer in models whose earlier tasks displace the program from the caches."""
     return f"launch in {name}"
 
 
 class _Tasks:
-    """The tasks of a model on one place; compiled when that is needed."""
+    """The tasks of a model on one place; compiled on first use."""
 
     def __init__(
         self, compiler: Compiler, devices: Sequence[OpenDevice], engine: OpenEngine,
         home: Mapping[str, Place],
     ) -> None:  # fmt: skip
-        """``home``: by task, where it runs if the engine does not run it."""
+        """``home``: place of a task if the engine does not run it, by task."""
         self.engine = engine
         self.model, self.graph = compiler.model, compiler.model.graph
         self._compiler, self._devices, self._home = compiler, devices, home
         tensors = self.graph.tensors
         self.own = [t for t in self.graph.tasks if engine.refusal(t, tensors) is None]
-        """Those that the engine runs."""
+        """The tasks that the engine runs."""
 
     @cached_property
     def part(self) -> Part:
-        """All tasks of the model, the others where they are at home."""
+        """All tasks of the model; those that the engine does not run are at their ``home``."""
         place_of = {**self._home, **{t.name: self.engine.place for t in self.own}}
         schedule = stepwise(self.graph, place_of)
         return Part(self.graph.tasks, self._compiler.compile(schedule, self._devices))
 
     @property
     def operators(self) -> Mapping[str, str]:
-        """By task, the types of what the engine makes of it."""
+        """Types of the engine's operators for a task, by task."""
         modules = zip(self.graph.tasks, self.part.compiled.modules, strict=True)
         return {task.name: " ".join(module.operators) for task, module in modules}
 
@@ -298,7 +304,8 @@ class _Tasks:
 def _medians(
     rows: Sequence[Sequence[float]], own: Sequence[tuple[int, Step]], others: float
 ) -> dict[str, Measurement]:
-    """Of each signature; ``own``: steps with their column; ``others``: see `Measurement`."""
+    """Measurements by signature. ``own``: steps, each with its column; ``others``: see
+    `Measurement`."""
     samples: dict[str, list[float]] = {}
     for column, step in own:
         samples.setdefault(step.signature, []).extend(row[column] for row in rows)
@@ -312,7 +319,7 @@ def _medians(
 
 
 def _estimated(tasks: _Tasks, launch_s: float) -> _Times:
-    """Seconds of each task, of what it computes and moves. They are not stored."""
+    """Times of tasks, estimated from operations and bytes. They are not stored."""
     graph, cores = tasks.graph, len(tasks.engine.device.cores)
     return {t.name: _Time(launch_s + estimated_s(graph, t, cores), "estimated") for t in tasks.own}
 

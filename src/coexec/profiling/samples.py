@@ -1,8 +1,8 @@
-"""Made-up networks whose tasks are what predictors learn from.
+"""Generated networks: predictors learn from the times of their tasks.
 
-Each is some chains of layers, each of which reads the one before, and some chains begin in the
-middle of others. So tensors lie as in a real network, and caches are as cold. Sizes are drawn
-log-uniformly over what networks have.
+Each network consists of chains of layers; a layer reads the layer before it, and some chains begin
+in the middle of other chains. So tensors have the same layouts as in a real network, and caches are
+as cold. Sizes are drawn log-uniformly from the range of real networks.
 """
 
 import math
@@ -17,17 +17,18 @@ __all__ = ["sample_network"]
 
 _OPSET, _IR_VERSION = 17, 8
 _MOST_MACS = 2e9
-"""Of one layer: 15 to 30 ms on a core."""
+"""Largest number of multiply-accumulates of a layer: 15 to 30 ms on a core."""
 _LEAST_MACS, _LEAST_DEPTHWISE_MACS = 1e6, 1e5
-"""Of a convolution: of less, launching it is what takes the time, and it is never split."""
+"""Smallest number for a convolution: a smaller one takes little more than its launch, and it is
+never divided."""
 _MOST_BYTES = 16e6
-"""Of one tensor or weight: a layer of more takes longer than it teaches."""
+"""Largest size of a tensor or weight: a larger layer takes too long for what it adds."""
 _LONGEST = 12
-"""Layers of a chain."""
+"""Largest number of layers in a chain."""
 _INPUTS = 0.25
-"""Chains that begin with an input."""
+"""Share of chains that begin with an input."""
 _SMALLEST = 4
-"""Rows and columns of a feature map on which a chain goes on."""
+"""Smallest number of rows and columns of a feature map on which a chain continues."""
 
 
 class _Image(NamedTuple):
@@ -48,7 +49,7 @@ class _Image(NamedTuple):
 
 
 class _Conv(NamedTuple):
-    """How a convolution slides."""
+    """Kernel, stride and dilation of a convolution."""
 
     kernel: tuple[int, int]
     stride: int = 1
@@ -56,7 +57,7 @@ class _Conv(NamedTuple):
 
     @property
     def pads(self) -> tuple[int, int]:
-        """As much on both sides as keeps the size at stride 1."""
+        """Padding on each side, by axis; at stride 1 it keeps the size."""
         return tuple(self.dilation * (k - 1) // 2 for k in self.kernel)  # type: ignore[return-value]
 
     def sizes(self, image: _Image) -> tuple[int, int]:
@@ -75,7 +76,7 @@ def sample_network(seed: int, layers: int) -> onnx.ModelProto:
 
 
 class _SampleNetwork:
-    """Records layers. A layer that would be too large or too small is left out."""
+    """A network under construction. A layer that would be too large or too small is left out."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -84,7 +85,7 @@ class _SampleNetwork:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._ends: list[str] = []
         self._images: list[_Image] = []
-        # Values do not change the time; a short random row is repeated, as drawing takes long.
+        # Values do not change the time. A short random row is repeated, because drawing is slow.
         self._values = rng.standard_normal(1 << 16, np.float32)
 
     def finished(self, seed: int, layers: int) -> onnx.ModelProto:
@@ -114,7 +115,7 @@ class _SampleNetwork:
         self._head(image)
 
     def _start(self) -> _Image:
-        """An input, or where another chain has been: most layers read what other layers made."""
+        """A new input, or a feature map of another chain: most layers read results of layers."""
         if not self._images or self._rng.random() < _INPUTS:
             return self._input()
         return self._images[self._rng.integers(len(self._images))]
@@ -132,16 +133,16 @@ class _SampleNetwork:
                 return image
 
     def _size(self, low: float, high: float) -> int:
-        """Log-uniform."""
+        """A log-uniform random number from ``low`` to ``high``."""
         return round(math.exp(self._rng.uniform(math.log(low), math.log(high))))
 
     def _channels(self) -> int:
-        """Mostly whole blocks, as networks have them."""
+        """A random number of channels, mostly whole blocks, as in real networks."""
         multiple = int(self._rng.choice([16, 8, 4], p=[0.65, 0.2, 0.15]))
         return max(1, round(self._size(12, 1024) / multiple)) * multiple
 
     def conv(self, image: _Image) -> _Image | None:
-        """A convolution that mixes channels, with what follows it."""
+        """A convolution that mixes channels, with a random addition and activation after it."""
         kinds, shares = zip(*_FILTERS, strict=True)
         conv: _Conv = kinds[self._rng.choice(len(kinds), p=np.array(shares) / sum(shares))]
         same = conv.stride == 1 and image.channels > 3 and self._rng.random() < 0.2
@@ -202,7 +203,7 @@ class _SampleNetwork:
         return _Image(name, image.channels, height, width)
 
     def elementwise(self, image: _Image) -> _Image | None:
-        """An operator of its own: what it reads is read by another one, too."""
+        """An elementwise operator that is not fused, because another operator reads its input."""
         self._head(image)
         kind = str(self._rng.choice(["Relu", "Sigmoid", "Tanh", "Mul", "Add"]))
         if kind in ("Mul", "Add"):
@@ -235,8 +236,8 @@ class _SampleNetwork:
         return self._activated(result)
 
     def _head(self, image: _Image) -> None:
-        """Global pooling and perhaps a fully connected layer or two, as networks end: what is left
-        of the layouts to change, and of outputs to write, is little."""
+        """Global pooling and up to two fully connected layers, as at the end of real networks. So
+        the outputs are small: little to write, and little to change in layout."""
         pooled = self._node("GlobalAveragePool", [image.name], self._next())
         flat = self._node("Flatten", [pooled], self._next(), axis=1)
         features = image.channels
@@ -282,7 +283,7 @@ _FILTERS: Sequence[tuple[_Conv, float]] = [
     (_Conv((3, 1)), 0.02),
     (_Conv((3, 3), 1, 2), 0.02),
 ]
-"""Filters by their share among the convolutions that mix channels."""
+"""Filters of the convolutions that mix channels, each with its share."""
 
 _LAYERS: Sequence[tuple[Callable[[_SampleNetwork, _Image], _Image | None], float]] = [
     (_SampleNetwork.conv, 0.72),
@@ -292,4 +293,4 @@ _LAYERS: Sequence[tuple[Callable[[_SampleNetwork, _Image], _Image | None], float
     (_SampleNetwork.concat, 0.02),
     (_SampleNetwork.transposed, 0.03),
 ]
-"""Layers by their share."""
+"""Kinds of layers, each with its share."""

@@ -1,5 +1,4 @@
-"""Measured times, and what was learnt of them, in one sqlite file: by what was measured, and on
-what."""
+"""Measured times and trained predictors in one sqlite file, by device and signature."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -19,15 +18,15 @@ __all__ = ["Measurement", "ProfileStore"]
 
 _FILE = "profiles-4.sqlite"
 _PATIENCE_S = 10.0
-"""How long to wait for other processes."""
+"""Seconds to wait for other processes."""
 _REFUSED = frozenset({
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_NOMEM,
 })  # fmt: skip
-"""Errors of sqlite that say nothing against the content of the file."""
+"""Errors of sqlite that do not mean that the content of the file is damaged."""
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-"""Those that pass."""
+"""Temporary errors."""
 _SCHEMAS = (
     """
 CREATE TABLE IF NOT EXISTS measurement (
@@ -65,20 +64,20 @@ class Measurement:
     spread: float
     samples: int
     family: str = ""
-    """Of a task: equal for equal operators at different sizes. "" for what is no task."""
+    """For a task: equal for equal operators at different sizes. "" for other measurements."""
     work: Work = field(default_factory=Work)
-    """Of a task: what it computes and moves."""
+    """For a task: its operations and bytes."""
     others: float = 0.0
-    """The share of the processors' time that other programs used meanwhile."""
+    """Share of the processor time that other programs used during the measurement."""
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether it tells less of the place than of what else ran there."""
+        """Whether other programs used too much processor time for a valid measurement."""
         return self.others > BUSY
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """What samples say, in seconds."""
+        """The measurement of these samples, in seconds."""
         low, middle, high = np.percentile(seconds, [25, 50, 75])
         spread = (high - low) / (2 * middle) if middle else 0.0
         return cls(float(middle), float(spread), len(seconds))
@@ -87,18 +86,18 @@ class Measurement:
 class ProfileStore:
     """A sqlite file of measurements. Several processes may use it at once.
 
-    It is never an error: a damaged file is replaced by a new one, and where the disk refuses,
-    measurements last as long as this process, or as this object while the file is locked. Each is
-    said once (`CacheWarning`).
+    Problems with the file raise no error. A damaged file is replaced by a new one. If the disk
+    refuses access, measurements last as long as this process; if the file is locked, as long as
+    this object. There is one warning for each (`CacheWarning`).
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open the store in ``folder``, or make it."""
+        """Open the store in ``folder``; make it if it does not exist."""
         self._folder = folder
         kept = (has_substitute(folder) or folder) / _FILE
         self.path = kept if kept.is_file() else folder / _FILE
-        """Each form of the store has a file of its own."""
-        with suppress(OSError):  # sqlite says what is wrong
+        """The file; each version of the schema has a file of its own."""
+        with suppress(OSError):  # then sqlite reports the problem
             folder.mkdir(parents=True, exist_ok=True)
         try:
             self._db = self._opened()
@@ -108,7 +107,7 @@ class ProfileStore:
     def _opened(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=_PATIENCE_S)
         try:
-            # What is not text is damaged, and its checksum says so.
+            # Bytes that are no text are damaged. The checksum of the row detects it.
             db.text_factory = lambda raw: raw.decode(errors="replace")
             there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
             if not there.issuperset(_TABLES):
@@ -124,7 +123,11 @@ class ProfileStore:
     def _replacement(
         self, error: sqlite3.Error, before: sqlite3.Connection | None
     ) -> sqlite3.Connection:
-        """A new file, or memory where the disk is the trouble, with what ``before`` holds."""
+        """A database to use after ``error``, with the rows of ``before`` if they can be read.
+
+        If the file was damaged, a new file. If the disk refuses access, a file in a substitute
+        folder. If the file is locked, or there is no such folder, memory.
+        """
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         refused = code in _REFUSED
         memory = sqlite3.connect(":memory:")
@@ -134,34 +137,34 @@ class ProfileStore:
         _make_tables(memory)
         if before is not None:
             before.close()
-        found = memory if code in _BUSY or not refused else self._stand_in(memory)
+        database = memory if code in _BUSY or not refused else self._stand_in(memory)
         if not refused:
             with suppress(OSError, sqlite3.Error):
                 for suffix in ("", "-journal"):
                     Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-                found = self._opened()
+                database = self._opened()
                 memory.close()
         problem = "cannot be used" if refused else "was damaged"
         warn_once(self._folder, f"the profile store {_FILE} {problem} ({error})")
-        return found
+        return database
 
     def _stand_in(self, memory: sqlite3.Connection) -> sqlite3.Connection:
-        """A file for as long as this process lasts, with what ``memory`` holds if it is new; that
-        itself where no file can be made."""
+        """A file that lasts as long as this process; a new file gets the rows of ``memory``. If no
+        file can be made, ``memory``."""
         folder = substitute(self._folder)
         if folder is None or folder / _FILE == self.path:
             return memory
         new, path = not (folder / _FILE).exists(), self.path
         self.path = folder / _FILE
         try:
-            found = self._opened()
+            database = self._opened()
             if new:
-                memory.backup(found)
+                memory.backup(database)
         except sqlite3.Error:
             self.path = path
             return memory
         memory.close()
-        return found
+        return database
 
     def read(self, device: str) -> dict[str, Measurement]:
         """All measurements on a device, by signature."""
@@ -174,16 +177,16 @@ class ProfileStore:
         }  # fmt: skip
 
     def read_predictor(self, device: str) -> dict[str, str]:
-        """What was trained on a device: numbers as text by kind of kernel; empty if nothing was."""
+        """The predictor of a device: numbers as text, by kind of kernel; empty without one."""
         return {kind: numbers for _, kind, numbers in self._rows("predictor", device)}
 
     def trained(self) -> list[str]:
-        """The devices that a predictor was trained on."""
+        """The keys of all devices with a trained predictor."""
         rows = self._found("SELECT DISTINCT device FROM predictor ORDER BY device")
         return [device for (device,) in rows]
 
     def _rows(self, table: str, device: str) -> list[tuple[Any, ...]]:
-        """The sound rows of a device, without their checksums."""
+        """The rows of a device with a correct checksum, without the checksum."""
         rows = self._found(f"SELECT * FROM {table} WHERE device = ?", device)
         return [row[:-1] for row in rows if row[-1] == _checksum(*row[:-1])]
 
@@ -202,14 +205,14 @@ class ProfileStore:
         ])  # fmt: skip
 
     def write_predictor(self, device: str, kinds: Mapping[str, str]) -> None:
-        """Replace what was trained on a device, all or nothing: numbers as text by kind."""
+        """Replace the predictor of a device, all rows or none: numbers as text, by kind."""
         rows = [(device, kind, numbers) for kind, numbers in kinds.items()]
         self._insert("predictor", rows, "DELETE FROM predictor WHERE device = ?", device)
 
     def _insert(
         self, table: str, rows: Sequence[tuple[str | float, ...]], before: str = "", *values: str
     ) -> None:
-        """Add or replace rows, all or none, behind the statement ``before``."""
+        """Add or replace rows, all or none, after the statement ``before``."""
         checked = [(*row, _checksum(*row)) for row in rows]
         try:
             _insert(self._db, table, checked, before, values)
@@ -245,5 +248,5 @@ def _insert(
 
 
 def _checksum(*values: str | float) -> str:
-    """Of a row: sqlite notices damage to its pages, not to the numbers in them."""
+    """Checksum of a row: sqlite detects damage to its pages, but not to the numbers in them."""
     return xxhash.xxh3_64_hexdigest(repr(values).encode())

@@ -1,6 +1,6 @@
 """Time tasks in place: one after the other, each a segment of its own.
 
-So caches are as cold as in a real inference. Timed one by one in a loop tasks look up to 10 %
+So caches are as cold as in a real inference. If each task is timed in a loop, it seems up to 10 %
 faster.
 """
 
@@ -36,9 +36,9 @@ __all__ = [
 ]  # fmt: skip
 
 _ENOUGH = 3
-"""Runs that a median can be taken of."""
+"""Least number of runs for a median."""
 Progress = Callable[[str, int, int], None]
-"""Told what is measured, how much of it is done, and how much there is."""
+"""Called with a description of the measurement, the amount done, and the total."""
 
 
 @dataclass(frozen=True)
@@ -49,71 +49,72 @@ class Effort:
     least: int = 7
     most: int = 40
     stable: float = 0.01
-    """Relative change of the median of the whole from the first half of the sweeps to all."""
+    """Largest relative change of the median time of a whole run, from the first half of the runs to
+    all runs."""
     budget_s: float = 20.0
-    """For one device."""
+    """Seconds for one device."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some tasks of a model in their order, compiled, each a segment of its own; or pieces."""
+    """Some tasks of a model, or pieces of them, in order, each compiled as a segment of its own."""
 
     tasks: Sequence[Task]
-    """By segment."""
+    """Task of each segment."""
     compiled: CompiledPlan
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
-        """By value that a kernel may work on, its segment."""
-        found: dict[str, int] = {}
+        """Index of the segment of each value that a kernel may work on, by name of the value."""
+        segment_of_value: dict[str, int] = {}
         for index, (task, module) in enumerate(zip(self.tasks, self.compiled.modules, strict=True)):
             nodes = onnx.load_model_from_string(module.proto).graph.node
-            found |= {name: index for op in task.operators for name in op.outputs}
-            found |= {name: index for node in nodes for name in node.output}
-        return found
+            segment_of_value |= {name: index for op in task.operators for name in op.outputs}
+            segment_of_value |= {name: index for node in nodes for name in node.output}
+        return segment_of_value
 
 
 class SegmentTimes(NamedTuple):
-    """What the segments of a part took in one run."""
+    """Times of the segments of a part in one run."""
 
     kernels_s: list[float]
-    """Seconds of each segment: of its kernels, where the device has a clock of its own."""
+    """Seconds of each segment: only of its kernels, if the device has a clock of its own."""
     launches_s: list[float]
-    """What each needs besides: the same for all with such a clock, 0 for the others."""
+    """Additional seconds of each segment: the same for all on such devices, 0 on others."""
     load: Load = Load()
-    """What other programs did meanwhile."""
+    """Load by other programs during the run."""
 
     @property
     def seconds(self) -> list[float]:
-        """Of each segment, all in all."""
+        """Total seconds of each segment."""
         pairs = zip(self.kernels_s, self.launches_s, strict=True)
         return [kernels_s + launch_s for kernels_s, launch_s in pairs]
 
 
 def others_share(runs: Iterable[SegmentTimes]) -> float:
-    """The share of the processors' time that other programs certainly used in all runs together."""
+    """Least share of the processor time that other programs used in all runs together."""
     return reduce(Load.plus, (run.load for run in runs), Load()).least_share
 
 
 def medians_s(runs: Sequence[SegmentTimes]) -> list[float]:
-    """Of each segment, the median of its seconds in all runs."""
+    """Median seconds of each segment over all runs."""
     columns = zip(*(run.seconds for run in runs), strict=True)
     return [statistics.median(column) for column in columns]
 
 
 def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
-    """The tasks at these positions alone.
+    """A part with only the tasks at the positions ``chosen``.
 
-    What they read of other tasks becomes an input; what the model returns stays an output, for it
-    may have no memory before it is computed. None if one of these may decide by its values
-    what an operator does (indices, sizes, conditions): random ones would not suit.
+    Tensors that they read of other tasks become inputs. Outputs of the model stay outputs, because
+    they may have no memory before they are computed. None if the values of a new input may decide
+    what an operator does (indices, sizes, conditions): random values would not suit.
     """
     compiled = whole.compiled
     modules = tuple(compiled.modules[i] for i in chosen)
     made = {tensor.name for module in modules for tensor in module.outputs}
     inputs = {t.name: t for module in modules for t in module.inputs if t.name not in made}
-    given = {tensor.name for tensor in compiled.inputs}
-    if not all(name in given or _is_any(tensor) for name, tensor in inputs.items()):
+    input_names = {tensor.name for tensor in compiled.inputs}
+    if not all(name in input_names or _is_any(tensor) for name, tensor in inputs.items()):
         return None
     segments = tuple(
         replace(compiled.segments[i], index=index, after=(index - 1,) if index else ())
@@ -125,14 +126,14 @@ def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
 
 
 def _is_any(tensor: Tensor) -> bool:
-    """Whether an operator takes equally long whatever the values: floats, quantised numbers."""
+    """Whether operators take the same time for any values: floats, quantised numbers."""
     return not tensor.opaque and (
         is_float(numpy_type(tensor.dtype)) or tensor.dtype in ("int8", "uint8")
     )
 
 
 def feeds_of(part: Part, model: Model) -> Iterator[dict[str, Any]]:
-    """Inputs of ``part`` to try one after the other."""
+    """Inputs of ``part``, to be tried one after the other."""
     for feeds in model.candidates():
         between = (t for t in part.compiled.inputs if t.name not in feeds)
         yield feeds | random_values(between)
@@ -143,9 +144,10 @@ def sweep(
     progress: Callable[[int, int], None], quiet: Quiet | None = None,
     processors: Callable[[], ProcessorTime] = processor_time, installing: Installing | None = None,
 ) -> list[SegmentTimes]:  # fmt: skip
-    """What each task takes, in each of as many runs as it takes until their sum is stable.
+    """Times of the segments in each run. Runs are repeated until the sum of the times is stable.
 
-    Runs of which the host of a virtual machine took a part count only if others are too few.
+    Runs in which the host of a virtual machine took processor time count only if there are too few
+    other runs.
 
     Raises:
         ExecutionError: a task does not run with these inputs.
@@ -173,7 +175,7 @@ def sweep(
 def measure_in_place(
     compiler: Compiler, schedule: Schedule, devices: Sequence[OpenDevice], runs: int = 7
 ) -> dict[str, float]:
-    """Median seconds of each task of a schedule that has a segment for each, in order."""
+    """Median seconds of each task, by name, for a schedule with one segment per task, in order."""
     graph, feeds = schedule.graph, next(compiler.model.candidates())
     part = Part(graph.tasks, compiler.compile(schedule, devices))
     effort = Effort(least=runs, most=runs)
@@ -182,11 +184,12 @@ def measure_in_place(
 
 
 def _taken(trace: Trace, part: Part) -> SegmentTimes:
-    """What each segment took: a task, or a piece of one.
+    """Times of the segments of one run; a segment is a task, or a piece of one.
 
-    A device with a clock of its own tells how long its kernels took, which is free of the noise of
-    waiting for them. Kernels that end before the next one is enqueued cost as much as that takes.
-    What a segment needs besides its kernels is the launch: the median over all segments.
+    A device with a clock of its own reports the times of its kernels, which do not have the noise
+    of waiting for them. A kernel that ends before the next one is enqueued costs as much as
+    enqueuing. The additional time of a segment besides its kernels is the launch: the median over
+    all segments.
     """
     spans = {s.segment: s for s in trace.of("compute")}
     maker = part.makers
@@ -213,19 +216,20 @@ def _taken(trace: Trace, part: Part) -> SegmentTimes:
 
 
 def _layouts_within(spans: Mapping[int, Span], layouts: Sequence[Span]) -> Mapping[int, float]:
-    """By segment, seconds of its span in which the device changed the layout of what it was
-    given. That is a part of a transfer, and tasks that run alone would all seem to have one."""
+    """Seconds of each segment's span in which the device changed the layout of its inputs. They
+    belong to a transfer: without this correction, every task that runs alone would seem to need
+    them."""
     order = sorted(spans.items(), key=lambda item: item[1].end_s)
     ends = [span.end_s for _, span in order]
-    found = dict.fromkeys(spans, 0.0)
+    seconds_by_segment = dict.fromkeys(spans, 0.0)
     for layout in layouts:
         position = bisect_right(ends, layout.start_s)
         while position < len(order) and order[position][1].start_s < layout.end_s:
             segment, span = order[position]
             within_s = min(span.end_s, layout.end_s) - max(span.start_s, layout.start_s)
-            found[segment] += max(0.0, within_s)
+            seconds_by_segment[segment] += max(0.0, within_s)
             position += 1
-    return found
+    return seconds_by_segment
 
 
 def _stable(runs: Sequence[SegmentTimes], effort: Effort) -> bool:

@@ -1,8 +1,9 @@
-"""Requests of a program, so that another process measures between them and not beside them.
+"""Shares the time of a program's last request, so that another process measures between requests.
 
-One number in a mapped file: when the latest request ended, in seconds of the system's monotonic
-clock, which all processes share; infinite while one is under way. Threads write it without a lock:
-requests of several threads at once may hide each other, but then the next one comes soon.
+A mapped file has one number: when the latest request ended, in seconds of the system's monotonic
+clock, which all processes share; infinite while a request is running. Threads write it without a
+lock. So simultaneous requests of several threads may overwrite each other's value, but then the
+next request comes soon.
 """
 
 import contextlib
@@ -21,13 +22,12 @@ _T = TypeVar("_T")
 
 _SIZE_BYTES = 8
 _GAP_S = 0.15
-"""Without a request for as long: nothing runs, and threads have stopped spinning for work (50 ms).
-"""
+"""Seconds without a request after which nothing runs: threads spin for work for up to 50 ms."""
 _STEP_S = 0.005
 
 
 class Traffic:
-    """The program's side: it tells when requests begin and end."""
+    """The writing side, in the program: records when requests begin and end."""
 
     def __init__(self) -> None:
         self._cell = memoryview(bytearray(_SIZE_BYTES)).cast("d")
@@ -35,18 +35,18 @@ class Traffic:
         self._publishing = threading.Lock()
 
     def begin(self) -> None:
-        """A request begins."""
+        """Record that a request begins."""
         self._cell[0] = math.inf
 
     def end(self) -> None:
-        """It has ended."""
+        """Record that the request has ended."""
         self._cell[0] = time.monotonic()
 
     def publish(self) -> str:
-        """The path of the file that `Quiet` reads; made the first time.
+        """The path of the file that `Quiet` reads; the first call makes the file.
 
         Raises:
-            OSError: there is no place for it.
+            OSError: the file cannot be made.
         """
         with self._publishing:
             self._path = self._path or self._publish()
@@ -67,12 +67,12 @@ class Traffic:
         return path
 
     def leave(self) -> None:
-        """In a forked child: the file is the parent's."""
+        """Use no file any more, in a forked child: the file belongs to the parent."""
         self._cell, self._path = memoryview(bytearray(_SIZE_BYTES)).cast("d"), ""
         self._publishing = threading.Lock()  # another thread of the parent may have held it
 
     def withdraw(self) -> None:
-        """Remove the file. Who has opened it can go on reading."""
+        """Remove the file. A process that has opened it can still read it."""
         path, self._path = self._path, ""
         if path:
             with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ class Traffic:
 
 
 class Quiet:
-    """The other side: waits until no request is near, and tells whether one came meanwhile."""
+    """The reading side: waits for a gap between requests, and detects requests in a period."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Quiet:
     ) -> None:
         """
         Args:
-            path: of `Traffic.publish`.
-            patience_s: after so long without a gap between requests, `wait` gives up for good:
-                a program that never rests has to be measured beside.
+            path: result of `Traffic.publish`.
+            patience_s: total seconds that `wait` may take. After that it never waits again: in a
+                program without gaps, measurements run at the same time as requests.
 
         Raises:
-            OSError: there is no such file.
+            OSError: the file does not exist.
         """
         with open(path, "rb") as file:
             self._cell = memoryview(
@@ -104,22 +104,22 @@ class Quiet:
         self._left_s = patience_s
         self._sleep = sleep
         self.waited_s = 0.0
-        """Seconds that `wait` took so far."""
+        """Total seconds of all calls of `wait` so far."""
 
     def wait(self) -> None:
-        """Until the program has not been asked for a while."""
+        """Wait until the program has run no request for a while."""
         while self._left_s > 0 and time.monotonic() - self._cell[0] < _GAP_S:
             self._sleep(_STEP_S)
             self._left_s -= _STEP_S
             self.waited_s += _STEP_S
 
     def disturbed(self, since_s: float) -> bool:
-        """Whether a request ran after this moment of `time.monotonic`, if it is still minded."""
+        """Whether a request ran after this second of `time.monotonic`; False after `patience_s`."""
         return self._left_s > 0 and self._cell[0] > since_s
 
 
 def undisturbed(measure: Callable[[], _T], quiet: Quiet | None) -> _T:
-    """What ``measure`` returns, measured while nothing else was asked for."""
+    """The result of ``measure``, repeated until no request ran at the same time."""
     while quiet is not None:
         quiet.wait()
         start_s = time.monotonic()

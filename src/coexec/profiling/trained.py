@@ -1,4 +1,4 @@
-"""The latency predictor of a place, if one was trained on such a processor with such an engine."""
+"""The latency predictor of a place, if one was trained on the same processor and engine."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,7 +11,7 @@ __all__ = ["trained_predictor", "untrained"]
 
 
 def trained_predictor(engine: OpenEngine, store: ProfileStore) -> LatencyPredictor | None:
-    """None if none was trained with this processor and this version of the engine."""
+    """The trained predictor; None if there is none for this processor and version of the engine."""
     texts = store.read_predictor(engine.device.key(engine.info.name))
     with suppress(ValueError):  # written by another version of coexec
         kinds = from_json(texts)
@@ -20,14 +20,14 @@ def trained_predictor(engine: OpenEngine, store: ProfileStore) -> LatencyPredict
 
 
 def untrained(engines: Iterable[OpenEngine], store: ProfileStore) -> list[str]:
-    """A line for each place without a predictor: what stands in for one, and the remedy."""
+    """A line for each place without a predictor: the effect on plans, and the remedy."""
     lines = []
     for engine in engines:
         if trained_predictor(engine, store) is not None:
             continue
         key, place = engine.device.key(engine.info.name), engine.place
-        others = [k for k in store.trained() if f", {engine.info.name} " in k and k != key]
-        beside = f" (there is one of {'; '.join(others)}, this is {key})" if others else ""
+        other_keys = [k for k in store.trained() if f", {engine.info.name} " in k and k != key]
+        beside = f" (there is one of {'; '.join(other_keys)}, this is {key})" if other_keys else ""
         lines.append(
             f"{place}: no latency predictor{beside}; parts of tasks are charged their share. "
             f"coexec profile --train --devices {place} trains one"

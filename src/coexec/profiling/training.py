@@ -1,7 +1,8 @@
-"""Train a latency predictor: measure made-up networks, learn unit times, keep them.
+"""Train a latency predictor: measure generated networks, learn unit times, store them.
 
-Samples are measured as all tasks are (`Profiler`) and kept with them, so that training goes on
-where it was stopped. Which networks are measured follows from their numbers alone.
+Samples are measured in the same way as other tasks (`Profiler`) and are in the same store, so that
+training continues where it was stopped. The number of a network is its random seed, so the same
+networks are measured each time.
 """
 
 import statistics
@@ -27,22 +28,23 @@ from coexec.profiling.sweep import Effort, Progress
 __all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
 
 LEAST_ROUNDS, MOST_ROUNDS = 4, 10
-"""Other programs, and other guests of a virtual machine's host, only add to the time of a task, for
-seconds or for minutes: so all is measured again, and the least time counts. Few rounds may all meet
-the same disturbance."""
+"""Number of rounds. Other programs, and other guests of a virtual machine's host, only add to the
+time of a task, for seconds or for minutes. So everything is measured in several rounds, and the
+least time counts. If there are only a few rounds, one disturbance may affect all of them."""
 _AGREED = 1.03
-"""So far apart two rounds of a network may be that are both taken for undisturbed."""
+"""Largest ratio of the two best rounds of a network at which both count as undisturbed."""
 _STEADY = 1.1
-"""So far apart all rounds of a network are where nothing disturbs them. On a shared host processors
-stay slow for minutes, so two slow rounds may agree; then there are all rounds."""
+"""Largest ratio of the worst to the best round of a network on an undisturbed machine. On a shared
+host, processors stay slow for minutes, so two slow rounds may agree; above this ratio, all rounds
+are run."""
 _LAYERS = 48
-"""Of a network: its weights and tensors fill the caches a few times."""
+"""Number of layers of a network: its weights and tensors are a few times as large as the caches."""
 _EFFORT = Effort(warm_up=1, least=5, most=7, stable=0.02, budget_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A task that was measured to learn from."""
+    """A measured task, for training."""
 
     task: Task
     graph: Graph
@@ -55,10 +57,10 @@ class TrainingSample:
 def train_on(
     device: OpenDevice, store: ProfileStore, count: int, progress: Progress | None = None
 ) -> TrainedUnits:
-    """Measure what is not in the store, learn from ``count`` samples, and keep what was learnt.
+    """Measure samples that are not in the store, train on ``count`` samples, store the result.
 
     Raises:
-        InfeasibleError: the engine does not run what networks of convolutions are made of.
+        InfeasibleError: the engine does not run the operators of convolutional networks.
     """
     samples = collect(device, store, count, progress)
     kinds = train((sample.workload, sample.seconds) for sample in samples)
@@ -71,11 +73,13 @@ def collect(
 ) -> list[TrainingSample]:
     """At least ``count`` different tasks, measured on a device with its first engine.
 
-    All networks are measured in rounds, and the least time of a task counts. On a steady machine a
-    network leaves when the best two rounds agree about it. What is in the store is not measured
-    again. Where a device has a clock of its own, that is the time of the kernels, and all tasks are
-    charged one launch: that of the median network. What a launch takes depends on what the tasks
-    before have left in the caches, which nothing tells that a task does itself.
+    All networks are measured in rounds, and the least time of a task counts. On a steady machine,
+    no more rounds are run for a network when its best two rounds agree. Results that are in the
+    store are not measured again.
+
+    If the device has a clock of its own, the time of a task is the time of its kernels plus one
+    launch, which is the same for all tasks: the launch of the median network. The time of a launch
+    depends on the data that earlier tasks have left in the caches, so it is no property of a task.
     """
     tell = progress or (lambda what, done, total: None)
     networks: list[_SampledNetwork] = []
@@ -100,10 +104,10 @@ def collect(
 
 
 class _SampledNetwork:
-    """A made-up network, with what its tasks took in the rounds in which it took part."""
+    """A generated network, with the times of its tasks in the rounds in which it was measured."""
 
     def __init__(self, seed: int, others: Set[str]) -> None:
-        """``others``: signatures of tasks that count in networks before this one."""
+        """``others``: signatures of tasks that were counted for earlier networks."""
         self._seed = seed
         self._model = load(sample_network(seed, _LAYERS))
         graph = self._model.graph
@@ -111,29 +115,30 @@ class _SampledNetwork:
         self._own = [task for signature, task in first.items() if signature not in others]
         self.signatures = {task.signature for task in graph.tasks}
         self.seconds: dict[str, list[float]] = {}
-        """Of each task, by its signature and what it was compiled to; without the launch."""
+        """Seconds without the launch, by signature and compiled operators of the task; a value for
+        each round."""
         self.launches_s: list[float] = []
-        """Of each round; 0 where a task is measured launch and all."""
+        """Seconds of a launch in each round; 0 if the times of tasks include the launch."""
         self._samples: dict[str, TrainingSample] = {}
 
     def take_part(self, device: OpenDevice, store: ProfileStore, turn: int) -> None:
-        """Measure it once more, unless the store holds that round."""
+        """Measure the network once more, unless that round is in the store."""
         engine, graph = device.first, self._model.graph
         purpose = f", kernels of round {turn + 1}"
         key = f"{_key(engine)}{purpose}"
         stored = store.read(key)
-        known = measured_as(stored)
-        if any(task.signature not in known for task in graph.tasks):
+        seconds_by_task = measured_as(stored)
+        if any(task.signature not in seconds_by_task for task in graph.tasks):
             with tempfile.TemporaryDirectory(prefix="coexec-samples-") as folder:
                 profiler = Profiler([device], store, effort=_EFFORT, predictor=lambda task: None,
                                     purpose=purpose, launches_apart=True)  # fmt: skip
                 profiler.cost(Compiler(self._model, Cache(Path(folder))))
             stored = store.read(key)
-            known = measured_as(stored)
+            seconds_by_task = measured_as(stored)
         if launch_in(graph.name) in stored:
             self.launches_s.append(stored[launch_in(graph.name)].seconds)
         for task in self._own:
-            for compiled, seconds in known.get(task.signature, {}).items():
+            for compiled, seconds in seconds_by_task.get(task.signature, {}).items():
                 name = f"{task.signature} {compiled}"
                 self.seconds.setdefault(name, []).append(seconds)
                 workload = engine.workload(task.operators, graph.tensors, compiled)
@@ -141,26 +146,26 @@ class _SampledNetwork:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the two least times of most tasks agree, after rounds enough."""
+        """Whether the two least times of most tasks agree, after enough rounds."""
         two = [sorted(own)[:2] for own in self.seconds.values() if len(own) >= LEAST_ROUNDS]
         return bool(two) and statistics.median(b / a for a, b in two) <= _AGREED
 
     @property
     def spread(self) -> float:
-        """How far apart the rounds are: the longest time of a task over the least, the median."""
+        """Median over the tasks of the longest time of a task, divided by its least time."""
         return statistics.median([max(own) / min(own) for own in self.seconds.values()] or [1.0])
 
     def samples(self, launch_s: float) -> Iterator[TrainingSample]:
-        """Its tasks, each with its least time."""
+        """The samples of the network, each with its least time plus the launch."""
         for name, sample in self._samples.items():
             yield replace(sample, seconds=launch_s + min(self.seconds[name]))
 
 
 def _typical(graph: Graph) -> Iterator[Task]:
-    """The tasks that read what the task before has made, or an input of the model.
+    """The tasks that read the result of the task directly before them, or an input of the model.
 
-    What others read lies in any cache or in none. The model's outputs are written to memory that
-    is new in each run.
+    For other tasks, it is unknown which cache has their inputs, if any. Tasks that make outputs of
+    the model are left out, because outputs are written to memory that is new in each run.
     """
     made: set[str] = set()
     for task in graph.tasks:

@@ -1,7 +1,8 @@
-"""Memory for all values that segments hand on.
+"""Memory for all values that segments pass to other segments.
 
-In the host's memory, tensors with disjoint lifetimes share buffers, and what segments write side by
-side and others read as one lies in one buffer: nobody has to put it together.
+In the host's memory, tensors with disjoint lifetimes share buffers. If segments write parts of a
+tensor side by side and another segment reads the whole tensor, all parts lie in one buffer. So the
+tensor needs no copy that puts it together.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from coexec.system.hardware import MAIN
 __all__ = ["Allocation", "allocated"]
 
 Reading = tuple[int, str]
-"""A segment and a value that it reads put together."""
+"""A segment, and a value that it reads and that is put together from boxes of other values."""
 
 
 @dataclass(frozen=True)
@@ -31,39 +32,46 @@ class Allocation:
     """Device tensors that are the same in every run."""
 
     static: Mapping[str, Any]
-    """By value that a segment makes."""
+    """Tensors by name of the value, for values that a segment computes."""
+    # Tensors of the values that are put together.
     gathers: Mapping[Reading, Any]
     in_place: frozenset[Reading]
-    """Those of the gathers that their makers write: there is nothing to copy."""
+    """The gathers whose boxes are written by the segments that compute them: nothing is copied."""
     copies: Mapping[Reading, Sequence[BoxCopy]]
-    """What puts the others together, where all that it takes lies in these tensors in the host's
-    memory. The views are made once, as making them takes longer than to copy a small box."""
+    """Copies for the other gathers, if all of their boxes lie in these tensors in the host's
+    memory. The views are made once, because making them takes longer than copying a small box."""
     copiers: Mapping[Reading, Callable[[], None]]
-    """Of those, the ones that their device does by itself."""
+    """Functions that queue such copies on the device, for gathers whose device does the copies."""
 
 
 @dataclass
 class _Buffer:
-    """A tensor, and the parts of it that are values of their own."""
+    """A tensor in the host's memory, and the values that are regions of it."""
 
     tensor: Tensor
+    # Indices of the segments that write or read it.
     writers: set[int] = field(default_factory=set)
     readers: set[int] = field(default_factory=set)
     values: dict[str, Region] = field(default_factory=dict)
+    # The readings whose value, put together from boxes, is this tensor.
     gathers: list[Reading] = field(default_factory=list)
 
 
 def allocated(installed: Installation) -> Allocation:
-    """Memory for what a plan hands on, but for what goes straight into the caller's arrays."""
+    """Memory for all values of a plan, except those written directly to the caller's arrays."""
     returned = {t.name for t in installed.returned}
-    made = {t.name: (s.index, t) for s, m in installed.parts() for t in m.outputs}
-    own = {name: found for name, found in made.items() if name not in returned}
-    at_home = {name for name in own if installed.home[name].memory.name == MAIN}
+    maker_by_value = {t.name: (s.index, t) for s, m in installed.parts() for t in m.outputs}
+    own_tensors = {
+        name: maker_and_tensor
+        for name, maker_and_tensor in maker_by_value.items()
+        if name not in returned
+    }
+    at_home = {name for name in own_tensors if installed.home[name].memory.name == MAIN}
     leaving = _leaving(installed)
     static = {
         name: installed.home[name].allocate(tensor, name in leaving)
-        for name, (_, tensor) in own.items()
-        if name not in at_home  # such engines lay their tensors out themselves
+        for name, (_, tensor) in own_tensors.items()
+        if name not in at_home  # engines with a memory of their own choose the layout
     }
     readings = {
         (segment.index, tensor.name): (installed.engines[segment.place], tensor)
@@ -76,17 +84,19 @@ def allocated(installed: Installation) -> Allocation:
         for reading, (engine, tensor) in readings.items()
         if engine.memory.name != MAIN
     }
-    here = {r: tensor for r, (engine, tensor) in readings.items() if engine.memory.name == MAIN}
-    buffers = _buffers(installed, {name: own[name] for name in at_home}, here)
+    host_readings = {
+        r: tensor for r, (engine, tensor) in readings.items() if engine.memory.name == MAIN
+    }
+    buffers = _buffers(installed, {name: own_tensors[name] for name in at_home}, host_readings)
     in_place = [r for buffer in buffers if buffer.values for r in buffer.gathers]
     for buffer, array in zip(buffers, _arrays(installed, buffers), strict=True):
         whole = buffer.tensor.whole
-        static |= {  # what has no axes is no array any more once it is indexed
+        static |= {  # indexing an array without axes would return a scalar, not a view
             name: array if region == whole else array[region.slices]
             for name, region in buffer.values.items()
         }
         gathers |= dict.fromkeys(buffer.gathers, array)
-    copied = {r: installed.compiled.gathers[r[1]] for r in here if r not in in_place}
+    copied = {r: installed.compiled.gathers[r[1]] for r in host_readings if r not in in_place}
     copies = {
         reading: _copies(gather, gathers[reading], static)
         for reading, gather in copied.items()
@@ -102,26 +112,28 @@ def allocated(installed: Installation) -> Allocation:
 
 
 def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[BoxCopy]:
-    """Views of the boxes of ``target``, each with that of the value that goes there."""
-    found = []
-    for value, taken, put in gather.boxes:
-        into = as_it_lies(target, gather.layout)[where_it_lies(put, gather.layout).slices]
-        part = as_it_lies(static[value], gather.layout)[where_it_lies(taken, gather.layout).slices]
-        found.append(BoxCopy(target, into, static[value], part))
-    return found
+    """The copies of a gather: views of the boxes of ``target`` and of the values to copy there."""
+    copies = []
+    for value, source_region, target_region in gather.boxes:
+        into = as_it_lies(target, gather.layout)[where_it_lies(target_region, gather.layout).slices]
+        part = as_it_lies(static[value], gather.layout)[
+            where_it_lies(source_region, gather.layout).slices
+        ]
+        copies.append(BoxCopy(target, into, static[value], part))
+    return copies
 
 
 def _leaving(installed: Installation) -> set[str]:
-    """The values that are downloaded in each run."""
+    """Names of the values that are downloaded in each run."""
     compiled = installed.compiled
-    found = {value for parts in compiled.parts.values() for value, _ in parts}
-    found.update(t.name for t in compiled.outputs)
+    downloaded = {value for parts in compiled.parts.values() for value, _ in parts}
+    downloaded.update(t.name for t in compiled.outputs)
     home = installed.home
     for segment, module in installed.parts() if installed.tensor_caching else ():
         memory = installed.engines[segment.place].memory
         read = (name for name in installed.sources(module) if name in home)
-        found.update(name for name in read if home[name].memory != memory)
-    return found | {box.value for g in compiled.gathers.values() for box in g.boxes}
+        downloaded.update(name for name in read if home[name].memory != memory)
+    return downloaded | {box.value for g in compiled.gathers.values() for box in g.boxes}
 
 
 def _buffers(
@@ -129,43 +141,54 @@ def _buffers(
     made: Mapping[str, tuple[int, Tensor]],
     readings: Mapping[Reading, Tensor],
 ) -> list[_Buffer]:
-    """Of the host's memory: who writes and reads each when."""
+    """The buffers in the host's memory, each with the segments that write and read it.
+
+    Args:
+        made: by value, the segment that computes it and its tensor.
+        readings: the readings that are put together, each with its tensor.
+    """
     joined: dict[tuple[GatheredBox, ...], _Buffer] = {}
-    found: list[_Buffer] = []
-    of: dict[str, _Buffer] = {}
+    buffers: list[_Buffer] = []
+    buffer_by_value: dict[str, _Buffer] = {}
     for reading, tensor in readings.items():
         boxes = tuple(sorted(installed.compiled.gathers[reading[1]].boxes))
         buffer = joined.get(boxes)
         if buffer is None:
             buffer = _Buffer(tensor)
-            found.append(buffer)
-            free = of.keys().isdisjoint(box.value for box in boxes)
+            buffers.append(buffer)
+            free = buffer_by_value.keys().isdisjoint(box.value for box in boxes)
             if free and _side_by_side(boxes, tensor, made, installed):
                 joined[boxes] = buffer
                 buffer.values = {box.value: box.put for box in boxes}
-                of |= dict.fromkeys(buffer.values, buffer)
+                buffer_by_value |= dict.fromkeys(buffer.values, buffer)
         buffer.gathers.append(reading)
         buffer.readers.add(reading[0])
         if not buffer.values:
             buffer.writers.add(reading[0])
     for name, (_, tensor) in made.items():
-        if name not in of:
-            of[name] = _Buffer(tensor, values={name: tensor.whole})
-            found.append(of[name])
-    _note_use(installed, made, of)
-    return found
+        if name not in buffer_by_value:
+            buffer_by_value[name] = _Buffer(tensor, values={name: tensor.whole})
+            buffers.append(buffer_by_value[name])
+    _note_use(installed, made, buffer_by_value)
+    return buffers
 
 
 def _note_use(
     installed: Installation, made: Mapping[str, tuple[int, Tensor]], of: Mapping[str, _Buffer]
 ) -> None:
-    """Which segments write and read the buffers of values."""
+    """Add to each buffer the segments that write and read its values.
+
+    Args:
+        of: buffer by value.
+    """
     compiled = installed.compiled
     kept = {value for parts in compiled.parts.values() for value, _ in parts}
     kept.update(t.name for t in compiled.outputs)
     for name, buffer in of.items():
         buffer.writers.add(made[name][0])
-        if name in kept:  # the caller reads behind the last segment: nothing has ended before it
+        # The caller reads after the last segment. So the buffer of an output is never shared with
+        # a later value.
+        if name in kept:
             buffer.readers.add(len(compiled.segments))
     for segment, module in installed.parts():
         for name in installed.sources(module):
@@ -177,8 +200,8 @@ def _side_by_side(
     boxes: Sequence[GatheredBox], tensor: Tensor, made: Mapping[str, tuple[int, Tensor]],
     installed: Installation,
 ) -> bool:  # fmt: skip
-    """Whether these values, each as a whole, lie one behind the other in ``tensor``, where their
-    engines can write them."""
+    """Whether these values, each as a whole, lie one behind the other in ``tensor``, at addresses
+    that are aligned as their engines require."""
     if not in_sequence((box.put for box in boxes), tensor.whole):
         return False
     start_bytes = 0
@@ -192,16 +215,16 @@ def _side_by_side(
 
 
 def _arrays(installed: Installation, buffers: list[_Buffer]) -> Iterable[Array]:
-    """An array for each buffer; those that are never alive together share memory."""
+    """An array for each buffer. Buffers that are never alive at the same time share memory."""
     lives = [
         Lifetime(b.tensor.size_bytes, tuple(sorted(b.writers)), tuple(sorted(b.readers)))
         for b in buffers
     ]
     if not lives:
         return
-    place_of, sizes = share(lives, ended_before(installed.compiled.segments))
+    array_of, sizes = share(lives, ended_before(installed.compiled.segments))
     engine = next(e for e in installed.engines.values() if e.memory.name == MAIN)
-    places = [engine.allocate(Tensor("", (size,), "uint8")) for size in sizes]
-    for buffer, place in zip(buffers, place_of, strict=True):
-        flat = places[place][: buffer.tensor.size_bytes]
+    arrays = [engine.allocate(Tensor("", (size,), "uint8")) for size in sizes]
+    for buffer, index in zip(buffers, array_of, strict=True):
+        flat = arrays[index][: buffer.tensor.size_bytes]
         yield flat.view(numpy_type(buffer.tensor.dtype)).reshape(buffer.tensor.shape)

@@ -1,16 +1,17 @@
 """Keep cores awake while a run is under way.
 
-A core without work halts. Waking it takes 3 to 50 us, and on a virtual machine whose host is busy
-it may take milliseconds, as the host gives a halted processor to somebody else. In a plan for
-several devices that happens at each hand-over. So each core gets a *keeper*, which is busy with
-nothing from the begin of a run to its end: the core does not halt. A keeper has the lowest priority
-(Linux: SCHED_IDLE, see sched(7)), so whatever else becomes ready on its core takes its place at
-once. A fair scheduler gives even that priority a turn now and then, above all after it has slept,
-and looks again at the next tick, up to 10 ms later: so a keeper offers its turn to others all the
-time.
+A core without work halts. Waking it takes 3 to 50 us. On a virtual machine whose host is busy it
+may take milliseconds, because the host uses a halted processor for other work. In a plan for
+several devices this happens at each hand-over from one device to another. So each core gets a
+*keeper*, a process that spins from the begin of a run to its end: the core does not halt.
 
-A thread of this process cannot do that: it would be displaced while it holds Python's interpreter
-lock, and all other threads would wait for it. Keepers are processes.
+A keeper has the lowest priority (Linux: SCHED_IDLE, see sched(7)). Any other thread that becomes
+ready on its core displaces it at once. A fair scheduler runs even a thread of that priority now and
+then, above all after it has slept, and checks again at the next tick, up to 10 ms later. So a
+keeper yields its core all the time.
+
+A thread of this process cannot be a keeper: it would be displaced while it holds Python's
+interpreter lock, and all other threads would wait for the lock. So keepers are processes.
 """
 
 import mmap
@@ -28,13 +29,14 @@ from coexec import processes
 __all__ = ["Awake"]
 
 _MOST_CORES = 16
-"""A keeper is a process: more cores are left to themselves."""
+"""Most cores that are kept awake: each keeper is a process. With more cores, there is no keeper."""
 _RATIONS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-"""CPU time of a container, of both versions of control groups; see cgroups(7)."""
+"""Files with the limit of a container's CPU time, in both versions of control groups; see
+cgroups(7)."""
 _SLOTS = 4096
-"""Executors of a process that may keep cores awake. Each has a byte that says whether it runs."""
+"""Most executors of a process that may keep cores awake. Each has a byte: 1 while it runs."""
 _END_S = 0.1
-"""To wait for a keeper that was told to end. One that takes longer is asked again later."""
+"""Seconds to wait for the end of a killed keeper. If it takes longer, it is polled again later."""
 _KEEPER = """
 import mmap, os, sys
 core, board, bell = map(int, sys.argv[1:])
@@ -47,16 +49,20 @@ while os.read(bell, 4096):
         for _ in range(100):
             pass
 """
-"""The program of a keeper: a core, the file with the bytes of the executors, and a pipe that gets a
-byte when a run begins, and whose end is also the keeper's."""
+"""The program of a keeper. Its arguments are a core, the file with the bytes of the executors, and
+a pipe. The pipe gets a byte when a run begins; the keeper ends when the pipe is closed."""
 
 
 class Awake:
     """Keeps some cores awake between `begin` and `end`."""
 
     def __init__(self, cores: Collection[int]) -> None:
-        """``cores``: fewer than two or very many are left to themselves, as are all where the
-        system has no idle priority or starts no processes, and where CPU time is rationed."""
+        """
+        Args:
+            cores: the cores to keep awake. None is kept awake if there are fewer than two or more
+                than `_MOST_CORES`, if the system has no idle priority or cannot start processes, or
+                if the container's CPU time is limited.
+        """
         self._board: _Board | None = None
         self._slot = 0
         self._keepers: list[_Keeper] = []
@@ -69,25 +75,26 @@ class Awake:
                 self.close()
 
     def begin(self) -> None:
-        """From now on the cores stay awake."""
+        """Keep the cores awake from now on."""
         if self._board is not None:
             self._board.running[self._slot] = 1
             for keeper in self._keepers:
                 keeper.ring()
 
     def end(self) -> None:
-        """From now on they halt when they have nothing to do. May be called again."""
+        """Let the cores halt again when they have no work. May be called again."""
         if self._board is not None:
             self._board.running[self._slot] = 0
 
     def close(self) -> None:
-        """Let the cores alone from now on. May be called again."""
+        """Let the cores halt again, and release the keepers. May be called again."""
         self.end()
         self._keepers, self._board = [], None
 
 
 def _possible() -> bool:
-    """Not where a container has less CPU time than cores: keepers would use it up."""
+    """Whether keepers may be used: not if the container's CPU time is limited, because keepers
+    would use it up."""
     if not (hasattr(os, "SCHED_IDLE") and processes.can_start()):
         return False
     for path in _RATIONS:
@@ -97,55 +104,56 @@ def _possible() -> bool:
 
 
 class _Keeper:
-    """The process of one core. It ends with this object, and with this process."""
+    """The keeper of one core. The process ends with this object, and with this process."""
 
     def __init__(self, core: int, board: int) -> None:
         """
         Raises:
             OSError: it could not be started.
         """
-        listens, self._rings = os.pipe()
+        read_end, self._rings = os.pipe()
         try:
-            words = [str(number) for number in (core, board, listens)]
+            words = [str(number) for number in (core, board, read_end)]
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, *words],
-                pass_fds=(board, listens), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=(board, read_end), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except OSError:
             os.close(self._rings)
             raise
         finally:
-            os.close(listens)
+            os.close(read_end)
         os.set_blocking(self._rings, False)
         finalize(self, _end, self._rings, process)
 
     def ring(self) -> None:
-        """Tell it that a run has begun."""
-        with suppress(OSError):  # it has ended, or has not listened for long: its core may halt
+        """Wake the keeper, because a run has begun."""
+        # It has ended, or the pipe is full because it has not read for long: its core may halt.
+        with suppress(OSError):
             os.write(self._rings, b"\1")
 
 
 _ending: "list[subprocess.Popen[bytes]]" = []
-"""Keepers that were told to end and have not yet."""
+"""Keepers that were killed and have not ended yet."""
 
 
 def _end(rings: int, process: "subprocess.Popen[bytes]") -> None:
     os.close(rings)
     process.kill()
     _ending.append(process)
-    with suppress(subprocess.TimeoutExpired):  # others keep its core too busy for it to end
+    with suppress(subprocess.TimeoutExpired):  # its core may be too busy for it to end soon
         process.wait(_END_S)
     _ending[:] = [process for process in _ending if process.poll() is None]
 
 
 class _Board:
-    """The bytes of this process's executors, and its keepers."""
+    """The keepers of this process, and the shared file with a byte for each of its executors."""
 
     def __init__(self) -> None:
         """
         Raises:
-            OSError: there is no memory or no file left.
+            OSError: no memory or no file descriptor is left.
         """
         self.process = os.getpid()
         self._file = os.memfd_create("coexec")
@@ -157,10 +165,10 @@ class _Board:
         self._lock = threading.Lock()
 
     def slot(self, user: object) -> int:
-        """A byte for ``user``, as long as that lives.
+        """Index of a byte for ``user``. It is free again when ``user`` is collected.
 
         Raises:
-            OSError: there is none left.
+            OSError: no byte is left.
         """
         with self._lock:
             if not self._slots:
@@ -174,10 +182,10 @@ class _Board:
         self._slots.append(slot)
 
     def keeper(self, core: int) -> _Keeper:
-        """That of a core: one for all users.
+        """The keeper of a core. All users of the core share it.
 
         Raises:
-            OSError: it could not be started.
+            OSError: its process could not be started.
         """
         with self._lock:
             keeper = self._keepers.get(core)
@@ -191,7 +199,7 @@ _lock = threading.Lock()
 
 
 def _board() -> _Board:
-    """That of this process; one that it has from before a fork belongs to its parent."""
+    """The board of this process. A board from before a fork belongs to the parent process."""
     with _lock:
         if not _boards or _boards[0].process != os.getpid():
             _boards[:] = [_Board()]

@@ -15,17 +15,17 @@ __all__ = ["Buffers"]
 
 
 class _Changing(NamedTuple):
-    """What has to be done for a bound segment in each run."""
+    """Inputs and outputs of a bound segment that need work in each run."""
 
     engine: OpenEngine
     inputs: tuple[tuple[str, bool], ...]
-    """Those that are moved or put together, each with whether it lies elsewhere each time."""
+    """Inputs that are moved or put together, each with whether its tensor changes in each run."""
     outputs: tuple[str, ...]
-    """Those that lie elsewhere each time."""
+    """Outputs whose tensor changes in each run."""
 
 
 class Buffers:
-    """Device tensors for all values that segments hand on, and the bindings to them.
+    """Device tensors for all values that segments pass on, and the programs bound to them.
 
     One run at a time owns them. An interrupted run does not return them, because a binding may be
     incomplete and a device may still write: the next run gets new ones.
@@ -38,18 +38,18 @@ class Buffers:
         self._landed: Landed = {}
         self._bindings: dict[int, Bound] = {}
         self._changing: dict[int, _Changing] = {}
-        """By segment that is bound."""
+        """By index of a bound segment."""
 
     def transfers(self, feeds: Mapping[str, Any], recorder: Recorder) -> Transfers:
         """The values of a new run."""
         return Transfers(self._installed, self._allocation, self._landed, feeds, recorder)
 
     def in_flight(self) -> SegmentsInFlight:
-        """What a new run will have launched."""
+        """An empty record of the segments that a new run launches."""
         return SegmentsInFlight(self._rules)
 
     def bound(self, segment: Segment, values: Transfers) -> Bound | None:
-        """The segment's program with its tensors; None if there is nothing to compute."""
+        """The segment's program bound to its tensors; None if there is nothing to compute."""
         index = segment.index
         bound = self._bindings.get(index)
         if bound is not None:
@@ -86,7 +86,7 @@ class Buffers:
         )  # fmt: skip
 
     def _stays(self, value: str, engine: OpenEngine) -> bool:
-        """Whether ``engine`` finds a value in the same tensor in every run."""
+        """Whether ``engine`` reads a value from the same tensor in every run."""
         if value not in self._allocation.static:
             return False
         return self._installed.home[value].memory == engine.memory

@@ -1,6 +1,6 @@
 """Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`.
 
-What a device computes by itself is launched by any of the threads (`coexec.runtime.launching`).
+Segments that are launched ahead are launched by any of the threads (`coexec.runtime.launching`).
 
 Ownership:
 
@@ -13,8 +13,8 @@ Ownership:
   Jobs of a stopped run are dropped.
 * The executor owns the threads. Before each run, it replaces threads that have ended.
 
-Every wait for a thread has a time limit or checks regularly that the thread is alive. Drivers are
-waited for as long as they take.
+Every wait for a thread has a time limit or checks regularly that the thread is alive. A wait for a
+driver has no time limit.
 """
 
 import os
@@ -44,7 +44,7 @@ __all__ = ["Executor"]
 
 _NOTHING = Recorder()
 _REST_S = 60.0
-"""For the segments of an abandoned run to end, before the executor gives up on their device."""
+"""Seconds to wait for the segments of an interrupted run, before their device counts as hung."""
 
 
 class Executor:
@@ -69,11 +69,13 @@ class Executor:
         Args:
             waiting: whether the cores of several devices are kept awake during a run ("active",
                 see `awake`), or may halt while a device waits for another one ("passive").
-            tensor_caching: without it, a tensor is moved anew for each segment that reads it
-                elsewhere, and not before: to measure what caching and prefetching bring.
-            launch_ahead: without it, the thread of each device waits for what it has launched: to
-                measure what launching ahead brings.
-            installing: told how many segments are compiled; what it raises breaks that off.
+            tensor_caching: False: each segment that reads a tensor in another memory moves it
+                again, right before the segment starts. To measure the gain of caching and
+                prefetching.
+            launch_ahead: False: the thread of each device waits for each segment that it has
+                launched. To measure the gain of launching ahead.
+            installing: called after each compiled segment. An exception that it raises ends the
+                compilation.
 
         Raises:
             DeviceError: a device of the plan is missing, or cannot compile its part.
@@ -92,7 +94,7 @@ class Executor:
         self._turn = Turn()
         self._latest: Run | None = None
         self._refusal: CoexecError | None = None
-        """Why nothing runs any more."""
+        """Error that all later requests raise; None while the executor works."""
         self._workers = Workers(cores)
         self._waiting = waiting
         self._awake: Awake | None = self._keep_awake(self._installed)
@@ -107,15 +109,17 @@ class Executor:
         recorder: Recorder | None = None,
         cancelled: Cancelled | None = None,
     ) -> dict[str, Any]:
-        """One inference.
+        """Run one inference.
 
-        An exception that a signal handler raises meanwhile is the caller's own and passes through.
+        An exception that a signal handler raises during the run is the caller's own. It passes
+        through.
 
         Args:
             feeds: a C-contiguous array of the right shape and dtype for every model input; an
                 opaque input as ONNX Runtime takes it.
-            recorder: notes what ran when. None: nothing is noted.
-            cancelled: asked before each segment; the run ends when it says so. None: never.
+            recorder: records what ran when. None: nothing is recorded.
+            cancelled: called before each segment; the run ends when it returns True. None: the run
+                is never cancelled.
 
         Returns:
             The model's outputs by name, in memory that belongs to the caller; opaque ones as ONNX
@@ -125,7 +129,7 @@ class Executor:
             ExecutionError: a device failed; the message names the tasks.
             ClosedError: the executor was closed.
             DeviceError: a device of the plan does not work in a forked child.
-            TerminatedError: ``cancelled`` said so.
+            TerminatedError: ``cancelled`` returned True.
             UnfinishedError: a thread was killed, or the caller is a signal handler during a run.
         """
         self._refuse()
@@ -175,7 +179,7 @@ class Executor:
         return outputs
 
     def _serve(self, run: Run) -> None:
-        """Start a run and serve one device of it, in the caller's thread, until all have ended."""
+        """Start a run and do the jobs of one device in the caller's thread, until the run ends."""
         cores = self._callers_cores
         before = os.sched_getaffinity(0) if cores else cores
         try:
@@ -216,8 +220,11 @@ class Executor:
         )
 
     def _served_by_caller(self, installed: Installation) -> str:
-        """The device that the caller's own thread serves: the one that ends last, which saves two
-        hand-overs; if possible one whose segments have to be run by a thread."""
+        """The device whose jobs the caller's own thread does.
+
+        It is the device that ends last, which saves two hand-overs between threads. A device whose
+        segments a thread has to run is preferred to a device whose segments are launched ahead.
+        """
         segments = self._compiled.segments
         run = [s.device for s in segments if s.index not in installed.ahead]
         return next(reversed(run or [s.device for s in segments]), "")
@@ -230,10 +237,10 @@ class Executor:
             raise type(self._refusal)(*self._refusal.args)
 
     def _come_to_rest(self) -> None:
-        """Wait until all threads and devices have ended what they do for an interrupted run.
+        """Wait until all threads and devices have ended their work for an interrupted run.
 
         Raises:
-            ClosedError: a device does not come to an end.
+            ClosedError: a device does not end its work in time.
         """
         end_s = time.monotonic() + _REST_S
         if self._latest is not None:
@@ -253,8 +260,8 @@ class Executor:
     def close(self) -> None:
         """End the threads. The devices stay open.
 
-        Waits for a run that another thread is inside of. From a signal handler of the thread that
-        runs, it stops that run, which then raises ClosedError. May be called again.
+        Waits for a run of another thread. Called by a signal handler of the thread that runs, it
+        stops that run, which then raises ClosedError. May be called again.
         """
         self._refusal = self._refusal or ClosedError("the session is closed; make a new one")
         if self._turn.is_mine:
@@ -267,7 +274,7 @@ class Executor:
             self._awake.close()
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the threads and the programs that need threads."""
+        """Drop the threads and the programs that need threads, in a forked child."""
         if self._latest is not None and not self._latest.stopped:
             self._latest.fail(ClosedError("the process was forked during this run; its child "
                                           "has to run again"))  # fmt: skip

@@ -1,9 +1,10 @@
-"""`os.fork` beside sessions that run.
+"""Support for `os.fork` while sessions run.
 
-A fork copies the memory and the calling thread only. A lock that another thread holds inside of an
-engine stays locked in the child for ever. So before the process is copied, all threads finish the
-segment that they are in. Devices go on with what they were given; engines that give them work ahead
-cannot be used in the child. There, objects that lost their threads are told.
+A fork copies only the memory and the calling thread. A lock that another thread holds inside of an
+engine stays locked in the child for ever. So before the process is copied, all threads finish their
+current segment. Devices continue the work that was launched on them. Engines that launch work ahead
+cannot be used in the child. In the child, `after_fork` is called on objects that lost their
+threads.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 __all__ = ["COMPUTING", "Forkable", "keep_for_ever", "watch"]
 
 _LONGEST_WAIT_S = 10.0
-"""Longest time for which a fork waits for segments under way."""
+"""Longest time for which a fork waits for running segments."""
 _POLL_S = 0.0005
 
 
@@ -35,7 +36,8 @@ class _Computing:
     def __init__(self) -> None:
         self._inside: set[int] = set()
         self._shut_until_s = 0.0
-        """No thread enters before this time. A flag could stay set if a hook is interrupted."""
+        """No thread enters before this time. It is a time and not a flag, because a flag could stay
+        set if a hook is interrupted."""
 
     def __enter__(self) -> None:
         me = threading.get_ident()
@@ -63,7 +65,7 @@ class _Computing:
         self._shut_until_s = 0.0
 
     def go_on_alone(self) -> None:
-        """The same as `go_on` in the child, which has one thread."""
+        """As `go_on`, in the child process, which has one thread."""
         self._inside &= {threading.get_ident()}
         self._shut_until_s = 0.0
 

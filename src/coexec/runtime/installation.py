@@ -15,15 +15,15 @@ from coexec.system.hardware import MAIN, Memory, Place
 __all__ = ["Installation", "Installing"]
 
 _SMALL_BYTES = 2**15
-"""Of outputs: below, a copy is quicker than new memory in each run."""
+"""Smaller outputs are copied: that is quicker than to allocate new memory in each run."""
 
 
 Installing = Callable[[int, int], None]
-"""Told how many segments are compiled, and how many there are."""
+"""Function that is called with the number of compiled segments and the number of all segments."""
 
 
 class Installation:
-    """The part of an executor that all runs share and no run changes."""
+    """Compiled programs and open engines of a plan. All runs share them; no run changes them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Installation:
         places = dict.fromkeys(segment.place for segment in compiled.segments)
         self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
         self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
-        """By value that a segment computes: the engine that computes it."""
+        """By value that a segment computes, the engine that computes it."""
         self.programs: list[Program | None] = []
         for segment, module in self.parts():
             engine = self.engines[segment.place]
@@ -54,7 +54,7 @@ class Installation:
 
     @cached_property
     def ahead(self) -> frozenset[int]:
-        """Segments that are launched ahead."""
+        """Indices of the segments that are launched ahead."""
         if not self._launch_ahead:
             return frozenset()
         return frozenset(
@@ -68,15 +68,17 @@ class Installation:
         return zip(self.compiled.segments, self.compiled.modules, strict=True)
 
     def thread_cores(self, device: str) -> set[int]:
-        """Where the thread of a device belongs, for all engines that it serves; empty: anywhere.
+        """The cores to which the thread of a device is bound, for all of its engines; empty: any.
 
-        Where they have no core in common, the first engine decides.
+        If the engines have no core in common, the first engine decides.
         """
         if not hasattr(os, "sched_setaffinity"):
             return set()
-        wanted = [set(e.thread_cores) for p, e in self.engines.items() if p.device == device]
-        common = set.intersection(*(cores for cores in wanted if cores)) if any(wanted) else set()
-        return common or next((cores for cores in wanted if cores), set())
+        core_sets = [set(e.thread_cores) for p, e in self.engines.items() if p.device == device]
+        common = (
+            set.intersection(*(cores for cores in core_sets if cores)) if any(core_sets) else set()
+        )
+        return common or next((cores for cores in core_sets if cores), set())
 
     @cached_property
     def shared_cores(self) -> frozenset[int]:
@@ -86,14 +88,16 @@ class Installation:
         return frozenset(core for e in self.engines.values() for core in e.device.cores)
 
     def inputs(self, index: int) -> list[str]:
-        """What the module of a segment reads, in the order in which the schedule moves it."""
+        """Names of the inputs of a segment's module, in the order in which the schedule moves
+        them."""
         transfers = self.compiled.transfers
         turn = {t.tensor: n for n, t in enumerate(transfers) if t.target == index}
         names = [tensor.name for tensor in self.compiled.modules[index].inputs]
         return sorted(names, key=lambda name: turn.get(name, -1))
 
     def sources(self, module: Module) -> Iterator[str]:
-        """The values that a module reads, those among them that others are put together from."""
+        """Names of the values that a module reads. For an input that is put together, the values of
+        its boxes."""
         gathers = self.compiled.gathers
         for tensor in module.inputs:
             if tensor.name in gathers:
@@ -108,10 +112,10 @@ class Installation:
 
     @cached_property
     def returned(self) -> tuple[Tensor, ...]:
-        """Outputs that a segment writes straight into the caller's array, and opaque ones.
+        """Outputs that a segment writes directly to the caller's array, and opaque outputs.
 
-        Large ones only: for small ones, making and binding new memory in each run takes longer
-        than a copy. Those that are opaque have no memory before they are computed.
+        Only large outputs: for a small one, allocating and binding new memory in each run takes
+        longer than a copy. Opaque outputs have no memory before they are computed.
         """
         whole = {t.name for t in self.compiled.outputs} - self.compiled.parts.keys()
         return tuple(
@@ -125,11 +129,12 @@ class Installation:
 
     @cached_property
     def crossing(self) -> Mapping[int, Sequence[tuple[str, int]]]:
-        """By segment, the values that move into another memory as soon as they are made, each with
-        the segment that reads it there first.
+        """By segment, the values that move into another memory as soon as the segment has ended,
+        each with the first segment that reads it there.
 
-        Empty without tensor caching: each reader fetches what it needs when it starts. So do the
-        readers of what is launched ahead, and all on a device that has such segments.
+        Empty without tensor caching: each reader then fetches its inputs when it starts. The same
+        holds for values of segments that are launched ahead, and for all readers on a device with
+        such segments.
         """
         if not self.tensor_caching:
             return {}
@@ -142,9 +147,9 @@ class Installation:
                     first.setdefault((tensor.name, memory), segment.index)
         segments = self.compiled.segments
         devices_ahead = {segments[node].device for node in self.ahead}
-        found: dict[int, list[tuple[str, int]]] = {}
+        moves: dict[int, list[tuple[str, int]]] = {}
         for (value, _), reader in first.items():
             fetched = segments[reader].device in devices_ahead
             if maker[value] not in self.ahead and not fetched:
-                found.setdefault(maker[value], []).append((value, reader))
-        return found
+                moves.setdefault(maker[value], []).append((value, reader))
+        return moves

@@ -1,13 +1,13 @@
-"""Segments that are launched ahead: given to their device before what it was given has ended.
+"""Segments that are launched ahead: queued on their device before its earlier segments have ended.
 
-An engine that `launches_ahead` computes elsewhere than in the thread that launches, one thing after
-the other. So whichever thread makes such a segment ready launches it at once, and to all that
-follows on the same place it counts as done. No thread is woken for it, and the device goes on
-without a pause. Threads of other places wait for the device before they use its results.
+An engine with `launches_ahead` computes outside of the launching thread, one program after the
+other. So the thread that makes such a segment ready launches it at once. Later segments on the same
+place treat it as ended. No thread is woken for it, and the device continues without a pause.
+Threads of other places wait for the device before they use its results.
 
-The order in which a device computes keeps launched segments apart. Until a segment has ended, the
-host must not write what it reads or writes. So before the host moves values for a segment, it waits
-for all that the segment's place was given.
+The device computes launched segments in order, so they do not disturb each other. Until a segment
+has ended, the host must not write tensors that the segment reads or writes. So before the host
+moves values for a segment, it waits for all launched segments of the same place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,51 +23,51 @@ from coexec.system.hardware import MAIN, Place
 __all__ = ["SegmentsInFlight", "WaitRules", "wait_rules"]
 
 _NONE: Mapping[int, InFlight] = {}
-"""For the many segments that wait for nothing: to make it each time takes longer than to look."""
+"""Shared result for the many segments that wait for nothing: a new dictionary would take longer."""
 
 
 @dataclass(frozen=True)
 class WaitRules:
-    """What the host waits for in a plan of which segments are launched ahead."""
+    """Rules for the host's waiting in a plan whose segments are launched ahead."""
 
     before: Sequence[Sequence[int]]
-    """By segment, the launched ones that have to end before the host runs or launches this one."""
+    """By segment, the launched segments that have to end before the host runs or launches it."""
     anywhere: frozenset[int]
-    """Those that any thread may launch. Values that move into another memory are moved by the
-    thread of the device there."""
+    """Segments that any thread may launch, because they read no values from another memory. The
+    thread of the reader's device moves such values."""
 
 
 def wait_rules(installed: Installation, allocation: Allocation) -> WaitRules:
-    """What follows from a plan and from where its values lie."""
+    """The wait rules of a plan, which depend on the memories of its values."""
     segments, ahead = installed.compiled.segments, installed.ahead
     latest: dict[Place, int] = {}
-    found: list[Sequence[int]] = []
+    waits: list[Sequence[int]] = []
     anywhere = set()
     for segment, module in installed.parts():
         node, place = segment.index, segment.place
         before = [i for i in segment.after if i in ahead and segments[i].place != place]
         moves = _moves(installed, segment, module)
-        # A segment without outputs is not launched: it ends when all before it have.
+        # A segment without outputs is not launched: it ends when all earlier segments have ended.
         by_host = node not in ahead or moves or _puts_together(allocation, segment, module)
         if place in latest and by_host:
             before.append(latest[place])
-        found.append(before)
+        waits.append(before)
         if node in ahead:
             latest[place] = node
             if not moves:
                 anywhere.add(node)
-    return WaitRules(found, frozenset(anywhere))
+    return WaitRules(waits, frozenset(anywhere))
 
 
 def _puts_together(allocation: Allocation, segment: Segment, module: Module) -> bool:
-    """Whether the host writes what a segment reads."""
+    """Whether the host has to put together an input of a segment."""
     readings = {(segment.index, tensor.name) for tensor in module.inputs}
     by_device = allocation.in_place | allocation.copiers.keys()
     return not readings.isdisjoint(allocation.gathers.keys() - by_device)
 
 
 def _moves(installed: Installation, segment: Segment, module: Module) -> bool:
-    """Whether a segment reads what lies in another memory than its own."""
+    """Whether a segment reads a value that lies in another memory than its engine's."""
     memory, home = installed.engines[segment.place].memory, installed.home
     elsewhere = (
         home[name].memory != memory if name in home else memory.name != MAIN
@@ -78,14 +78,14 @@ def _moves(installed: Installation, segment: Segment, module: Module) -> bool:
 
 @dataclass(frozen=True)
 class SegmentsInFlight:
-    """What one run has launched. Used by all of its threads."""
+    """The segments that one run has launched. Used by all of its threads."""
 
     rules: WaitRules
     works: dict[int, InFlight] = field(default_factory=dict)
-    """By segment, also of those that have ended."""
+    """The launched work by segment, including work that has ended."""
 
     def before(self, node: int) -> Mapping[int, InFlight]:
-        """Those that have to end before the host runs or launches a segment."""
+        """The launched segments that have to end before the host runs or launches ``node``."""
         waits = self.rules.before[node]
         return {i: self.works[i] for i in waits if i in self.works} if waits else _NONE
 
@@ -93,7 +93,7 @@ class SegmentsInFlight:
         """Whether a thread of any device can launch a segment without waiting.
 
         Raises:
-            ExecutionError: a device does not tell.
+            ExecutionError: a device cannot report whether its work has ended.
         """
         if node not in self.rules.anywhere:
             return False

@@ -1,4 +1,4 @@
-"""Several plans beside each other: each answers a request of its own."""
+"""Several plans that run at the same time: each of them answers one request."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,10 +16,11 @@ _LOOK_S = 0.5
 
 
 class Pool:
-    """A `Runner` of runners. A request takes one that is idle, or waits until one is.
+    """A `Runner` that shares requests among runners. A request takes an idle runner, or waits for
+    one.
 
-    The thread of the request computes, so there have to be as many threads with requests as there
-    are runners to keep all of them busy.
+    The thread of the request computes. So as many threads with requests as runners are needed to
+    keep all runners busy.
     """
 
     def __init__(self, runners: Sequence[Runner]) -> None:
@@ -40,7 +41,8 @@ class Pool:
         recorder: Recorder | None = None,
         cancelled: Cancelled | None = None,
     ) -> dict[str, Array]:
-        """As `Runner.run`. What is recorded runs on the first runner, whose plan it is of."""
+        """As `Runner.run`. A recorded run uses the first runner: the recorder belongs to its
+        plan."""
         if recorder is not None:
             return self._runners[0].run(feeds, recorder, cancelled)
         runner = self._take()
@@ -65,7 +67,8 @@ class Pool:
                 stack.callback(runner.close)
 
     def after_fork(self) -> None:
-        """In a forked child: the requests of other threads are not there."""
+        """Make all runners idle, in a forked child: the requests of other threads do not exist
+        there."""
         self._fill()
 
     def __enter__(self) -> "Pool":

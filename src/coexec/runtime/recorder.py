@@ -1,4 +1,4 @@
-"""What an executor tells of a run: nothing, wall-clock times, or those of a virtual clock."""
+"""Recorders of a run: no times, wall-clock times, or times of a virtual clock."""
 
 import threading
 import time
@@ -17,23 +17,26 @@ __all__ = ["RealRecorder", "Recorder", "VirtualRecorder"]
 
 
 class Recorder:
-    """Is told by the threads of one run what they do. This one notes nothing."""
+    """Receives the events of one run from its threads. This base class records nothing."""
 
     def start(self, device: str) -> None:
-        """A run starts now. What was noted of an earlier one is dropped.
+        """Record that a run starts now, and drop the records of the run before.
 
-        ``device``: the one that the caller's thread serves. It copies what the caller gets.
+        ``device``: the device that the caller's thread serves. That thread copies the outputs.
         """
 
     def begin(self, node: int) -> None:
-        """A thread has taken a segment. It moves what is missing, then it computes."""
+        """Record that a thread begins a segment: it moves missing inputs, then it computes."""
 
     def end(self, node: int, work: InFlight | None = None) -> None:
-        """The outputs of a segment are complete; or will be when ``work`` has ended, if it was
-        launched ahead."""
+        """Record that the outputs of a segment are complete.
+
+        ``work``: of a segment that was launched ahead; its outputs are complete when this has
+        ended.
+        """
 
     def begin_transfer(self) -> float:
-        """A thread begins to copy; returns what it has to tell `end_transfer`."""
+        """Record that a thread begins to copy. Returns the argument ``began`` of `end_transfer`."""
         return 0.0
 
     def end_transfer(
@@ -45,29 +48,29 @@ class Recorder:
         target: OpenEngine | None,
         reader: int = -1,
     ) -> None:
-        """A thread has copied a value.
+        """Record that a thread has copied a value.
 
         Args:
-            array: what it has copied.
-            source: None: the caller gave it.
-            target: None: the caller gets it.
-            reader: the segment that needs it.
+            array: the copied elements.
+            source: engine of the value; None: the value is an input from the caller.
+            target: engine that reads it; None: the value is an output for the caller.
+            reader: the segment that needs it; -1: no segment.
         """
 
     def wants_details(self) -> bool:
-        """Whether devices with clocks of their own shall keep times, which costs a little."""
+        """Whether `Timed` engines shall record their times, which costs a little."""
         return False
 
     def add(self, details: Sequence[Detail]) -> None:
-        """What such a device has kept."""
+        """Add the times that a `Timed` engine has recorded."""
 
     def trace(self) -> Trace:
-        """What was noted of the latest run."""
+        """The records of the latest run."""
         return Trace((), ())
 
 
 class RealRecorder(Recorder):
-    """Wall-clock seconds from the start of a run."""
+    """Records wall-clock times, in seconds from the start of a run."""
 
     def __init__(self, compiled: CompiledPlan, devices: Sequence[str]) -> None:
         self._compiled = compiled
@@ -77,7 +80,7 @@ class RealRecorder(Recorder):
     def start(self, device: str) -> None:
         self._callers = device
         self._start_s: dict[int, float] = {}
-        """By segment, when it was taken, or when the last thing that it needs was copied."""
+        """By segment, when a thread began it, or when its last missing input was copied."""
         self._end_s: dict[int, float] = {}
         self._in_flight: dict[int, InFlight] = {}
         self._transfers: list[Span] = []
@@ -138,11 +141,11 @@ class RealRecorder(Recorder):
         return Trace(self._devices, tuple(spans), tuple(arrows), tuple(details))
 
     def _ask_devices(self) -> None:
-        """When devices began and ended what they were given ahead.
+        """Fill in start and end of the segments that were launched ahead.
 
-        A device that was given a segment before it had ended the last one goes on at once: what it
-        needs to start a segment, and copies in front of it, are a part of the segment's span. Else
-        the span begins with the first kernel, and all before it is waiting.
+        If a segment was launched before the device had ended the segment before, its span begins
+        with that end: the start-up of the segment and the copies in front of it belong to the span.
+        Else the span begins with the first kernel, and the time before counts as waiting.
         """
         ends_s: dict[Place, float] = {}
         for node, work in self._in_flight.items():
@@ -155,7 +158,7 @@ class RealRecorder(Recorder):
         self._in_flight.clear()
 
     def _needs(self, span: Span) -> Iterable[Need]:
-        """The segments that one waits for; the caller's outputs wait for all."""
+        """Ends of the segments that a span waits for; copies of the outputs wait for all."""
         segments = self._compiled.segments
         after = range(len(segments)) if span.segment < 0 else segments[span.segment].after
         for i in after:
@@ -164,7 +167,7 @@ class RealRecorder(Recorder):
 
 
 class VirtualRecorder(Recorder):
-    """Virtual seconds: what the simulator would say, whatever the threads do."""
+    """Records virtual seconds of the simulator's clock, independent of the threads' real times."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock

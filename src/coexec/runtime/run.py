@@ -1,4 +1,4 @@
-"""One inference under way."""
+"""One inference while it runs."""
 
 import threading
 import time
@@ -23,8 +23,8 @@ Job = int | tuple[str, int]
 """A segment to run, or a value to move for the segment that reads it."""
 
 _LONGEST_HOLD_S = 10.0
-"""Longest time to wait for the lock of a run. It is held for microseconds; beyond, the thread that
-holds it was killed."""
+"""Longest time to wait for the lock of a run. Threads hold it for microseconds. If the wait takes
+longer, the thread that holds it was killed."""
 
 
 class Run:
@@ -47,7 +47,7 @@ class Run:
         """
         Args:
             workers: of all devices except the one that the caller's thread serves.
-            cancelled: asked before each segment.
+            cancelled: called before each segment; the run ends when it returns True.
         """
         self.installed = installed
         self.buffers = buffers
@@ -66,7 +66,11 @@ class Run:
         self._lock = threading.Lock()
 
     def start(self, callers: str) -> None:
-        """Hand out the segments that wait for nothing. The caller's thread serves ``callers``."""
+        """Start the segments that wait for nothing.
+
+        Args:
+            callers: the device that the caller's thread serves.
+        """
         ready = self._progress.ready()
         self._under_way = len(ready)
         with COMPUTING:
@@ -75,7 +79,7 @@ class Run:
             self._give(callers, following)
 
     def fail(self, error: BaseException) -> None:
-        """Stop with an error that the caller gets. The first one counts."""
+        """Stop the run with an error, which the caller's thread raises. The first error counts."""
         if self.error is None:
             self.error = error
         self.stop()
@@ -91,7 +95,7 @@ class Run:
                 following = self._step(following, name)
 
     def wait(self, name: str) -> None:
-        """Return when all that was launched has ended, in the thread of the device ``name``."""
+        """Wait for all launched segments, in the thread of the device ``name``."""
         for node, work in self._in_flight.works.items():
             if self.error is not None or self._is_cancelled():
                 return
@@ -103,9 +107,9 @@ class Run:
         return {t.name: self.transfers.output(t) for t in outputs}
 
     def _prefetch(self, value: str, reader: int) -> None:
-        """Move a value to where it is read, before the reader is ready.
+        """Move a value into the memory of its reader, before the reader is ready.
 
-        The job stands before its reader in the queue, so the run cannot have ended yet.
+        The job lies in front of its reader in the queue, so the run cannot have ended yet.
         """
         place = self._segments[reader].place
         try:
@@ -118,7 +122,7 @@ class Run:
                                      f"was stopped, no result is returned"))  # fmt: skip
 
     def _step(self, node: int, name: str) -> int | None:
-        """Run or launch one segment and hand out what it makes ready.
+        """Run or launch one segment, and pass on the segments that it makes ready.
 
         Returns:
             The next segment of the device ``name``, whose thread this is, if it is ready.
@@ -126,7 +130,8 @@ class Run:
         return self._hand_out(self._run_or_launch(node, name), name)
 
     def _hand_out(self, nodes: Iterable[int], name: str) -> int | None:
-        """Launch what may be launched from here, and give the rest to the threads of its devices.
+        """Launch the segments that this thread may launch, and queue the others for the threads of
+        their devices.
 
         Returns:
             The segment of the device ``name``, whose thread this is, if one is among them.
@@ -144,7 +149,7 @@ class Run:
         return following
 
     def _run_or_launch(self, node: int, name: str) -> list[int]:
-        """Do one segment in the thread of the device ``name``.
+        """Run or launch one segment in the thread of the device ``name``.
 
         Returns:
             The segments that may start now.
@@ -168,12 +173,12 @@ class Run:
         self.recorder.end(node, work)
         for value, reader in self.installed.crossing.get(node, ()):
             device = self._segments[reader].device
-            if device != name:  # this thread moves it when it gets there
+            if device != name:  # on its own device, this thread moves it before the reader starts
                 self._give(device, (value, reader))
         return self._finish(node)
 
     def _may_launch(self, node: int, name: str) -> bool:
-        """Whether the thread of the device ``name`` launches a segment of another one."""
+        """Whether the thread of the device ``name`` may launch a segment of another device."""
         try:
             return self._in_flight.may_launch(node)
         except Exception as error:
@@ -181,7 +186,7 @@ class Run:
             return False
 
     def _wait_for(self, works: Mapping[int, InFlight], name: str) -> bool:
-        """Wait for segments that were launched; False if one failed, and so the run."""
+        """Wait for launched segments; False if one of them failed, which ends the run."""
         for node, work in works.items():
             try:
                 work.wait()
@@ -197,7 +202,7 @@ class Run:
         self.fail(_explained(error, segment))
 
     def _is_cancelled(self) -> bool:
-        """Whether the caller does not want the result any more; then the run ends."""
+        """Whether the caller has cancelled the run. If so, the run ends."""
         if self._cancelled is None or not self._cancelled():
             return False
         self.fail(TerminatedError("the run was ended by its RunOptions; no result is returned"))

@@ -1,4 +1,4 @@
-"""What runs a prepared plan, wherever it does so."""
+"""The interface of objects that run a prepared plan, on this machine or on several ones."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
@@ -9,7 +9,7 @@ from coexec.runtime.recorder import Recorder
 __all__ = ["Cancelled", "Runner"]
 
 Cancelled = Callable[[], bool]
-"""Whether the caller no longer wants the result of a run. Asked by any thread."""
+"""Function that returns whether the caller has cancelled a run. Called by any thread."""
 
 
 class Runner(Protocol):
@@ -21,26 +21,27 @@ class Runner(Protocol):
         recorder: Recorder | None = None,
         cancelled: Cancelled | None = None,
     ) -> dict[str, Array]:
-        """One inference. May be called from several threads.
+        """Run one inference. May be called from several threads.
 
         Args:
             feeds: a C-contiguous array of the right shape and dtype for every model input.
-            recorder: notes what ran when. None: nothing is noted.
-            cancelled: asked before each segment; the run ends when it says so. None: never.
+            recorder: records what ran when. None: nothing is recorded.
+            cancelled: called before each segment; the run ends when it returns True. None: the run
+                is never cancelled.
 
         Returns:
             The model's outputs by name, in memory that belongs to the caller.
 
         Raises:
             ExecutionError: a device failed.
-            ClosedError: it was closed.
-            TerminatedError: ``cancelled`` said so.
+            ClosedError: the runner was closed.
+            TerminatedError: ``cancelled`` returned True.
             UnfinishedError: no device failed, but this run was interrupted.
         """
         ...
 
     def close(self) -> None:
-        """Give everything back. May be called again."""
+        """Release all resources. May be called again."""
         ...
 
     def __enter__(self) -> Self: ...

@@ -1,10 +1,10 @@
-"""The values of one run, moved to where they are read.
+"""The values of one run, and their transfers into the memories of their readers.
 
-A value moves into a memory once in a run. The thread of the first reader's device there moves it:
-ahead, if it has nothing else to do when the value is made, or else right before the reader starts
-(`Transfers.input` both times; what is there already is not moved again). Later readers find it.
-Without tensor caching, every reader moves what it reads, right before it starts. Nothing is moved
-ahead for devices that are launched ahead, nor from them.
+A value moves into a memory once in a run. The thread of the first reader's device moves it. It does
+so ahead, if it is idle when the value is complete, or else right before the reader starts. Both
+times it calls `Transfers.input`, which moves nothing twice. Later readers use the moved value.
+Without tensor caching, every reader moves its inputs right before it starts. Nothing is moved ahead
+to or from devices whose segments are launched ahead.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ Landed = dict[tuple[str, Memory], Any]
 
 
 class Transfers:
-    """Where each value of one run lies, and the way into other memories and to the caller."""
+    """The values of one run: their tensors, and copies into other memories and for the caller."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Transfers:
         feeds: Mapping[str, Any],
         recorder: Recorder,
     ) -> None:
-        """Allocate memory for what segments write straight into the caller's arrays.
+        """Allocate the outputs that segments write directly to the caller's arrays.
 
         Args:
             allocation: the tensors that are the same in every run.
-            landed: filled by the first run.
+            landed: tensors for moved values, filled by the first run and used again by later ones.
         """
         self._installed = installed
         self._allocation = allocation
@@ -56,15 +56,15 @@ class Transfers:
         self.returned = {
             t.name: Held() if t.opaque else home[t.name].allocate(t) for t in installed.returned
         }
-        """The caller's arrays, by value, and what will hold the opaque outputs."""
+        """By output, the caller's array, or the `Held` of an opaque output."""
         self._moved: Landed = {}
 
     def tensor(self, value: str) -> Any:
-        """A value that a segment makes, in the memory of its engine."""
+        """The tensor of a value that a segment computes, in the memory of its engine."""
         return self._static[value] if value in self._static else self.returned[value]
 
     def input(self, value: str, engine: OpenEngine, reader: int) -> Any:
-        """A value in the memory of ``engine``, for the segment ``reader``; moved if need be."""
+        """A value in the memory of ``engine``, for the segment ``reader``; moved if necessary."""
         if value in self._installed.compiled.gathers:
             return self._gathered(value, engine, reader)
         source = self._installed.home.get(value)
@@ -84,9 +84,9 @@ class Transfers:
         return self._moved[key]
 
     def _gathered(self, value: str, engine: OpenEngine, reader: int) -> Any:
-        """A value of boxes of other values, put together in the memory of ``engine``.
+        """A value that is put together from boxes of other values, in the memory of ``engine``.
 
-        Only the boxes move. Each of its readers puts it together anew.
+        Only the boxes move. Each reader puts the value together again.
         """
         gather = self._installed.compiled.gathers[value]
         target = self._allocation.gathers[reader, value]
@@ -104,23 +104,23 @@ class Transfers:
         boxes: list[tuple[Array, Region]] = []
         moved: list[tuple[str, Array, OpenEngine | None]] = []
         began_s = self._recorder.begin_transfer()
-        for name, taken, put in gather.boxes:
+        for name, source_region, target_region in gather.boxes:
             source = self._installed.home.get(name)
             array = self._feeds[name] if source is None else source.download(self.tensor(name))
             lying = as_it_lies(array, gather.layout)
-            part = lying[where_it_lies(taken, gather.layout).slices]
-            boxes.append((part, put))
+            part = lying[where_it_lies(source_region, gather.layout).slices]
+            boxes.append((part, target_region))
             if source is None or source.memory != engine.memory:
                 moved.append((name, part, source))
         engine.fill(target, boxes, gather.layout)
-        for name, part, source in moved:  # they come together: the first takes all of the time
+        for name, part, source in moved:  # moved together: the first one counts all of the time
             self._recorder.end_transfer(began_s, name, part, source, engine, reader)
             began_s = self._recorder.begin_transfer()
         return target
 
     def output(self, tensor: Tensor) -> Any:
-        """An output of the model, in memory of the caller's own; as ONNX Runtime returns it if it
-        is opaque."""
+        """An output of the model in memory that belongs to the caller. An opaque output has the
+        form in which ONNX Runtime returns it."""
         name, compiled = tensor.name, self._installed.compiled
         if tensor.opaque and name in self.returned:
             return self.returned[name].value
@@ -136,7 +136,7 @@ class Transfers:
         return deepcopy(self._feeds[name] if name in self._feeds else compiled.constants[name])
 
     def _copy(self, value: str, into: Array | None = None) -> Array:
-        """A copy of what a segment made, in the caller's memory."""
+        """A copy of a value that a segment computed, in the caller's memory."""
         source = self._installed.home[value]
         began_s = self._recorder.begin_transfer()
         array = source.download(self._static[value])

@@ -12,8 +12,8 @@ class Turn:
     """A lock that survives an exception at any bytecode of its holder.
 
     A signal handler may raise after an ordinary lock was acquired and before the statement that
-    notes it. The lock is never released then. A reentrant lock knows its owner, so that an excess
-    release does nothing. Use it like this::
+    records it. The lock is then never released. A reentrant lock stores its owner, so that one
+    release too many does no harm. Use it like this::
 
         turn.refuse_nested()
         try:
@@ -36,7 +36,8 @@ class Turn:
         return self._holder == threading.get_ident()
 
     def refuse_nested(self) -> None:
-        """Raise UnfinishedError if the calling thread holds the turn: it would wait for ever."""
+        """Raise UnfinishedError if the calling thread holds the turn: a nested run would wait for
+        ever."""
         if self.is_mine:
             raise UnfinishedError(
                 "run was called by a signal handler while the same thread is inside of run; "
@@ -44,11 +45,11 @@ class Turn:
             )
 
     def take(self, timeout_s: float = -1) -> bool:
-        """Wait for the turn, by default without a time limit; whether it was acquired."""
-        taken = self._lock.acquire(timeout=timeout_s)
-        if taken:
+        """Wait for the turn, by default without a time limit. Returns whether it was acquired."""
+        acquired = self._lock.acquire(timeout=timeout_s)
+        if acquired:
             self._holder = threading.get_ident()
-        return taken
+        return acquired
 
     def wait(self, timeout_s: float) -> None:
         """Wait until no other thread holds the turn, or the time is over."""

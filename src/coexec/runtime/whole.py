@@ -1,4 +1,4 @@
-"""Run a whole model in the own session of one engine."""
+"""Run a whole model in an engine's own session."""
 
 import os
 import threading
@@ -20,10 +20,11 @@ _CAN_BIND = hasattr(os, "sched_setaffinity")
 
 
 class WholeModel:
-    """The only segment of a plan that runs its model as it was given: a `Runner`.
+    """A `Runner` for a plan whose only segment is the unchanged model.
 
-    Requests of several threads run at the same time, as in the engine's own session. On some of
-    the machine's cores only, the thread of a request computes there; elsewhere it is left alone.
+    Requests of several threads run at the same time, as in the engine's own session. If the device
+    has only some of the machine's cores, the thread of a request is bound to them during the run;
+    else it is not bound.
     """
 
     def __init__(self, engine: OpenEngine, make: Callable[[], OwnSession]) -> None:
@@ -50,7 +51,8 @@ class WholeModel:
         recorder: Recorder | None = None,
         cancelled: Cancelled | None = None,
     ) -> dict[str, Array]:
-        """As `Runner.run`. Its only segment is not interrupted: that is noticed when it ends."""
+        """As `Runner.run`. A running segment is not interrupted: ``cancelled`` is checked before
+        and after it."""
         recorder = recorder or _NOTHING
         session = self._opened()
         recorder.start(self._engine.device.name)
@@ -84,12 +86,12 @@ class WholeModel:
         return self._session
 
     def close(self) -> None:
-        """Give the session back, as soon as no thread is inside of it. May be called again."""
+        """Release the session as soon as no thread runs in it. May be called again."""
         self._closed = True
         self._session = None
 
     def after_fork(self) -> None:
-        """In a forked child: its threads are gone."""
+        """Drop a session that does not work in a forked child, where its threads do not exist."""
         self._lock = threading.Lock()
         if self._session is not None and self._engine.after_fork != "works":
             forks.keep_for_ever(self._session)

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["LOOK_S", "Worker", "Workers", "bind_thread"]
 
 LOOK_S = 0.5
-"""Seconds between two checks of a waiting thread whether the awaited thread is alive."""
+"""Seconds after which a waiting thread checks again whether the awaited thread is alive."""
 _END_S = 10.0
-"""For threads to end that were told to."""
+"""Seconds to wait for the end of each thread."""
 
 _Queue = SimpleQueue["tuple[Run, Job] | threading.Event | None"]
-"""A job with its run; an event, to set when all earlier jobs are done; or None, to end."""
+"""A job with its run; an event that is set when all earlier jobs are done; or None, which ends the
+thread."""
 
 
 class Worker:
     """The thread of one device.
 
     It owns a job from the moment at which it takes the job from its queue. Jobs of a stopped run
-    stay in the queue and are dropped when their turn comes.
+    stay in the queue and are dropped when they reach its front.
     """
 
     def __init__(self, name: str, cores: Collection[int]) -> None:
@@ -57,7 +58,8 @@ class Worker:
         self._queue.put((run, job))
 
     def rest(self, end_s: float) -> bool:
-        """Wait until all jobs in the queue are done, at most until ``end_s``; whether they are."""
+        """Wait until all jobs in the queue are done, at most until ``end_s``. Returns whether they
+        are done."""
         done = threading.Event()
         self._queue.put(done)
         while self.alive and time.monotonic() < end_s:
@@ -75,7 +77,7 @@ class Worker:
 
 
 class Workers:
-    """The threads of a plan's devices, except the one that the caller's thread serves."""
+    """The threads of a plan's devices, except the device that the caller's thread serves."""
 
     def __init__(self, cores: Mapping[str, Collection[int]]) -> None:
         """``cores``: by device, as for `Worker`. No thread is started yet."""
@@ -91,15 +93,16 @@ class Workers:
         return self._workers.copy()
 
     def restless(self, end_s: float) -> str | None:
-        """Wait until all jobs are done; the first device whose thread goes on beyond ``end_s``."""
+        """Wait until all jobs are done, at most until ``end_s``. Returns the first device whose
+        thread is still busy then."""
         return next((n for n, w in self._workers.items() if not w.rest(end_s)), None)
 
     def forget(self) -> None:
-        """In a forked child, which has none of these threads."""
+        """Drop the threads, in a forked child, where they do not exist."""
         self._workers.clear()
 
     def end(self) -> None:
-        """End the threads, and wait a limited time for them."""
+        """End the threads, and wait for them for a limited time."""
         for worker in self._workers.values():
             worker.tell_to_end()
         for worker in self._workers.values():
@@ -110,22 +113,22 @@ def _serve(name: str, cores: Collection[int], queue: _Queue) -> None:
     bind_thread(cores)
     run: Run | None = None
     try:
-        while (given := queue.get()) is not None:
-            if isinstance(given, threading.Event):
-                given.set()
+        while (entry := queue.get()) is not None:
+            if isinstance(entry, threading.Event):
+                entry.set()
                 continue
-            run, job = given
+            run, job = entry
             run.advance(job, name)
             run = None
-            del given, job  # frees the tensors of a run that is over
+            del entry, job  # frees the tensors of a run that is over
     except BaseException as error:
-        # Another thread raised it here. Errors of segments are caught in the run.
+        # Another thread raised it in this one. Errors of segments are caught in the run.
         if run is not None:
             run.fail(UnfinishedError(f"the thread of {name} was ended by "
                                      f"{type(error).__name__}; run again"))  # fmt: skip
 
 
 def bind_thread(cores: Collection[int]) -> None:
-    """Bind the calling thread to ``cores``, where there are any and the system supports it."""
+    """Bind the calling thread to ``cores``, if there are any and the system supports it."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

@@ -1,4 +1,4 @@
-"""The paths of the Open Inference Protocol v2, as an ASGI application."""
+"""An ASGI application with the paths of the Open Inference Protocol v2."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ __all__ = ["application"]
 
 _RETRY_AFTER_S = 1
 _PART_BYTES = 2**20
-"""A client takes an answer in parts of this size, so that a slow one does not fill buffers."""
+"""An answer is sent in parts of this size, so that slow clients do not fill buffers."""
 _JSON_LENGTH = "Inference-Header-Content-Length"
 _STATUS: Mapping[type[CoexecError], HTTPStatus] = {
     InputError: HTTPStatus.BAD_REQUEST,
@@ -41,7 +41,7 @@ _STATUS: Mapping[type[CoexecError], HTTPStatus] = {
 
 
 def application(served: Served, limits: ServeLimits | None = None) -> Starlette:
-    """What answers requests for ``served``, for any ASGI server."""
+    """The application that answers requests for ``served``, for any ASGI server."""
     described = _Descriptions(served)
     infer = _Inferences(served, limits or ServeLimits())
     models = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
@@ -68,7 +68,7 @@ def application(served: Served, limits: ServeLimits | None = None) -> Starlette:
 
 
 class _Descriptions:
-    """What is asked about server and model."""
+    """Answers requests about the server and the model."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -80,7 +80,7 @@ class _Descriptions:
         return _json({"live": True})
 
     async def ready(self, _: Request) -> Response:
-        # The specification calls it "live" here, too; servers and clients say "ready".
+        # The specification names the key "live" here, too; other servers and clients use "ready".
         return self._readiness({"live": True})
 
     async def model(self, request: Request) -> Response:
@@ -98,7 +98,8 @@ class _Descriptions:
 
 
 class _Inferences:
-    """Answers POST .../infer: an ASGI application, which knows when its answer has been sent."""
+    """Answers POST .../infer. It is an ASGI application, to release memory when the answer has been
+    sent."""
 
     def __init__(self, served: Served, limits: ServeLimits) -> None:
         self._served = served
@@ -111,7 +112,7 @@ class _Inferences:
         with self._budget.request() as holding:
             try:
                 head, binary = await self._answer(request, holding)
-            except asyncio.CancelledError:  # the server ends, and has waited long enough
+            except asyncio.CancelledError:  # the server ends, and its time limit is over
                 raise ClosedError("the server ends before this request could be answered; send "
                                   "it to another") from None  # fmt: skip
             holding.add(sum(map(len, binary)) + len(head))
@@ -122,15 +123,15 @@ class _Inferences:
             raise ClosedError(f"the model {self._served.name!r} is not ready; try again later")
         body = await read_body(request, self._limits, holding)
         length = request.headers.get(_JSON_LENGTH)
-        asked = read_request(body, length, self._served, self._limits.body_bytes)
+        inference = read_request(body, length, self._served, self._limits.body_bytes)
         try:
-            outputs = await asyncio.wrap_future(self._served.submit(asked.feeds))
+            outputs = await asyncio.wrap_future(self._served.submit(inference.feeds))
         except CoexecError:
             raise
-        except Exception as error:  # whatever a model's own operators raise
+        except Exception as error:  # a model's own operators may raise any exception
             raise ExecutionError(f"the model {self._served.name!r} failed: {first_line(error)}")\
                 from error  # fmt: skip
-        return write_answer(asked, self._served, outputs)
+        return write_answer(inference, self._served, outputs)
 
 
 class _Answer(Response):
@@ -143,7 +144,7 @@ class _Answer(Response):
             headers[_JSON_LENGTH] = str(len(head))
         super().__init__(headers=headers)
         self.headers["Content-Type"] = "application/octet-stream" if binary else _JSON
-        # A small answer is one message, so one packet where it fits.
+        # A small answer is one message, and so one packet if it fits.
         whole = [head, *binary] if size > _PART_BYTES else [b"".join((head, *binary))]
         self._parts = [
             p[at : at + _PART_BYTES] for p in whole for at in range(0, len(p), _PART_BYTES)
@@ -159,7 +160,7 @@ class _Answer(Response):
                 for i, part in enumerate(self._parts):
                     await send({"type": "http.response.body", "body": part, "more_body": i < last})
         except (TimeoutError, asyncio.CancelledError):
-            return  # the server closes a connection whose answer is not complete
+            return  # the server closes the connection, because the answer is not complete
 
 
 def _check_path(request: Request, served: Served) -> None:
@@ -176,25 +177,25 @@ _JSON = "application/json"
 
 
 def _json(content: Any, status: int = HTTPStatus.OK, headers: Any = None) -> Response:
-    # ASCII, because names that clients send may hold what UTF-8 cannot: halves of surrogate pairs
+    # ASCII, because names from clients may hold halves of surrogate pairs, which UTF-8 cannot hold
     return Response(json.dumps(content), status, headers, _JSON)
 
 
 async def _say(_: Request, error: CoexecError) -> Response:
-    """An error as the protocol wants it."""
+    """The answer for an error, in the form of the protocol."""
     status = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
     again = {"Retry-After": str(_RETRY_AFTER_S)} if isinstance(error, BusyError) else None
     return _json({"error": " ".join(str(error).split())}, status, again)
 
 
 async def _say_http(request: Request, error: HTTPException) -> Response:
-    said = error.detail
-    if said == HTTPStatus(error.status_code).phrase:  # it is Starlette's
+    message = error.detail
+    if message == HTTPStatus(error.status_code).phrase:  # Starlette's own message for unknown paths
         path = f"{request.method} {request.url.path}"
-        said = f"{path} is not in the Open Inference Protocol v2; requests are POST "\
-               f"/v2/models/NAME/infer"  # fmt: skip
-    return _json({"error": said}, error.status_code, error.headers)
+        message = f"{path} is not in the Open Inference Protocol v2; requests are POST "\
+                  f"/v2/models/NAME/infer"  # fmt: skip
+    return _json({"error": message}, error.status_code, error.headers)
 
 
 async def _say_nothing(_: Request, __: ClientDisconnect) -> Response:
-    return Response(status_code=HTTPStatus.BAD_REQUEST)  # it reaches nobody
+    return Response(status_code=HTTPStatus.BAD_REQUEST)  # not sent: the client has disconnected

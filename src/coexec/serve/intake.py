@@ -1,4 +1,4 @@
-"""Reads the bodies of requests: within a time, a size, and a size of all of them together."""
+"""Read the bodies of requests, with limits of time, of size, and of the size of all bodies."""
 
 import asyncio
 import zlib
@@ -15,23 +15,23 @@ from coexec.units import format_bytes
 __all__ = ["Holding", "MemoryBudget", "ServeLimits", "read_body"]
 
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""By the name of a content encoding, what zlib calls it."""
+"""By name of a content encoding, the argument ``wbits`` of zlib."""
 
 
 @dataclass(frozen=True)
 class ServeLimits:
-    """What requests may take."""
+    """Limits of memory and time for requests."""
 
     body_bytes: int = 256 * 2**20
-    """Of one body, and of one tensor, after decompression."""
+    """Largest size of one body, and of one tensor, after decompression."""
     held_bytes: int = 2**30
-    """Of the bodies and answers of all requests that are under way."""
+    """Largest size of the bodies and answers of all running requests."""
     transfer_s: float = 60.0
-    """Seconds for a body to come, and for an answer to be taken."""
+    """Seconds in which a body has to arrive, and in which an answer has to be received."""
 
 
 class MemoryBudget:
-    """Bytes of the requests under way. Used by one thread, that of the event loop."""
+    """Memory of all running requests. Used by one thread, which runs the event loop."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -39,7 +39,7 @@ class MemoryBudget:
 
     @contextmanager
     def request(self) -> Iterator["Holding"]:
-        """What one request holds, until its answer has been sent."""
+        """The memory of one request. It is released at the end of the context."""
         holding = Holding(self)
         try:
             yield holding
@@ -55,10 +55,10 @@ class Holding:
         self.held_bytes = 0
 
     def add(self, size_bytes: int) -> None:
-        """Take so much more. A request that is alone may take anything.
+        """Add memory. A request may hold any size if no other request holds memory.
 
         Raises:
-            BusyError: all requests would hold more than they may.
+            BusyError: all requests together would hold more than the limit.
         """
         alone = self._of.now_bytes == self.held_bytes
         if not alone and self._of.now_bytes + size_bytes > self._of.limit_bytes:
@@ -72,14 +72,14 @@ async def read_body(request: Request, limits: ServeLimits, holding: Holding) -> 
     """The body of a request, decompressed.
 
     Raises:
-        HTTPException: it is too large (413), too slow (408), in another encoding than gzip or
+        HTTPException: the body is too large (413), too slow (408), in another encoding than gzip or
             deflate (415), or damaged (400).
-        BusyError: other requests hold too much.
+        BusyError: other requests hold too much memory.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity" and encoding not in _WINDOW_BITS:
-        said = "the body's Content-Encoding is not gzip, deflate or identity; use one of these"
-        raise HTTPException(415, said, {"Accept-Encoding": "gzip, deflate"})
+        message = "the body's Content-Encoding is not gzip, deflate or identity; use one of these"
+        raise HTTPException(415, message, {"Accept-Encoding": "gzip, deflate"})
     announced = request.headers.get("content-length", "0")
     if int(announced) > limits.body_bytes:
         raise _too_large(limits)
@@ -88,7 +88,7 @@ async def read_body(request: Request, limits: ServeLimits, holding: Holding) -> 
     try:
         async with asyncio.timeout(limits.transfer_s):
             async for chunk in request.stream():
-                # one byte more than there may be tells a body that is too large
+                # one byte more than the limit, to detect a body that is too large
                 room = limits.body_bytes - len(body) + 1
                 part = chunk if decoder is None else await decoder.decode(chunk, room)
                 if len(part) >= room:
@@ -109,17 +109,17 @@ def _too_large(limits: ServeLimits) -> HTTPException:
 
 
 class _Decoder:
-    """Decompresses a body piece by piece, none of them larger than there is room."""
+    """Decompresses a body in parts of limited size."""
 
     def __init__(self, window_bits: int) -> None:
         self._zlib = zlib.decompressobj(window_bits)
 
     async def decode(self, chunk: bytes, room: int) -> bytes:
-        """The next bytes; ``room`` of them if there would be more."""
+        """The next decompressed bytes, at most ``room``."""
         if self._zlib.eof and chunk:
             raise _damaged("something follows its end")
         try:
-            # 64 KiB may become 64 MiB, and the event loop has other requests.
+            # In a thread, so that other requests go on: 64 KiB may decompress to 64 MiB.
             return await asyncio.to_thread(self._zlib.decompress, chunk, room)
         except zlib.error as error:
             raise _damaged(str(error)) from None

@@ -1,10 +1,11 @@
-"""Requests and answers of the Open Inference Protocol v2, from and to bytes. Nothing else.
+"""Conversion of requests and answers of the Open Inference Protocol v2 from and to bytes.
 
-https://github.com/kserve/open-inference-protocol, ``inference_rest.md``, with the extension for
-binary tensor data: a JSON object, and the bytes of tensors behind it in the order in which the
-object names them; the header ``Inference-Header-Content-Length`` says how long the object is.
+The protocol: https://github.com/kserve/open-inference-protocol, ``inference_rest.md``, with the
+extension for binary tensor data. A request is a JSON object, followed by the bytes of tensors in
+the order in which the object names them. The header ``Inference-Header-Content-Length`` is the
+length of the object.
 
-Whatever is wrong with a request is an `InputError`, found before memory is taken for its tensors.
+Every invalid request raises `InputError`, before memory for its tensors is allocated.
 """
 
 import json
@@ -23,23 +24,23 @@ __all__ = ["EXTENSIONS", "JSON_BYTES", "Inference", "Wanted", "metadata", "read_
 
 EXTENSIONS = ("binary_tensor_data",)
 JSON_BYTES = 32 * 2**20
-"""The longest JSON of a request. Python may take thirty times as much memory for it."""
+"""Longest JSON of a request. Python may need thirty times as much memory for it."""
 _MOST_AXES = 32
 _SHOWN = 80
-"""Characters of what a client has sent that an error repeats."""
+"""Most characters of a client's text that are repeated in an error."""
 _ELSEWHERE = ("classification", "shared_memory_region")
-"""Parameters of tensors of which the result would be wrong if they were ignored."""
+"""Parameters of tensors that are refused, because the result would be wrong without them."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """An output that a request asks for."""
+    """A requested output."""
 
     name: str
     binary: bool
-    """Behind the JSON rather than in it."""
+    """Whether it is sent as binary data behind the JSON instead of in it."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,12 @@ def read_request(
     """The request in ``body``.
 
     Args:
-        header_length: the header ``Inference-Header-Content-Length``; None: all of it is JSON.
-        limit_bytes: what a tensor may take; an axis of size 0 counts as one of size 1, since
-            outputs may have the size of the others.
+        header_length: the header ``Inference-Header-Content-Length``; None: the whole body is JSON.
+        limit_bytes: largest size of a tensor. An axis of size 0 counts as size 1, because outputs
+            may have the size of the other axes.
 
     Raises:
-        InputError: the request is not well-formed, or not one for this model.
+        InputError: the request is not well-formed, or does not fit this model.
     """
     text, binary = _split(memoryview(body), header_length)
     request = _parse(text)
@@ -99,7 +100,7 @@ def _split(body: memoryview, header_length: str | None) -> tuple[memoryview, mem
     length = len(body)
     if header_length is not None:
         digits = header_length.strip()
-        # isdecimal alone takes digits of other scripts, and int any number of them
+        # isdecimal alone would accept digits of other scripts, and int any number of digits
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
             raise InputError(f"Inference-Header-Content-Length is {_shown(header_length)}; give "
                              f"the length of the JSON in bytes")  # fmt: skip
@@ -134,10 +135,10 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise InputError("a JSON object of the request has a key twice; remove one")
-    return found
+    return fields
 
 
 def _shown(given: Any) -> str:
@@ -146,56 +147,62 @@ def _shown(given: Any) -> str:
 
 
 def _field(of: Mapping[str, Any], key: str, kind: type[_T], where: str, default: Any = ...) -> _T:
-    """What ``of`` has under a key; ``default`` if it has nothing there."""
-    found = of.get(key, default)
-    if found is ...:
+    """The value of ``of`` under a key; ``default`` if it has no such key.
+
+    Args:
+        kind: type of the value.
+        where: name of ``of`` in errors.
+        default: ``...``: the key is required.
+    """
+    value = of.get(key, default)
+    if value is ...:
         raise InputError(f"{where} has no {key!r}")
-    # True is an int in Python, and no number in JSON
-    if found is not default and type(found) is not kind:
+    # `type` and not `isinstance`, because True is an int in Python and no number in JSON
+    if value is not default and type(value) is not kind:
         names = {str: "a string", int: "an integer", bool: "true or false", list: "an array",
                  dict: "an object"}  # fmt: skip
-        raise InputError(f"{key!r} of {where} is {_shown(found)}; give {names[kind]}")
-    return found  # type: ignore[no-any-return]
+        raise InputError(f"{key!r} of {where} is {_shown(value)}; give {names[kind]}")
+    return value  # type: ignore[no-any-return]
 
 
 def _objects(of: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """The tensors that a request lists; none of them twice."""
-    found: list[dict[str, Any]] = _field(of, key, list, "the request", [])
+    """The tensors that a request lists under ``key``, checked that none is listed twice."""
+    objects: list[dict[str, Any]] = _field(of, key, list, "the request", [])
     names = set()
-    for each in found:
+    for each in objects:
         if not isinstance(each, dict):
             raise InputError(f"{key!r} of the request holds {_shown(each)}; give objects")
         name = _field(each, "name", str, f"an object in {key!r}")
         if name in names:
             raise InputError(f"{_shown(name)} is twice in {key!r}; give it once")
         names.add(name)
-    return found
+    return objects
 
 
 def _parameters(of: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Parameters of a request or tensor. Unknown ones are ignored, as the protocol says."""
-    found: dict[str, Any] = _field(of, "parameters", dict, where, {})
+    """Parameters of a request or tensor. Unknown parameters are ignored, as the protocol says."""
+    parameters: dict[str, Any] = _field(of, "parameters", dict, where, {})
     for name in _ELSEWHERE:
-        if name in found:
+        if name in parameters:
             raise InputError(f"{where} has the parameter {name!r}, which this server does not "
                              f"know; leave it out")  # fmt: skip
-    return found
+    return parameters
 
 
 def _read_inputs(
     request: Mapping[str, Any], binary: memoryview, served: Served, limit_bytes: int
 ) -> dict[str, Array]:
-    known = {tensor.name: tensor for tensor in served.inputs}
+    tensors = {tensor.name: tensor for tensor in served.inputs}
     feeds: dict[str, Array] = {}
     used = 0
-    for given in _objects(request, "inputs"):
-        if given["name"] not in known:
-            raise InputError(f"the model has no input {_shown(given['name'])}; it has "
+    for entry in _objects(request, "inputs"):
+        if entry["name"] not in tensors:
+            raise InputError(f"the model has no input {_shown(entry['name'])}; it has "
                              f"{_listed(served.inputs)}")  # fmt: skip
-        tensor = known[given["name"]]
-        feeds[tensor.name], size = _read_input(given, tensor, binary[used:], limit_bytes)
+        tensor = tensors[entry["name"]]
+        feeds[tensor.name], size = _read_input(entry, tensor, binary[used:], limit_bytes)
         used += size
-    if missing := [name for name in known if name not in feeds]:
+    if missing := [name for name in tensors if name not in feeds]:
         raise InputError(f"input {missing[0]!r} is missing; the model takes "
                          f"{_listed(served.inputs)}")  # fmt: skip
     if used != len(binary):
@@ -211,7 +218,7 @@ def _listed(tensors: Sequence[ServedTensor]) -> str:
 def _read_input(
     given: Mapping[str, Any], tensor: ServedTensor, binary: memoryview, limit_bytes: int
 ) -> tuple[Array, int]:
-    """A tensor, and how many bytes of the binary data are its own."""
+    """A tensor, and the number of bytes that it takes of the binary data."""
     where = f"input {tensor.name!r}"
     datatype = _field(given, "datatype", str, where)
     if datatype != datatype_of(tensor.dtype):
@@ -233,16 +240,16 @@ def _read_input(
 
 
 def _check_shape(where: str, shape: list[Any], tensor: ServedTensor, limit_bytes: int) -> None:
-    """Refuse a shape that is none, that the model does not take, or that is too large."""
+    """Refuse a shape that is invalid, that does not fit the model, or that is too large."""
     for size in shape:
         if type(size) is not int or size < 0:
             raise InputError(f"{where} has {_shown(size)} in its shape; give integers from 0")
-    wanted = tensor.shape
-    if wanted is not None and (
-        len(shape) != len(wanted)
-        or any(w not in (-1, size) for w, size in zip(wanted, shape, strict=True))
+    model_shape = tensor.shape
+    if model_shape is not None and (
+        len(shape) != len(model_shape)
+        or any(w not in (-1, size) for w, size in zip(model_shape, shape, strict=True))
     ):
-        raise InputError(f"{where} has shape {_shown(shape)}, the model takes {list(wanted)}")
+        raise InputError(f"{where} has shape {_shown(shape)}, the model takes {list(model_shape)}")
     if len(shape) > _MOST_AXES:
         raise InputError(f"{where} has {len(shape)} axes and may have {_MOST_AXES}")
     if math.prod(size or 1 for size in shape) * tensor.dtype.itemsize > limit_bytes:
@@ -251,17 +258,17 @@ def _check_shape(where: str, shape: list[Any], tensor: ServedTensor, limit_bytes
 
 
 def _read_outputs(request: Mapping[str, Any], served: Served, by_default: bool) -> list[Wanted]:
-    known = [tensor.name for tensor in served.outputs]
-    wanted = []
-    for asked in _objects(request, "outputs"):
-        name = asked["name"]
-        if name not in known:
+    names = [tensor.name for tensor in served.outputs]
+    outputs = []
+    for entry in _objects(request, "outputs"):
+        name = entry["name"]
+        if name not in names:
             raise InputError(f"the model has no output {_shown(name)}; it has "
-                             f"{', '.join(map(repr, known))}")  # fmt: skip
+                             f"{', '.join(map(repr, names))}")  # fmt: skip
         where = f"output {name!r}"
-        binary = _field(_parameters(asked, where), "binary_data", bool, where, by_default)
-        wanted.append(Wanted(name, binary))
-    return wanted or [Wanted(name, by_default) for name in known]
+        binary = _field(_parameters(entry, where), "binary_data", bool, where, by_default)
+        outputs.append(Wanted(name, binary))
+    return outputs or [Wanted(name, by_default) for name in names]
 
 
 def write_answer(
@@ -273,18 +280,18 @@ def write_answer(
         InputError: an output cannot be written as JSON.
     """
     listed, binary = [], []
-    for wanted in request.wanted:
-        array = outputs[wanted.name]
+    for output in request.wanted:
+        array = outputs[output.name]
         tensor: dict[str, Any] = {
-            "name": wanted.name,
+            "name": output.name,
             "datatype": datatype_of(array.dtype),
             "shape": list(array.shape),
         }
-        if wanted.binary:
+        if output.binary:
             binary.append(to_binary(array))
             tensor["parameters"] = {"binary_data_size": len(binary[-1])}
         else:
-            tensor["data"] = to_json(wanted.name, array)
+            tensor["data"] = to_json(output.name, array)
         listed.append(tensor)
     answer: dict[str, Any] = {"model_name": served.name, "model_version": served.version}
     if request.id is not None:

@@ -1,4 +1,4 @@
-"""What a server serves: a model that takes requests from several clients at once."""
+"""The interface of a model that a server offers to several clients at the same time."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,13 +14,13 @@ __all__ = ["Served", "ServedTensor"]
 
 @dataclass(frozen=True)
 class ServedTensor:
-    """An input or output of what is served."""
+    """An input or output of a served model."""
 
     name: str
     dtype: np.dtype[Any]
-    """NumPy's; ``object`` for texts, whose elements are ``str``."""
+    """NumPy's type; ``object`` for texts, whose elements are ``str``."""
     shape: tuple[int, ...] | None
-    """-1 for an axis of any size; None if the rank is not known either."""
+    """-1 for an axis of any size; None if the rank is unknown."""
 
 
 class Served(Protocol):
@@ -36,24 +36,24 @@ class Served(Protocol):
 
     @property
     def inputs(self) -> Sequence[ServedTensor]:
-        """What a request has to feed."""
+        """The inputs that a request has to feed."""
 
     @property
     def outputs(self) -> Sequence[ServedTensor]:
-        """What an answer can hold."""
+        """The outputs that an answer can have."""
 
     @property
     def ready(self) -> bool:
         """Whether requests are answered now."""
 
     def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
-        """Begin a request, and return its outputs by name, when they are there. Does not wait.
+        """Begin a request without waiting. The returned future gets the outputs by name.
 
         Args:
             feeds: an array for each input, of its dtype and shape.
 
         Raises:
             BusyError: no credit is left.
-            ClosedError: no request is answered any more.
+            ClosedError: requests are no longer answered.
             InputError: the model does not take these feeds. The future may raise it, too.
         """

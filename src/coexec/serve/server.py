@@ -1,4 +1,4 @@
-"""An HTTP server for a `Served`: opens a port, answers until a signal ends it."""
+"""An HTTP server for a `Served`. It opens a port and answers requests until a signal ends it."""
 
 import contextlib
 import errno
@@ -18,18 +18,18 @@ from coexec.serve.served import Served
 __all__ = ["is_loopback", "listen", "serve", "url_of", "uvicorn_server"]
 
 _MOST_CONNECTIONS = 512
-"""Below the 1024 files that a process may have open by default; the model has some, too."""
+"""Fewer than the 1024 files that a process may open by default; the model has open files, too."""
 _LAST_ANSWERS_S = 60
-"""How long requests under way may take after the signal that ends the server."""
+"""Seconds that running requests may take after the signal that ends the server."""
 _HOSTS = "127.0.0.1 answers this machine alone, 0.0.0.0 others, too"
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at which connections may arrive. Port 0 is any free one.
+    """A listening socket. Port 0 means any free port.
 
     Raises:
-        UsageError: host or port cannot be had.
+        UsageError: the host is unknown, or the port cannot be opened.
     """
     if not 0 <= port < 2**16:
         raise UsageError(f"--port {port} is not between 0 and 65535")
@@ -46,22 +46,22 @@ def listen(host: str, port: int) -> socket.socket:
             errno.EACCES: f"port {port} of {host} may not be opened by this user; choose one "
                           f"above 1023 with --port",
         }  # fmt: skip
-        said = f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "\
-               f"--host and --port"  # fmt: skip
-        raise UsageError(remedies.get(error.errno or 0, said)) from None
-    # Connections inherit it. asyncio sets it only where the socket names its protocol, and without
-    # it the body of a short answer waits 40 ms for the client to confirm the header.
+        message = f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "\
+                  f"--host and --port"  # fmt: skip
+        raise UsageError(remedies.get(error.errno or 0, message)) from None
+    # Connections inherit this option. asyncio sets it only for a socket that names its protocol.
+    # Without it, the body of a short answer waits 40 ms until the client confirms the header.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine reaches it."""
+    """Whether only this machine can reach the socket."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def url_of(listener: socket.socket, served: Served) -> str:
-    """Where the model is."""
+    """The URL of the model."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{port}/v2/models/{quote(served.name)}"
@@ -73,12 +73,13 @@ def serve(
     limits: ServeLimits | None = None,
     begun: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM comes; then those that are under way, and return.
+    """Answer requests until SIGINT or SIGTERM arrives. Then finish the running requests and return.
 
-    To be called by the main thread. A second SIGINT does not wait for requests under way.
+    To be called by the main thread. A second SIGINT ends the server without waiting for running
+    requests.
 
     Args:
-        begun: called once, when requests and signals may come.
+        begun: called once, when the server is ready for requests and signals.
     """
     server = uvicorn_server(served, limits)
     with _ended_by_signals(server):
@@ -87,7 +88,7 @@ def serve(
 
 
 def uvicorn_server(served: Served, limits: ServeLimits | None = None) -> uvicorn.Server:
-    """The server that `serve` runs, for a thread of its own: ``should_exit`` ends it."""
+    """The server that `serve` runs. It may also run in another thread; ``should_exit`` ends it."""
     config = uvicorn.Config(
         application(served, limits),
         ws="none",
@@ -105,9 +106,9 @@ def uvicorn_server(served: Served, limits: ServeLimits | None = None) -> uvicorn
 
 @contextlib.contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Signals end the server, and nothing else, also before and after uvicorn looks for them.
+    """Context in which signals end only the server, also before and after uvicorn handles them.
 
-    uvicorn raises them again when it has ended, and by default that would end the process.
+    uvicorn raises the signals again when it has ended. By default that would end the process.
     """
 
     def end(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""An `InferenceSession` as something to serve."""
+"""An `InferenceSession` as a model to serve."""
 
 import logging
 import threading
@@ -20,10 +20,10 @@ _log = logging.getLogger("coexec")
 
 
 class SessionServed:
-    """Answers requests with a session, as many at a time as there are credits.
+    """Answers requests with a session, at most as many at the same time as there are credits.
 
-    A request takes a credit when it is submitted and gives it back when its outputs are there.
-    There are as many threads as usable cores; requests beyond those wait.
+    A request takes a credit when it is submitted and returns it when its outputs are complete.
+    There are as many threads as usable cores; further requests wait for a thread.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class SessionServed:
         version: str = "1",
         credits: int | None = None,
     ) -> None:
-        """Serve ``session``, which is closed with this.
+        """Serve ``session``. `close` also closes the session.
 
         Args:
             name: the model's name in paths.
-            credits: requests that may be under way; by default two for each usable core.
+            credits: most requests at the same time; by default two for each usable core.
 
         Raises:
-            UsageError: a name or a number of credits that makes no sense.
-            ModelError: the protocol has no type for an input, or for none of the outputs.
+            UsageError: the name or the number of credits is invalid.
+            ModelError: the protocol has no type for an input, or no type for all of the outputs.
         """
         if not name or "/" in name or not name.isprintable():
             raise UsageError(f"the name {name!r} cannot be a part of a URL; give one or more "
@@ -63,7 +63,7 @@ class SessionServed:
 
     @property
     def ready(self) -> bool:
-        """Whether it was not closed."""
+        """Whether it is open."""
         return not self._closed
 
     def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
@@ -77,7 +77,7 @@ class SessionServed:
         except BaseException:
             self._left.release()
             raise
-        # It is the first of the callbacks: who has an answer may send the next request.
+        # The first callback returns the credit. So a client with an answer can send a new request.
         future.add_done_callback(lambda _: self._left.release())
         return future
 
@@ -85,26 +85,26 @@ class SessionServed:
         return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
 
     def close(self) -> None:
-        """Answer what is under way, then close the session."""
+        """Finish the running requests, then close the session."""
         self._closed = True
         self._pool.shutdown()
         self._session.close()
 
 
 def _input(arg: NodeArg) -> ServedTensor:
-    found = _tensor(arg)
-    if found is None:
+    tensor = _tensor(arg)
+    if tensor is None:
         raise ModelError(f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol "
                          f"or ONNX Runtime's Python interface has no type for; --value may make it "
                          f"a constant, or change the model")  # fmt: skip
-    return found
+    return tensor
 
 
 def _offered(session: InferenceSession) -> tuple[ServedTensor, ...]:
-    """The outputs that the protocol has types for."""
-    known = {arg.name: _tensor(arg) for arg in session.get_outputs()}
-    offered = tuple(tensor for tensor in known.values() if tensor is not None)
-    left_out = {arg.name: arg.type for arg in session.get_outputs() if known[arg.name] is None}
+    """The outputs for which the protocol has types."""
+    tensors = {arg.name: _tensor(arg) for arg in session.get_outputs()}
+    offered = tuple(tensor for tensor in tensors.values() if tensor is not None)
+    left_out = {arg.name: arg.type for arg in session.get_outputs() if tensors[arg.name] is None}
     listed = ", ".join(f"{name!r} {kind}" for name, kind in left_out.items())
     if not offered:
         raise ModelError(f"the Open Inference Protocol has no type for any output: {listed}; let "
@@ -116,7 +116,7 @@ def _offered(session: InferenceSession) -> tuple[ServedTensor, ...]:
 
 
 def _tensor(arg: NodeArg) -> ServedTensor | None:
-    """None for what is no tensor, and for types that NumPy does not have."""
+    """The input or output ``arg``; None if it is no tensor, or has a type that NumPy lacks."""
     dtype = np.dtype(object) if arg.type == "tensor(string)" else dtype_of(arg.type)
     if dtype is None:
         return None

@@ -1,7 +1,8 @@
-"""Tensors as the Open Inference Protocol writes them: as JSON numbers, or as bytes.
+"""Conversion of tensors from and to the Open Inference Protocol: as JSON numbers, or as bytes.
 
-The bytes are those of the binary tensor data extension: little-endian, row by row. An element of
-BYTES is its length in 4 bytes and its content, which is UTF-8 here: ONNX has no other texts.
+The bytes have the form of the binary tensor data extension: little-endian and row-major. An element
+of BYTES is its length in 4 bytes and its content. The content is UTF-8 here: ONNX has no other
+texts.
 """
 
 import math
@@ -18,7 +19,8 @@ from coexec.errors import InputError
 __all__ = ["MOST_TEXTS", "datatype_of", "from_binary", "from_json", "to_binary", "to_json"]
 
 MOST_TEXTS = 2**20
-"""Elements of a tensor of texts. Each takes about 100 bytes more than it has in the request."""
+"""Most elements of a tensor of texts. In memory, each takes about 100 bytes more than in the
+request."""
 
 _DATATYPES = {
     "bool": "BOOL", "float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64",
@@ -34,29 +36,30 @@ _JSON = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
-    """The protocol's name of a type of elements, such as "FP32"; None if it has none."""
+    """The protocol's name of an element type, such as "FP32"; None if the protocol has no name."""
     return _DATATYPES.get(dtype.name)
 
 
 def from_binary(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: memoryview) -> Array:
-    """The tensor in ``data``, on the same memory where it is aligned.
+    """The tensor in ``data``, on the same memory if that is aligned.
 
     Raises:
-        InputError: the bytes are not those of such a tensor.
+        InputError: the bytes do not fit such a tensor.
     """
     if dtype.kind == "O":
         return _text_array(_read_texts(name, math.prod(shape), data), shape)
-    wanted = math.prod(shape) * dtype.itemsize
-    if len(data) != wanted:
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if len(data) != size_bytes:
         raise InputError(f"input {name!r}: {datatype_of(dtype)} of shape {list(shape)} takes "
-                         f"{wanted} bytes, and its binary data has {len(data)}")  # fmt: skip
+                         f"{size_bytes} bytes, and its binary data has {len(data)}")  # fmt: skip
     if dtype.kind == "b" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
         raise InputError(f"input {name!r}: an element of BOOL is a byte of 0 or 1, and its binary "
                          f"data has others")  # fmt: skip
-    # A type that numpy does not have itself, bfloat16, is not read from a buffer, but viewed.
+    # numpy itself has no bfloat16 and cannot read it from a buffer. So integers are read, and then
+    # viewed as the type.
     stored = np.dtype(f"<u{dtype.itemsize}")
-    found = np.frombuffer(data, stored).astype(stored.newbyteorder("="), copy=False).view(dtype)
-    return (found if found.flags.aligned else found.copy()).reshape(shape)
+    tensor = np.frombuffer(data, stored).astype(stored.newbyteorder("="), copy=False).view(dtype)
+    return (tensor if tensor.flags.aligned else tensor.copy()).reshape(shape)
 
 
 def _read_texts(name: str, count: int, data: memoryview) -> list[str]:
@@ -87,13 +90,13 @@ def _check_count(name: str, count: int) -> None:
 
 
 def from_json(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: Any) -> Array:
-    """The tensor of a JSON array, flat or nested as ``shape`` is.
+    """The tensor of a JSON array, which is flat or nested as ``shape``.
 
-    Values are not converted from one kind to another: an integer is a float, too, but "1", true
-    and null are no numbers, and 1.5 is no integer.
+    Values of another type are refused: an integer is also a float, but "1", true and null are no
+    numbers, and 1.5 is no integer.
 
     Raises:
-        InputError: the array is not such a tensor.
+        InputError: the array does not fit such a tensor.
     """
     values = _flat(name, shape, data)
     datatype = datatype_of(dtype)
@@ -108,17 +111,17 @@ def from_json(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: Any) 
     try:
         if not is_float(dtype):
             return np.array(values, dtype).reshape(shape)
-        with np.errstate(over="ignore"):  # what does not fit is infinite, and refused
-            found = np.array(values, np.float64).astype(dtype).reshape(shape)
+        with np.errstate(over="ignore"):  # a number out of range becomes infinite, and is refused
+            tensor = np.array(values, np.float64).astype(dtype).reshape(shape)
     except OverflowError:
-        found = None
-    if found is None or not np.isfinite(found).all():
+        tensor = None
+    if tensor is None or not np.isfinite(tensor).all():
         raise InputError(f"input {name!r}: its data holds a number beyond the range of {datatype}")
-    return found
+    return tensor
 
 
 def _flat(name: str, shape: Sequence[int], data: Any) -> list[Any]:
-    """The elements of ``data``, which is flat or nested."""
+    """The elements of ``data``, which is flat or nested, as a flat list."""
     if not isinstance(data, list):
         raise InputError(f"input {name!r}: its data is {_JSON[type(data)]}; give an array")
     if not data or not isinstance(data[0], list):
@@ -136,7 +139,7 @@ def _flat(name: str, shape: Sequence[int], data: Any) -> list[Any]:
 
 
 def _encodable(name: str, texts: list[str]) -> list[str]:
-    """``texts``, which JSON lets hold halves of characters (surrogates), without such."""
+    """``texts``, checked for halves of surrogate pairs, which JSON allows and UTF-8 does not."""
     _check_count(name, len(texts))
     try:
         "".join(texts).encode()
@@ -161,15 +164,15 @@ def to_binary(array: Array) -> bytes:
 
 
 def to_json(name: str, array: Array) -> list[Any]:
-    """The elements of a tensor, flat, as JSON takes them.
+    """The elements of a tensor as a flat list of JSON values.
 
     Raises:
-        InputError: there is a NaN or an infinity among them, which JSON does not have.
+        InputError: the tensor has NaN or infinity, which JSON does not have.
     """
     if is_float(array.dtype):
         if not np.isfinite(array).all():
             raise InputError(f"output {name!r} holds NaN or infinity, which JSON does not have; "
                              f"ask for it with the parameter binary_data")  # fmt: skip
         array = array.astype(np.float64)
-    found: list[Any] = array.reshape(-1).tolist()
-    return found
+    elements: list[Any] = array.reshape(-1).tolist()
+    return elements

@@ -1,4 +1,4 @@
-"""What takes the place of ``onnxruntime``: its session and the classes around it."""
+"""Replacements for classes of ``onnxruntime``: its session and the classes around it."""
 
 from coexec.session.binding import IOBinding
 from coexec.session.inference import InferenceSession

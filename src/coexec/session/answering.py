@@ -1,4 +1,4 @@
-"""Who answers a request: the plan in use, or ONNX Runtime's own session."""
+"""Answers requests with the plan in use, or with ONNX Runtime's own session."""
 
 import logging
 import time
@@ -39,40 +39,41 @@ __all__ = ["AnsweringSession", "Unanswered", "of_direct_run"]
 _T = TypeVar("_T")
 _log = logging.getLogger("coexec")
 _ACCOUNTED_S = 0.05
-"""Of requests that went to ONNX Runtime's session, before it is looked which shapes they have."""
+"""Seconds of requests in ONNX Runtime's session after which their shapes are reported to the
+serving."""
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """No plan has answered a request: ONNX Runtime's own session has to."""
+    """A request that no plan has answered, so that ONNX Runtime's own session has to."""
 
     shapes: Shapes
-    """Of the inputs that the model leaves dynamic."""
+    """Shapes of the inputs that the model leaves dynamic."""
     because: InputError | None = None
-    """What the plan does not take. ONNX Runtime may."""
+    """Why the plan refuses the request. ONNX Runtime may accept it."""
     failed: tuple[Running, CoexecError] | None = None
-    """The plan that has failed, and how."""
+    """The plan that has failed, and its error."""
 
 
 class AnsweringSession(DescribedSession):
-    """A session with plans. What it is given, `InferenceSession` checks."""
+    """A session with plans. `InferenceSession` checks its arguments."""
 
     _settings: Settings
     _serving: Serving | None = None
     _latest: Shapes = ()
-    """Of the latest request that no plan for fixed shapes has answered."""
+    """Shapes of the latest request that no plan for fixed shapes has answered."""
     _dynamic: tuple[str, ...] | None = None
     _replanner: tuple[Running, Replanner] | None = None
     _recorded: RecordedRuns | None = None
-    """The runs of plans, while they are profiled."""
+    """The recorded runs of plans; None if profiling is off."""
     _closed = False
     _direct = False
-    """Whether requests go to ONNX Runtime's session without a look at plans: none is there."""
+    """Whether requests go to ONNX Runtime's session directly, because there is no plan."""
     _unaccounted_s = 0.0
-    """Of requests that went there since the serving was told."""
+    """Seconds of direct requests that were not yet reported to the serving."""
 
     def _run_directly(self, output_names: Sequence[str] | None, feeds: Any) -> list[Any]:
-        """The answer of ONNX Runtime's own session, with less around it than in its own `run`."""
+        """The answer of ONNX Runtime's own session, with less overhead than in its `run`."""
         start_s = time.monotonic()
         TRAFFIC.begin()
         names = output_names or [output.name for output in self._outputs_meta]
@@ -89,13 +90,14 @@ class AnsweringSession(DescribedSession):
         return outputs
 
     def _choose_way(self) -> None:
-        """Go to ONNX Runtime's session directly, if no plan may answer."""
+        """Set whether requests go to ONNX Runtime's session directly: they do if no plan may
+        answer."""
         planned = self._serving is not None and self._serving.any_running
         self._direct = not (planned or self._closed)
 
     @property
     def _running(self) -> Running | None:
-        """The plan of the shapes that are known without a request."""
+        """The plan for the shapes that model and settings fix."""
         if self._serving is None or self._unplanned is not None:
             return None
         return self._serving.running(())
@@ -112,18 +114,21 @@ class AnsweringSession(DescribedSession):
     def _by_plan(
         self, output_names: Sequence[str] | None, feeds: Any, run_options: Any = None
     ) -> list[Array] | Unanswered:
-        """The answer of a plan, if there is one for this request. The request is at fault where an
-        index is out of range, which the plan finds while it runs: the plan is kept then.
+        """The answer of a plan, if there is one for this request.
+
+        A plan may find an invalid request while it runs, for example an index out of range. Then
+        the plan stays in use.
 
         Raises:
             ClosedError: the session is closed.
-            TerminatedError: ``run_options`` said so. It is also of ONNX Runtime's own class.
+            TerminatedError: ``run_options`` ended the run. The error is also of ONNX Runtime's own
+                class.
         """
         shapes, running = self._plan_for(feeds)
         if running is None or not self._follows(run_options):
             return Unanswered(shapes)
         try:
-            wanted, arrays = asked_of(running, output_names, feeds)
+            names, arrays = asked_of(running, output_names, feeds)
         except InputError as error:
             return Unanswered(shapes, because=error)
         TRAFFIC.begin()
@@ -144,17 +149,20 @@ class AnsweringSession(DescribedSession):
             return Unanswered(shapes, failed=(running, error))
         finally:
             TRAFFIC.end()
-        return [outputs[name] for name in wanted]
+        return [outputs[name] for name in names]
 
     def _by_ort(
         self, why: Unanswered, call: Callable[[], _T], asked: tuple[Any, Any] | None = None
     ) -> _T:
-        """The answer of ONNX Runtime's own session, which ``call`` asks.
+        """The answer of ONNX Runtime's own session.
 
-        ``asked``: output names and feeds, from which it is told in our words what is wrong.
+        Args:
+            why: why no plan has answered.
+            call: runs the request in ONNX Runtime's own session.
+            asked: output names and feeds, to describe an invalid request in coexec's words.
 
         Raises:
-            CoexecError: it refuses the request. It is also of ONNX Runtime's own class.
+            CoexecError: it refuses the request. The error is also of ONNX Runtime's own class.
         """
         if self._closed:
             raise ClosedError("the session is closed; make a new one")
@@ -177,7 +185,7 @@ class AnsweringSession(DescribedSession):
     def _observe(
         self, shapes: Shapes, names: Sequence[str] | None, feeds: Any, outputs: Sequence[Any]
     ) -> None:
-        """The own session's answer to a request, which plans are compared with."""
+        """Report an answer of ONNX Runtime's own session, with which plans are compared."""
         if self._serving is not None and self._serving.watches:
             names = names or [output.name for output in self._signature.outputs]
             self._serving.observe(shapes, feeds, names, outputs)
@@ -186,7 +194,8 @@ class AnsweringSession(DescribedSession):
         return None if asked is None else why_not(self._signature, *asked)
 
     def _plan_for(self, feeds: Any) -> tuple[Shapes, Running | None]:
-        """The dynamic shapes of a request, and the plan that answers it; None: the own session."""
+        """The dynamic shapes of a request, and the plan that answers it; None: ONNX Runtime's own
+        session answers it."""
         serving = self._serving
         if serving is None or self._unplanned is not None:
             return (), None
@@ -197,7 +206,8 @@ class AnsweringSession(DescribedSession):
         return shapes, serving.running(shapes) if shapes else None
 
     def _shapes_of(self, feeds: Any) -> Shapes:
-        """Of the inputs that the model leaves dynamic; empty if there are none, or no arrays."""
+        """Shapes of the inputs that the model leaves dynamic; empty if there are no such inputs, or
+        if their feeds have no shapes."""
         if self._dynamic is None:
             names = [arg.name for arg in self._signature.inputs if is_dynamic(arg, {})]
             self._dynamic = tuple(sorted(names))
@@ -207,9 +217,10 @@ class AnsweringSession(DescribedSession):
             return ()
 
     def _follows(self, run_options: Any) -> bool:
-        """Whether a plan does what these options ask for.
+        """Whether a plan can follow these options.
 
-        They do not tell of adapters, which replace weights: those that the model lets replace.
+        The options may hold adapters, but do not list them. Adapters replace overridable weights,
+        so a plan follows no options if the model has such weights.
         """
         if run_options is None:
             return True
@@ -225,7 +236,8 @@ class AnsweringSession(DescribedSession):
     def _run_recorded(
         self, running: Running, feeds: Mapping[str, Array], cancelled: Cancelled | None = None
     ) -> tuple[Mapping[str, Array], Trace]:
-        """A run with what ran when, of which the replanner and the profile are told."""
+        """The outputs and the trace of a run. The trace is passed to the replanner and to the
+        profile."""
         plan = running.prepared
         recorder = RealRecorder(plan.compiled, plan.work.names)
         outputs = running.runner.run(feeds, recorder, cancelled)
@@ -239,26 +251,28 @@ class AnsweringSession(DescribedSession):
         return outputs, trace
 
     def _watching(self, running: Running) -> Replanner:
-        """Watches the plan in use. Devices that "auto" has chosen stay; heft plans for them."""
-        known = self._replanner
-        if known is None or known[0].prepared.work is not running.prepared.work:
+        """The replanner that observes the plan in use. Devices that "auto" has chosen stay; heft
+        plans for them."""
+        watched = self._replanner
+        if watched is None or watched[0].prepared.work is not running.prepared.work:
             planner, options = self._settings.planner, self._settings.planner_options
             if planner == AUTO:
                 planner, options = "heft", {}
             watcher = Replanner(running.prepared, planner, options, self._settings.replan or 0.0)
-            self._replanner = known = running, watcher
-        return known[1]
+            self._replanner = watched = running, watcher
+        return watched[1]
 
 
 def _cancelled(run_options: Any) -> Cancelled | None:
-    """Whether another thread has ended the run by its options."""
+    """A function that returns whether another thread has ended the run through its options."""
     return None if run_options is None else lambda: bool(run_options.terminate)
 
 
 def of_direct_run(error: Exception) -> bool:
-    """Whether ONNX Runtime raised it in a direct run, and not a signal handler of the program."""
+    """Whether ONNX Runtime raised the error in a direct run, and not the program's signal
+    handler."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    own = AnsweringSession._run_directly.__code__
-    return traceback is not None and traceback.tb_frame.f_code is own
+    direct_run = AnsweringSession._run_directly.__code__
+    return traceback is not None and traceback.tb_frame.f_code is direct_run

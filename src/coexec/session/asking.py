@@ -1,4 +1,4 @@
-"""What a request asks for, held against a plan or against what the model takes."""
+"""Checks of a request against a plan, or against the model's inputs and outputs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,39 +18,41 @@ __all__ = ["asked_of", "fit", "is_dynamic", "why_not"]
 def asked_of(
     running: Running, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Array]]:
-    """The outputs that a plan is asked for, and its feeds as arrays, both checked.
+    """The names of the requested outputs and the feeds as arrays, both checked against a plan.
 
     Raises:
         InputError: the plan has no such output, or does not take these feeds.
     """
     compiled = running.prepared.compiled
-    wanted = check_names([t.name for t in compiled.outputs], output_names)
+    names = check_names([t.name for t in compiled.outputs], output_names)
     inputs = {t.name: t for t in compiled.inputs}
     if isinstance(feeds, Mapping):
         feeds = {
             name: as_array(fed, inputs[name].dtype) if name in inputs else fed
             for name, fed in feeds.items()
         }
-    return wanted, check_feeds(inputs, feeds)
+    return names, check_feeds(inputs, feeds)
 
 
 def fit(running: Running, feeds: Any) -> bool:
-    """Whether a plan's shapes are those of the feeds, as far as these have shapes."""
+    """Whether the feeds have the shapes of a plan's inputs. True if a feed is missing or has no
+    shape."""
     try:
         return all(shape_of(feeds[t.name]) == t.shape for t in running.prepared.compiled.inputs)
     except (KeyError, TypeError, ValueError, RuntimeError):
-        return True  # the check says what is missing
+        return True  # `asked_of` raises an error that describes the problem
 
 
 def is_dynamic(arg: Any, shapes: Mapping[str, Any]) -> bool:
-    """Whether an input's shape is not known before a request comes."""
+    """Whether an input's shape is unknown before the first request."""
     return arg.name not in shapes and any(
         not isinstance(d, int) and d not in shapes for d in arg.shape
     )
 
 
 def why_not(signature: Signature, output_names: Any, feeds: Any) -> InputError | None:
-    """What is wrong with a request that ONNX Runtime has refused, in our words."""
+    """An error of coexec that describes an invalid request, which ONNX Runtime has refused; None if
+    the checks pass."""
     tensors = [_tensor(arg) for arg in signature.inputs]
     try:
         check_names([arg.name for arg in signature.outputs], output_names)
@@ -61,7 +63,7 @@ def why_not(signature: Signature, output_names: Any, feeds: Any) -> InputError |
 
 
 def _tensor(arg: Any) -> Tensor | None:
-    """An input as ONNX Runtime describes it; None unless it is a tensor that NumPy has."""
+    """An input that ONNX Runtime describes, as a tensor; None for a type that NumPy lacks."""
     dtype = dtype_of(arg.type) if re.fullmatch(r"tensor\(\w+\)", arg.type) else None
     if dtype is None:
         return None

@@ -1,4 +1,4 @@
-"""`IOBinding`: ONNX Runtime's class of that name, for whatever answers the request."""
+"""`IOBinding`: a subclass of ONNX Runtime's class that also works with plans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = ["IOBinding"]
 
 @dataclass(frozen=True)
 class _BindingCall:
-    """A method of ONNX Runtime's class, with what it was given."""
+    """A call of a method of ONNX Runtime's class, with its arguments."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -34,7 +34,7 @@ class _BindingCall:
 class _Input:
     call: _BindingCall
     array: Any
-    """What is fed to a plan; None: it does not lie in main memory."""
+    """The array to feed to a plan; None: the input does not lie in main memory."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class _BoundOutput:
     call: _BindingCall
     in_main_memory: bool
     into: Array | None = None
-    """The caller's memory; None: the output's own."""
+    """The caller's memory; None: new memory for the output."""
     value: OrtValue | None = None
-    """What was bound, if it was an ``OrtValue``."""
+    """The bound value, if it is an ``OrtValue``."""
 
 
 class IOBinding(OrtIOBinding):  # type: ignore[misc]
-    """Inputs and outputs of a session, bound to memory of the caller.
+    """Inputs and outputs of a session, bound to the caller's memory.
 
-    Remembers what was bound. A plan answers if all of it lies in main memory; else ONNX Runtime's
-    own session, in a binding of its own that is made when it is needed, also again after that
-    session was given back and opened anew.
+    It stores all bind calls. A plan answers if all bound memory is main memory. Otherwise ONNX
+    Runtime's own session answers, with a binding of ONNX Runtime's class. That binding is made when
+    it is needed, and made again after the session was closed and reopened.
     """
 
     def __init__(self, session: "InferenceSession") -> None:
@@ -61,12 +61,12 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         self._outputs: dict[str, _BoundOutput] = {}
         self._theirs: OrtIOBinding | None = None
         self._answered: OrtIOBinding | None = None
-        """The one that holds the outputs of the latest run."""
+        """ONNX Runtime's binding with the outputs of the latest run; None: a plan has answered."""
         self._results: list[tuple[OrtValue, Array, bool]] | None = None
-        """Of a plan's run: the value, its memory, and whether that is the caller's."""
+        """Outputs of a plan's run: value, its memory, and whether that is the caller's memory."""
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Feed this array, with what it holds when the session runs."""
+        """Feed this array, with the elements that it has when the session runs."""
         call = _BindingCall("bind_cpu_input", (name, arr_on_cpu))
         array = arr_on_cpu if isinstance(arr_on_cpu, np.ndarray) else None
         self._bind_input(name, _Input(call, array))
@@ -75,7 +75,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         self, name: str, device_type: str, device_id: int, element_type: Any,
         shape: Sequence[int], buffer_ptr: int,
     ) -> None:  # fmt: skip
-        """Feed the memory at ``buffer_ptr``, which the caller keeps."""
+        """Feed the memory at ``buffer_ptr``, which the caller keeps alive."""
         call = _BindingCall(
             "bind_input", (name, device_type, device_id, element_type, shape, buffer_ptr)
         )
@@ -87,19 +87,19 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         self._bind_input(name, _Input(call, array_of(ortvalue)))
 
     def _bind_input(self, name: str, bound: _Input) -> None:
-        known = any(arg.name == name for arg in self.owner.get_inputs())
-        if not known or bound.array is None or self._current() is not None:
-            bound.call.on(self.theirs())  # ONNX Runtime says what is wrong with it
+        is_input = any(arg.name == name for arg in self.owner.get_inputs())
+        if not is_input or bound.array is None or self._current() is not None:
+            bound.call.on(self.theirs())  # ONNX Runtime raises an error if the call is invalid
         self._inputs[name] = bound
 
     def bind_output(
         self, name: str, device_type: str = "cpu", device_id: int = 0, element_type: Any = None,
         shape: Sequence[int] | None = None, buffer_ptr: int | None = None,
     ) -> None:  # fmt: skip
-        """Return this output, in the memory at ``buffer_ptr`` or in new one.
+        """Return this output, in the memory at ``buffer_ptr`` or in new memory.
 
         Raises:
-            InputError: a buffer without its shape and type.
+            InputError: a buffer is given without its shape or type.
         """
         arguments = (name, device_type, device_id, element_type, shape, buffer_ptr)
         into = None
@@ -108,8 +108,10 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
                 raise InputError(f"output {name!r} is bound to a buffer; give its element_type "
                                  f"and shape too")  # fmt: skip
             into = _at(device_type, element_type, shape, buffer_ptr)
-        here = device_type == "cpu" and (buffer_ptr is None or into is not None)
-        self._bind_output(name, _BoundOutput(_BindingCall("bind_output", arguments), here, into))
+        in_main_memory = device_type == "cpu" and (buffer_ptr is None or into is not None)
+        self._bind_output(
+            name, _BoundOutput(_BindingCall("bind_output", arguments), in_main_memory, into)
+        )
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Write this output to the memory of ``ortvalue``."""
@@ -118,30 +120,31 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         self._bind_output(name, _BoundOutput(call, into is not None, into, ortvalue))
 
     def _bind_output(self, name: str, bound: _BoundOutput) -> None:
-        if (theirs := self._current()) is not None:
-            bound.call.on(theirs)
+        if (binding := self._current()) is not None:
+            bound.call.on(binding)
         self._outputs[name] = bound
 
     def _current(self) -> OrtIOBinding | None:
-        """The binding of ONNX Runtime's own session, if it was made for the session as it is."""
+        """The binding of ONNX Runtime's own session; None unless it belongs to the session that is
+        open now."""
         session = vars(self.owner).get("_sess")
-        theirs = self._theirs
-        return theirs if theirs is not None and theirs._session is session else None
+        binding = self._theirs
+        return binding if binding is not None and binding._session is session else None
 
     def _calls(self) -> list[_BindingCall]:
         inputs = [bound.call for bound in self._inputs.values()]
         return inputs + [bound.call for bound in self._outputs.values()]
 
     def theirs(self) -> OrtIOBinding:
-        """The binding of ONNX Runtime's own session, which is opened if it is not."""
-        found = self._current()
-        if found is None:
+        """The binding of ONNX Runtime's own session. The session is opened if necessary."""
+        binding = self._current()
+        if binding is None:
             with self.owner.kept_open():
-                found = OrtIOBinding(self.owner)
+                binding = OrtIOBinding(self.owner)
             for call in self._calls():
-                call.on(found)
-            self._theirs = found
-        return found
+                call.on(binding)
+            self._theirs = binding
+        return binding
 
     @property
     def _iobinding(self) -> Any:
@@ -152,7 +155,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         return self.theirs()._session
 
     def feeds(self) -> dict[str, Any] | None:
-        """What a plan is fed; None if a plan cannot answer."""
+        """The arrays to feed to a plan, by input; None if a plan cannot answer."""
         outputs = self._outputs.values()
         if not outputs or not all(bound.in_main_memory for bound in outputs):
             return None
@@ -161,29 +164,29 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
 
     @property
     def output_names(self) -> list[str]:
-        """The outputs that were bound, in that order."""
+        """Names of the bound outputs, in the order of binding."""
         return list(self._outputs)
 
     def take(self, results: Sequence[Array]) -> bool:
-        """Hand on what a plan returned, in the order of `output_names`; False if it does not fit
-        the caller's memory."""
+        """Copy the results of a plan to the bound outputs, in the order of `output_names`. Returns
+        False if they do not fit the caller's memory."""
         bounds = list(self._outputs.values())
-        if not all(_fits(b.into, found) for b, found in zip(bounds, results, strict=True)):
+        if not all(_fits(b.into, result) for b, result in zip(bounds, results, strict=True)):
             return False
-        taken: list[tuple[OrtValue, Array, bool]] = []
-        for bound, found in zip(bounds, results, strict=True):
-            array = found if bound.into is None else bound.into
+        outputs: list[tuple[OrtValue, Array, bool]] = []
+        for bound, result in zip(bounds, results, strict=True):
+            array = result if bound.into is None else bound.into
             value = bound.value or as_ortvalue(array)
             if value is None:
                 return False
             if bound.into is not None:
-                bound.into[...] = found
-            taken.append((value, array, bound.into is not None))
-        self._results = taken
+                bound.into[...] = result
+            outputs.append((value, array, bound.into is not None))
+        self._results = outputs
         return True
 
     def answered_by_theirs(self) -> None:
-        """ONNX Runtime's own session has answered: the outputs are in its binding."""
+        """Note that ONNX Runtime's own session has answered: its binding has the outputs."""
         self._results, self._answered = None, self._theirs
 
     def get_outputs(self) -> list[OrtValue]:
@@ -207,30 +210,30 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
 
     def synchronize_inputs(self) -> None:
         """Wait until inputs were copied to their device."""
-        if (theirs := self._current()) is not None:
-            theirs.synchronize_inputs()
+        if (binding := self._current()) is not None:
+            binding.synchronize_inputs()
 
     def synchronize_outputs(self) -> None:
         """Wait until outputs were copied from their device."""
-        if (theirs := self._current()) is not None:
-            theirs.synchronize_outputs()
+        if (binding := self._current()) is not None:
+            binding.synchronize_outputs()
 
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
         self._inputs.clear()
-        if (theirs := self._current()) is not None:
-            theirs.clear_binding_inputs()
+        if (binding := self._current()) is not None:
+            binding.clear_binding_inputs()
 
     def clear_binding_outputs(self) -> None:
         """Bind no output any more."""
         self._outputs.clear()
         self._results = self._answered = None
-        if (theirs := self._current()) is not None:
-            theirs.clear_binding_outputs()
+        if (binding := self._current()) is not None:
+            binding.clear_binding_outputs()
 
 
 def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array | None:
-    """The caller's memory as an array; None unless it is main memory of a type that NumPy has."""
+    """The caller's memory as an array; None unless it is main memory with a type that NumPy has."""
     dtype = dtype_of(element_type)
     return array_at(address, shape, dtype) if device_type == "cpu" and dtype is not None else None
 

@@ -15,7 +15,8 @@ _log = logging.getLogger("coexec")
 
 
 class CallbackThreads:
-    """Runs requests beside the caller. Threads are made with the first, and anew in a fork."""
+    """Runs requests in threads of its own. The threads start with the first request, and again in a
+    forked child."""
 
     def __init__(self) -> None:
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -24,13 +25,13 @@ class CallbackThreads:
         self, run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
     ) -> None:  # fmt: skip
-        """Begin a request; its thread calls ``callback(outputs, user_data, error)`` then."""
+        """Begin a request. Its thread calls ``callback(outputs, user_data, error)`` at the end."""
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")
         self._pool[1].submit(_call_back, run, callback, user_data)
 
     def close(self) -> None:
-        """Begin no more requests; those that run end."""
+        """Accept no more requests. Running requests go on to their end."""
         if self._pool is not None:
             self._pool[1].shutdown(wait=False)
 
@@ -38,7 +39,7 @@ class CallbackThreads:
 def _call_back(
     run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
 ) -> None:
-    """A request of `InferenceSession.run_async`."""
+    """Run a request of `InferenceSession.run_async`, and call its callback."""
     try:
         outputs, error = run(), ""
     except CoexecError as failed:

@@ -1,4 +1,4 @@
-"""Does a plan compute what ONNX Runtime's own session does? Asked where weights may be others."""
+"""Compare a plan with ONNX Runtime's own session, if that session may have other weights."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -16,28 +16,31 @@ from coexec.ort import OrtSession
 __all__ = ["why_different", "why_other_weights"]
 
 _SHARE = 1e-2
-"""Of the largest value: other weights differ by more, other kernels by less."""
+"""Allowed difference relative to the largest value. Other weights cause larger differences, other
+kernels smaller ones."""
 
 
 def why_different(
     running: Running, own: Callable[[Mapping[str, Any]], Sequence[Any]]
 ) -> str | None:
-    """Why a plan may not take over; None if both answer made-up inputs alike, or one cannot.
+    """The reason why a plan may not take over.
+
+    None if plan and session have equal answers to made-up inputs, or if one of them fails.
 
     Args:
-        own: the own session's outputs for feeds, in the model's order.
+        own: returns the outputs of ONNX Runtime's own session for feeds, in the model's order.
     """
     compiled = running.prepared.compiled
     rng = np.random.default_rng(0)
     try:
         feeds = {t.name: _made_up(t, rng) for t in compiled.inputs}
-        expected, again, found = own(feeds), own(feeds), running.runner.run(feeds)
+        expected, again, answers = own(feeds), own(feeds), running.runner.run(feeds)
     except Exception:  # no made-up inputs suit every model
         return None
     if not all(map(_alike, again, expected)):
         return ("the model draws random numbers, so that no plan can be compared with ONNX "
                 "Runtime's session and its options")  # fmt: skip
-    if all(map(_alike, (found[t.name] for t in compiled.outputs), expected)):
+    if all(map(_alike, (answers[t.name] for t in compiled.outputs), expected)):
         return None
     return ("ONNX Runtime's session answers otherwise than the model says, as if its options gave "
             "other weights; take coexec.SessionOptions, which remember what was set")  # fmt: skip
@@ -50,12 +53,13 @@ def _made_up(tensor: Tensor, rng: "np.random.Generator") -> Any:
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """Of outputs with fractions: others are equal for most weights."""
+    """Whether an output is close to the expected one. Only floating-point outputs are compared:
+    others are equal for most weights."""
     fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
     return not fractions or unlike(found, expected, _SHARE) is None
 
 
 def why_other_weights(session: "weakref.ref[OrtSession]", running: Running) -> str | None:
-    """`why_different` for a session that may be gone; None if it is."""
+    """`why_different` for a session that may be collected already; None if it is."""
     alive = session()
     return None if alive is None else why_different(running, partial(OrtSession.run, alive, None))

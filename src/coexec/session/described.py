@@ -1,4 +1,4 @@
-"""What a session says about its model and itself, whether or not ONNX Runtime's own is open."""
+"""Facts about a session and its model, available without opening ONNX Runtime's own session."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,26 +15,29 @@ __all__ = ["DescribedSession", "fixed", "providers_of_ort"]
 
 
 class DescribedSession(LazyOrtSession):
-    """Answers questions from what ONNX Runtime's own session reported, now or in an earlier
-    process, and keeps what is changed of a session that is given back."""
+    """A session that describes itself with reports of ONNX Runtime's own session.
+
+    The report may come from an earlier process. Changed settings are kept when ONNX Runtime's own
+    session is closed.
+    """
 
     _pinned = False
-    """ONNX Runtime's own session has a state that would be lost if it was given back."""
+    """Whether ONNX Runtime's own session has a state that would be lost if it was closed."""
     _unplanned: str | None = None
 
     def _signature_kept(self) -> Signature | None:
-        """What is known of the model without opening ONNX Runtime's own session."""
+        """The stored report about the model; None if there is none."""
         return None
 
     def _named_devices(self) -> Sequence[str] | None:
-        """The devices that the program has named."""
+        """The devices that the program has named; None if it has named none."""
         return None
 
     @cached_property
     def _signature(self) -> Signature:
-        """What ONNX Runtime reports of the model, in this process or in an earlier one."""
-        known = None if self.ort_is_open else self._signature_kept()
-        return known or Signature.of(self)
+        """ONNX Runtime's report about the model, of this process or of an earlier one."""
+        stored = None if self.ort_is_open else self._signature_kept()
+        return stored or Signature.of(self)
 
     def get_inputs(self) -> Sequence[Any]:
         """The model's inputs, in order, with their dimensions as the model names them."""
@@ -49,11 +52,11 @@ class DescribedSession(LazyOrtSession):
         return self._signature.overridable
 
     def get_modelmeta(self) -> Any:
-        """What the model says about itself."""
+        """The model's metadata."""
         return self._signature.metadata
 
     def get_session_options(self) -> Any:
-        """The options that ONNX Runtime's own session has, or is opened with."""
+        """The options with which ONNX Runtime's own session is or will be opened."""
         if self.ort_is_open:
             return OrtSession.get_session_options(self)
         return self._ort_call[1][0] or onnxruntime.SessionOptions()
@@ -67,17 +70,17 @@ class DescribedSession(LazyOrtSession):
         return dict(OrtSession.get_provider_options(self))
 
     def _ort_providers(self) -> list[str]:
-        """ONNX Runtime's execution providers."""
+        """Names of the execution providers of ONNX Runtime's own session."""
         if self.ort_is_open:
             return list(OrtSession.get_providers(self))
-        asked = [p[0] if isinstance(p, tuple) else p for p in self._ort_call[1][1] or ()]
+        names = [p[0] if isinstance(p, tuple) else p for p in self._ort_call[1][1] or ()]
         usable = set(onnxruntime.get_available_providers())
-        return list(dict.fromkeys((*(p for p in asked if p in usable), "CPUExecutionProvider")))
+        return list(dict.fromkeys((*(p for p in names if p in usable), "CPUExecutionProvider")))
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Open ONNX Runtime's own session anew with these execution providers.
+        """Reopen ONNX Runtime's own session with these execution providers.
 
-        No plan answers while one of them is no CPU, unless devices were named.
+        No plan answers while one of them is not for the CPU, unless devices were named.
         """
         arguments.check_providers(providers)
         providers = providers_of_ort(providers)
@@ -103,42 +106,42 @@ class DescribedSession(LazyOrtSession):
 
     def _set_fallback(self, on: bool) -> None:
         with self._ort_lock:
-            model, given, keywords = self._ort_call
-            self._ort_call = model, given, {**keywords, "enable_fallback": int(on)}
+            model, positional, keywords = self._ort_call
+            self._ort_call = model, positional, {**keywords, "enable_fallback": int(on)}
             if self.ort_is_open:
                 self._enable_fallback = on
 
     def create_ortvalue_from_shape_and_type(self, *given: Any, **named: Any) -> Any:
-        """As in ONNX Runtime: the value belongs to its own session, which is kept."""
+        """As in ONNX Runtime. The value belongs to its own session, which stays open."""
         self._pinned = True
         return OrtSession.create_ortvalue_from_shape_and_type(self, *given, **named)
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        """As in ONNX Runtime, for its own session, which is kept."""
+        """As in ONNX Runtime, for its own session, which stays open."""
         self._pinned = True
         OrtSession.set_ep_dynamic_options(self, options)
 
     def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
-        """As in ONNX Runtime, for its own session, which is kept."""
+        """As in ONNX Runtime, for its own session, which stays open."""
         self._pinned = True
         OrtSession.set_tuning_results(self, results, error_on_invalid=error_on_invalid)
 
 
 def providers_of_ort(providers: Sequence[Any] | None) -> Sequence[Any] | None:
-    """``providers`` without the devices that `get_providers` lists beside them."""
+    """``providers`` without devices of coexec, which `get_providers` lists, too."""
     if providers is None:
         return None
     return [p for p in providers if not (isinstance(p, str) and ":" in p)]
 
 
 def fixed(arg: Any, shapes: Mapping[str, Any]) -> Any:
-    """An input as ONNX Runtime describes it, with the sizes that were given for it.
+    """An input as ONNX Runtime describes it, with the sizes that ``shapes`` fix.
 
     Args:
-        shapes: by the input's name all of its sizes, or by the name of a dimension its size.
+        shapes: all sizes of an input by the input's name, or one size by the name of a dimension.
     """
-    given = shapes.get(arg.name)
-    if isinstance(given, Sequence):
-        return NodeArg(arg.name, list(given), arg.type)
+    sizes_of_input = shapes.get(arg.name)
+    if isinstance(sizes_of_input, Sequence):
+        return NodeArg(arg.name, list(sizes_of_input), arg.type)
     sizes = [shapes.get(d, d) if isinstance(d, str) else d for d in arg.shape]
     return arg if sizes == arg.shape else NodeArg(arg.name, sizes, arg.type)

@@ -1,4 +1,4 @@
-"""A model with its plan as an export, from which sessions start without measuring."""
+"""Write a model with its plan as an export, from which sessions start without measuring."""
 
 import os
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ from coexec.workbench.plan_files import text_of
 __all__ = ["ExportReport", "export"]
 
 _MODEL = "model"
-"""The folder of the model and its weights."""
+"""Folder of the model and its weights in an export."""
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """A finished export, and how its plan was found."""
+    """A finished export, and how its plan was chosen."""
 
     folder: Path
     manifest: Manifest
@@ -47,16 +47,16 @@ class ExportReport:
 
 
 def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
-    """Write a folder with the model, the plan that ``settings`` ask for, and what is compiled.
+    """Write a folder with the model, its plan for ``settings``, and the compiled parts.
 
     Args:
         source: as for `InferenceSession`.
-        folder: not there, empty, or an export, which is replaced.
+        folder: a missing or empty folder, or an export, which is replaced.
 
     Raises:
         UsageError: the folder has other files, or cannot be written.
-        ExecutionError: the plan does not compute what ONNX Runtime does.
-        CoexecError: no plan can be had.
+        ExecutionError: the plan's results differ from ONNX Runtime's.
+        CoexecError: no plan can be made.
     """
     target = check_target(folder)
     if is_export(source):
@@ -71,10 +71,10 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
         text = text_of(chosen.plan, chosen.graph, chosen.work.shapes)
         draft.write(PLAN, [text.encode()])
         file = PlanFile.from_json(text)
-        own = replace(_without_planner(settings), plan=file, cache=chosen.work.cache)
-        agreement = _compile(str(model), own)
+        plan_settings = replace(_without_planner(settings), plan=file, cache=chosen.work.cache)
+        agreement = _compile(str(model), plan_settings)
         with used_entries() as used:
-            plan = _start(str(model), own)
+            plan = _start(str(model), plan_settings)
         for place, path in part_files(used).items():
             draft.write(f"{PARTS}/{place}", chunks(path))
         work = plan.work
@@ -88,7 +88,7 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
 
 
 def _without_planner(settings: Settings) -> Settings:
-    """The settings for a plan that is there."""
+    """The settings for an existing plan: without devices, planner, shapes and examples."""
     default = Settings()
     return replace(
         settings, devices=None, planner=default.planner, planner_options={}, pins={}, shapes={},
@@ -103,8 +103,10 @@ def _file_name(source: Any) -> str:
 
 
 def _write_model(draft: ExportDraft, given: GivenModel, name: str) -> Path:
-    """The model with the files that it names, all of them in one folder. The plan was made from
-    it, so it is sound."""
+    """Write the model and all files that it names into one folder of the export. Returns the
+    model's file.
+
+    The model is not checked again, because a plan was made from it."""
     source = given.resolved()
     if not isinstance(source, str | os.PathLike):
         content = source if isinstance(source, bytes) else serialized(source)
@@ -122,10 +124,10 @@ def _plain(location: str) -> str:
 
 
 def _compile(model: str, settings: Settings) -> Agreement:
-    """Fill the cache with what a start needs.
+    """Compile the plan and compare it with ONNX Runtime, to fill the cache for later starts.
 
     Raises:
-        ExecutionError: the plan does not compute what ONNX Runtime does.
+        ExecutionError: the plan's results differ from ONNX Runtime's.
     """
     prepared = Asked(model, settings).prepare()
     agreement = compared(prepared)
@@ -142,9 +144,9 @@ def _compile(model: str, settings: Settings) -> Agreement:
 
 def _start(model: str, settings: Settings) -> Prepared:
     """Start the plan from the cache, as a session does, and close it."""
-    asked = Asked(model, settings)
-    prepared = asked.prepare()
-    _ = asked.is_told_quickly, known(prepared)
+    request = Asked(model, settings)
+    prepared = request.prepare()
+    _ = request.is_told_quickly, known(prepared)
     Signature.find(prepared.work.cache, prepared.work.given.digest)
     started(prepared).close()
     return prepared

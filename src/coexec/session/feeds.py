@@ -1,4 +1,4 @@
-"""What programs give and take in place of NumPy's arrays, without copies."""
+"""Conversions between NumPy arrays and other forms of feeds and outputs, without copies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from coexec.session.signature import NodeArg
 __all__ = ["array_at", "array_of", "as_array", "as_ortvalue", "dtype_of", "for_ort", "shape_of"]
 
 _DTYPES = {
-    f"tensor({theirs})": np.dtype(ours)
-    for theirs, ours in (
+    f"tensor({ort_name})": np.dtype(numpy_name)
+    for ort_name, numpy_name in (
         ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
         *((f"{sign}int{bits}",) * 2 for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
@@ -26,11 +26,11 @@ _BY_NUMBER = [
 
 
 def dtype_of(kind: Any) -> "np.dtype[Any] | None":
-    """NumPy's type of elements; None if it has none.
+    """NumPy's type of a tensor's elements; None if NumPy has no such type.
 
     Args:
-        kind: as ONNX Runtime reports a tensor ("tensor(float)"), the number of ONNX's type, or
-            what NumPy takes for a type.
+        kind: ONNX Runtime's name of a tensor type ("tensor(float)"), the number of ONNX's element
+            type, or an argument of ``numpy.dtype``.
     """
     if isinstance(kind, str) and kind in _DTYPES:
         return _DTYPES[kind]
@@ -38,8 +38,8 @@ def dtype_of(kind: Any) -> "np.dtype[Any] | None":
         name = _BY_NUMBER[kind] if 0 <= kind < len(_BY_NUMBER) else None
         return None if name is None else np.dtype(name)
     try:
-        found: np.dtype[Any] = np.dtype(kind)
-        return found
+        dtype: np.dtype[Any] = np.dtype(kind)
+        return dtype
     except TypeError:
         return None
 
@@ -55,7 +55,7 @@ def array_of(value: OrtValue) -> Array | None:
 def array_at(
     address: int, shape: Sequence[int], dtype: "np.dtype[Any]", keeper: Any = None
 ) -> Array:
-    """The memory at ``address`` as an array, row by row; ``keeper`` lives as long as it does."""
+    """The memory at ``address`` as a row-major array. The array keeps ``keeper`` alive."""
     if 0 in shape:
         return np.empty(tuple(shape), dtype)
     return np.asarray(_ArrayInterface(address, shape, dtype, keeper))
@@ -74,7 +74,8 @@ class _ArrayInterface:
 
 
 def as_ortvalue(array: Array) -> OrtValue | None:
-    """An ``OrtValue`` on the memory of an array; None if ONNX Runtime has no such elements."""
+    """An ``OrtValue`` on the memory of an array; None for a type of elements that is not in
+    `_DTYPES`."""
     if array.dtype not in _DTYPES.values():
         return None
     return OrtValue.ortvalue_from_numpy(
@@ -83,25 +84,25 @@ def as_ortvalue(array: Array) -> OrtValue | None:
 
 
 def shape_of(fed: Any) -> tuple[int, ...]:
-    """The shape of what is fed for an input.
+    """The shape of a feed.
 
     Raises:
-        ValueError, TypeError, RuntimeError: it has none.
+        ValueError, TypeError, RuntimeError: it has no shape.
     """
     if isinstance(fed, np.ndarray):
         shape: tuple[int, ...] = fed.shape
         return shape
     if isinstance(fed, OrtValue):
         return tuple(fed.shape())
-    given = getattr(fed, "shape", None)
-    return np.shape(as_array(fed, None)) if given is None else tuple(given)
+    own_shape = getattr(fed, "shape", None)
+    return np.shape(as_array(fed, None)) if own_shape is None else tuple(own_shape)
 
 
 def as_array(fed: Any, dtype: Any) -> Any:
-    """What is fed for an input as an array on the same memory, if it lies in main memory.
+    """A feed as an array on the same memory, if that is main memory.
 
-    Lists and Python's numbers become arrays of ``dtype``, as in ONNX Runtime. What is none of all
-    this is returned as it is: `check_feeds` says what is wrong with it.
+    Lists and Python's numbers become arrays of ``dtype``, as in ONNX Runtime. Any other object is
+    returned unchanged: `check_feeds` then raises an error that describes the problem.
     """
     if isinstance(fed, np.ndarray):
         return fed
@@ -114,7 +115,7 @@ def as_array(fed: Any, dtype: Any) -> Any:
         if hasattr(fed, "__dlpack__"):
             return np.from_dlpack(fed)
         return np.asarray(fed, dtype)
-    except Exception:  # whatever the object's own conversion raises
+    except Exception:  # the object's own conversion may raise any exception
         return fed
 
 
@@ -122,7 +123,8 @@ _THEIRS = (np.ndarray, OrtValue, list, dict, str, bytes, type(None))
 
 
 def for_ort(feeds: Any, inputs: Sequence[NodeArg]) -> Any:
-    """Feeds as ONNX Runtime takes them: what only we take is an array, the rest is as it was."""
+    """Feeds as ONNX Runtime takes them: types that only coexec takes become arrays; all other feeds
+    are unchanged."""
     if not isinstance(feeds, Mapping) or all(isinstance(v, _THEIRS) for v in feeds.values()):
         return feeds
     dtypes = {arg.name: _DTYPES.get(arg.type) for arg in inputs}

@@ -62,9 +62,9 @@ _log = logging.getLogger("coexec")
 class InferenceSession(AnsweringSession):
     """Runs one model on several devices in parallel.
 
-    Takes the place of ``onnxruntime.InferenceSession`` and is one: whatever no plan answers, ONNX
-    Runtime's own session does. With planner "auto", that is every request until a plan has been
-    found, in the background, that is clearly faster than it.
+    Replaces ``onnxruntime.InferenceSession`` and is a subclass of it: ONNX Runtime's own session
+    answers all requests that no plan answers. With planner "auto", these are all requests until the
+    planning in the background has found a plan that is clearly faster than that session.
 
     May be used by several threads, and may be copied and pickled: a copy opens the model again.
     """
@@ -91,27 +91,30 @@ class InferenceSession(AnsweringSession):
         waiting: Waiting = WAITING,
         **ort_keywords: Any,
     ) -> None:
-        """Open ``path_or_bytes``, and start what was planned for it or plan in the background.
+        """Open ``path_or_bytes``, and start its stored plan or plan in the background.
 
         Args:
             path_or_bytes: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or
                 ``onnx_ir.Model``.
-            sess_options: ``onnxruntime.SessionOptions``. Fewer threads than cores, or less than
-                all optimisations, are the own session's matter: then nothing is planned.
-            providers: as ONNX Runtime takes them. If one of them is no CPU, nothing is planned,
-                unless ``devices`` are named.
+            sess_options: ``onnxruntime.SessionOptions``. With fewer threads than cores, or with
+                less than all optimisations, nothing is planned and ONNX Runtime's own session
+                answers.
+            providers: as ONNX Runtime takes them. If one of them is not for the CPU, nothing is
+                planned, unless ``devices`` are named.
             provider_options: of the providers.
             devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
                 what this machine has.
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
                 and several planners are tried, the fastest is kept and remembered.
-            plan: what ``coexec plan --output`` has written, or a `coexec.Plan`: it is compared with
-                ONNX Runtime and used, on its devices and with its shapes; nothing is measured.
+            plan: a file that ``coexec plan --output`` has written, or a `coexec.Plan`: it is
+                compared with ONNX Runtime and used, on its devices and with its shapes; nothing is
+                measured.
             planner_options: keyword options of the planner.
-            shapes: of inputs that the model leaves dynamic, or sizes of dimensions by their names:
-                planned for before a request comes. Requests of other shapes are answered too.
-            values: of inputs that become constants, so that what depends on them is decided now:
-                ``{"sr": 16000}``. What is fed for them is not looked at.
+            shapes: of inputs that the model leaves dynamic, or sizes of dimensions by their names.
+                They are planned for before the first request. Requests of other shapes are answered
+                too.
+            values: of inputs that become constants, so that everything that depends on them is
+                fixed now: ``{"sr": 16000}``. Feeds for these inputs are ignored.
             cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
                 by default the user's cache folder.
             engine_options: by engine, its own options: ``{"opencl": {"precision": "fp16",
@@ -119,34 +122,34 @@ class InferenceSession(AnsweringSession):
             background: plan while ONNX Runtime's own session answers; False: plan first. By default
                 only "auto", and shapes that come with a request, are planned in the background.
             pins: devices by names of tasks, patterns such as "conv*" allowed.
-            replan: watch the runs, and plan anew when a device has for some time been slower or
-                faster than its profile says by more than this share (0.25 is a quarter).
-            mode: "latency": all devices work on one request, which ends soon. "throughput": many
-                requests at once, of several threads, each on devices of its own if that answers
-                more of them a second.
+            replan: watch the runs, and make a new plan when a device has been slower or faster than
+                in its profile for some time, by more than this share (0.25 is a quarter).
+            mode: "latency": all devices work on one request, for the shortest time of a request.
+                "throughput": many requests of several threads at the same time, each on devices of
+                its own if this answers more requests per second.
             waiting: while a device waits for another one during a run, its cores stay awake
                 ("active"), so that it goes on sooner, or may halt ("passive"), which saves energy.
-            ort_keywords: what ONNX Runtime's class takes besides.
+            ort_keywords: further keywords of ONNX Runtime's class.
 
         Raises:
-            UsageError: a keyword that does not exist, or a value that has no meaning.
-            CoexecError: the subclass says whose fault it is, the message what to do. What ONNX
-                Runtime refuses is also of ONNX Runtime's own class.
+            UsageError: a keyword does not exist, or a value has no meaning.
+            CoexecError: its subclass names the cause, and its message the remedy. If ONNX Runtime
+                refuses the model, the error is also of ONNX Runtime's own class.
         """
         arguments.check_keywords(ort_keywords, InferenceSession.__init__, ORT_KEYWORDS)
         before = set(vars(self))
         self._given = path_or_bytes, sess_options, providers, provider_options
-        ours: dict[str, Any] = {
+        coexec_arguments: dict[str, Any] = {
             "devices": devices, "planner": planner, "plan": plan_of(plan),
             "planner_options": planner_options, "shapes": shapes, "cache": cache,
             "engine_options": engine_options, "background": background, "pins": pins,
             "replan": replan, "mode": mode, "waiting": waiting,
         }  # fmt: skip
-        self._words = {**ours, "values": values, **ort_keywords}
+        self._words = {**coexec_arguments, "values": values, **ort_keywords}
         arguments.check_providers(providers)
         providers = providers_of_ort(providers)
         self._decided = check_values(values)
-        source, settings = model_and_settings(path_or_bytes, ours, self._decided)
+        source, settings = model_and_settings(path_or_bytes, coexec_arguments, self._decided)
         self._settings = settings
         self._unplanned = why_unplanned(
             sess_options, providers, settings.devices, ort_keywords.get("disabled_optimizers")
@@ -170,10 +173,10 @@ class InferenceSession(AnsweringSession):
                  "_replanner", "_serving", "_signature", "_unaccounted_s",
                  "_unplanned"}  # fmt: skip
         self._ours = (set(vars(self)) | later) - before
-        """Names of what is not a subclass' own."""
+        """Names of the attributes that do not belong to a subclass."""
 
     def _begin(self, options: Any) -> None:
-        """Start what was planned before, or the own session and the planning."""
+        """Start the stored plan, or ONNX Runtime's own session and the planning."""
         serving = self._serving
         if serving is None:
             self.open_ort()
@@ -182,9 +185,9 @@ class InferenceSession(AnsweringSession):
         now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
         try:
             quick = serving.is_told_quickly
-            # What this machine has is in order: to look at it takes some milliseconds.
-            asked = serving.check() if quick or self._settings != self._by_default else None
-            if asked is not None and quick and now and serving.start_known((), asked):
+            # The check takes some milliseconds. It is not needed for the default devices.
+            request = serving.check() if quick or self._settings != self._by_default else None
+            if request is not None and quick and now and serving.start_known((), request):
                 return
         except ModelError as error:
             self._refuse(error)
@@ -197,18 +200,19 @@ class InferenceSession(AnsweringSession):
         left_open = [a for a in self._signature.inputs if is_dynamic(a, self._settings.shapes)]
         if left_open and self._settings.plan is None:
             serving.check_planner()
-            return  # planned for as shapes come
+            return  # planned when the shapes of requests are known
         later = self._settings.background
         if later is None:
-            of = self._settings
-            later = of.planner == AUTO and of.plan is None and of.replan is None
+            settings = self._settings
+            later = settings.planner == AUTO and settings.plan is None and settings.replan is None
         if later:
             serving.start_later(())
         else:
             serving.start_now(())
 
     def _follow(self, serving: Serving) -> None:
-        """Be told when a plan takes over, and be asked before if weights may be others."""
+        """Set the callbacks of ``serving``. The first is called when a plan has taken over. The
+        second checks a plan before, if the options may change weights."""
         session = weakref.ref(self)
         serving.changed = partial(_give_back, session)
         if may_give_weights(self._given[1]):
@@ -216,41 +220,44 @@ class InferenceSession(AnsweringSession):
 
     @property
     def _by_default(self) -> Settings:
-        """What no device, planner or engine is named in."""
-        of = self._settings
-        return Settings(shapes=of.shapes, values=of.values, cache=of.cache, mode=of.mode)
+        """The settings with the default devices, planner and engines."""
+        settings = self._settings
+        return Settings(
+            shapes=settings.shapes, values=settings.values, cache=settings.cache, mode=settings.mode
+        )
 
     def _refuse(self, error: ModelError) -> None:
-        """Raise ``error`` in ONNX Runtime's own class too, if it does not take the model either."""
+        """Raise ``error``, also with ONNX Runtime's own class, if ONNX Runtime refuses the model,
+        too. Else plan nothing."""
         try:
             self.open_ort()
-        except ModelError as theirs:
-            cause = theirs.__cause__
+        except ModelError as refusal:
+            cause = refusal.__cause__
             if not isinstance(cause, Exception):
                 raise
             raise both(ModelError, type(cause))(str(error)) from cause
         self._unplanned = str(error)
 
     def _overridden(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of inputs that the model leaves open, and the options do not."""
+        """Shapes of inputs that the model leaves dynamic and that the session options fix."""
         assert self._serving is not None
         left_open = open_inputs(self._serving.source)
-        known = [arg for arg in self._signature.inputs if not is_dynamic(arg, {})]
+        fixed_inputs = [arg for arg in self._signature.inputs if not is_dynamic(arg, {})]
         return {
             arg.name: tuple(d for d in arg.shape if isinstance(d, int))
-            for arg in known if arg.name in left_open
+            for arg in fixed_inputs if arg.name in left_open
         }  # fmt: skip
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
         run_options: Any = None,
     ) -> list[Any]:  # fmt: skip
-        """The outputs named, or all of them, in that order.
+        """Run one inference. Returns the named outputs in the order of the names, or all outputs.
 
         Args:
             output_names: None or no name: all.
-            input_feed: for each input an array, what NumPy makes one of without a copy (DLPack,
-                ``__array__``), an ``OrtValue``, or lists and numbers.
+            input_feed: for each input an array, an object that NumPy converts to an array without a
+                copy (DLPack, ``__array__``), an ``OrtValue``, or lists and numbers.
             run_options: ``onnxruntime.RunOptions``. ``terminate``, set by another thread, ends the
                 run before its next segment.
 
@@ -266,41 +273,43 @@ class InferenceSession(AnsweringSession):
                 TRAFFIC.end()
                 if not of_direct_run(error):
                     raise
-                # It is told below in our words, or the feeds need another form.
+                # Below, the feeds are converted, or the error is raised with coexec's message.
         if self._decided and isinstance(input_feed, Mapping):
             decided = self._decided
             input_feed = {n: fed for n, fed in input_feed.items() if n not in decided}
-        found = self._by_plan(output_names, input_feed, run_options)
-        if isinstance(found, list):
-            return found
+        answer = self._by_plan(output_names, input_feed, run_options)
+        if isinstance(answer, list):
+            return answer
         feeds = for_ort(input_feed, self._signature.inputs)
         call = partial(OrtSession.run, self, output_names, feeds, run_options)
-        return self._by_ort(found, call, (output_names, feeds))
+        return self._by_ort(answer, call, (output_names, feeds))
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
         run_options: Any = None,
     ) -> list[OrtValue]:  # fmt: skip
-        """As `run`, from values to values: neither feeds nor outputs in main memory are copied."""
+        """As `run`, with ``OrtValue`` feeds and outputs. Values in main memory are not copied."""
         feeds = input_dict_ort_values
-        found = self._by_plan(output_names, feeds, run_options)
-        if isinstance(found, list):
-            values = [value for array in found if (value := as_ortvalue(array)) is not None]
-            if len(values) == len(found):
+        answer = self._by_plan(output_names, feeds, run_options)
+        if isinstance(answer, list):
+            values = [value for array in answer if (value := as_ortvalue(array)) is not None]
+            if len(values) == len(answer):
                 return values
-            found = Unanswered(())
+            answer = Unanswered(())
         call = partial(OrtSession.run_with_ort_values, self, output_names, feeds, run_options)
-        return self._by_ort(found, call, (output_names, feeds))
+        return self._by_ort(answer, call, (output_names, feeds))
 
     def io_binding(self) -> IOBinding:
-        """Binds inputs and outputs to memory of the caller, for `run_with_iobinding`."""
+        """An object that binds inputs and outputs to the caller's memory, for
+        `run_with_iobinding`."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-        """As `run`, with what was bound.
+        """As `run`, with the bound inputs and outputs.
 
         Raises:
-            InputError: the binding is another session's. It is a ValueError, as in ONNX Runtime.
+            InputError: the binding belongs to another session. It is a ValueError, as in ONNX
+                Runtime.
         """
         if not isinstance(iobinding, IOBinding):
             self._run_bound(iobinding, run_options)
@@ -315,27 +324,29 @@ class InferenceSession(AnsweringSession):
             if isinstance(why, list) and iobinding.take(why):
                 return
         if not isinstance(why, Unanswered):
-            why = Unanswered(())  # the outputs do not fit what was bound
+            why = Unanswered(())  # the outputs do not fit the bound memory
         call = partial(self._run_bound, iobinding, run_options)
         self._by_ort(why, call)
         iobinding.answered_by_theirs()
 
     def _run_bound(self, iobinding: Any, run_options: Any) -> None:
-        """Run ONNX Runtime's own session, also one that was given back since it was bound."""
-        theirs = iobinding.theirs() if isinstance(iobinding, IOBinding) else iobinding
+        """Run ONNX Runtime's own session with a binding, even if the session of the binding was
+        replaced meanwhile."""
+        binding = iobinding.theirs() if isinstance(iobinding, IOBinding) else iobinding
         session: Any = self
-        if self._serving is not None and theirs._session in self._ort_handles:
-            session = SimpleNamespace(_sess=theirs._session, _captured_graph_bindings={})
-        OrtSession.run_with_iobinding(session, theirs, run_options)
+        if self._serving is not None and binding._session in self._ort_handles:
+            session = SimpleNamespace(_sess=binding._session, _captured_graph_bindings={})
+        OrtSession.run_with_iobinding(session, binding, run_options)
 
     def run_async(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
         callback: Callable[[list[Any], Any, str], None], user_data: Any, run_options: Any = None,
     ) -> None:  # fmt: skip
-        """As `run`, by another thread, which calls ``callback(outputs, user_data, error)`` then.
+        """As `run`, in another thread, which calls ``callback(outputs, user_data, error)`` at the
+        end.
 
         Args:
-            callback: if the run fails, it gets no outputs, and the error's text.
+            callback: gets an empty list and the error's text if the run fails.
 
         Raises:
             InputError: an input is missing.
@@ -355,25 +366,25 @@ class InferenceSession(AnsweringSession):
     def run_with_trace(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
     ) -> tuple[list[Any], Trace]:
-        """As `run`, with what ran where and when."""
+        """As `run`. Also returns a trace of what ran where and when."""
         shapes, running = self._plan_for(input_feed)
         if running is None:
             start_s = time.perf_counter()
             feeds = for_ort(input_feed, self._signature.inputs)
             call = partial(OrtSession.run, self, output_names, feeds)
-            found = self._by_ort(Unanswered(shapes), call, (output_names, feeds))
+            own_outputs = self._by_ort(Unanswered(shapes), call, (output_names, feeds))
             took_s = time.perf_counter() - start_s
             whole = Span("the whole model", whole_cpu(), 0.0, took_s, engine="onnxruntime")
-            return found, Trace((whole.device,), (whole,))
-        wanted, arrays = asked_of(running, output_names, input_feed)
+            return own_outputs, Trace((whole.device,), (whole,))
+        names, arrays = asked_of(running, output_names, input_feed)
         outputs, trace = self._run_recorded(running, arrays)
-        return [outputs[name] for name in wanted], trace
+        return [outputs[name] for name in names], trace
 
     def end_profiling(self) -> str:
-        """End what ``SessionOptions.enable_profiling`` began, and return the name of its file.
+        """End the profiling of ``SessionOptions.enable_profiling``. Returns the name of its file.
 
-        Chrome's trace of the runs that plans have answered, or ONNX Runtime's profile if there
-        are none; "" if nothing was profiled.
+        The file has the runs that plans have answered, as a Chrome trace. If there are none, it is
+        ONNX Runtime's profile. The name is "" if nothing was profiled.
 
         Raises:
             OSError: the file cannot be written.
@@ -385,22 +396,23 @@ class InferenceSession(AnsweringSession):
         return str(OrtSession.end_profiling(self)) if profiled else ""
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, by ``time.monotonic_ns``; 0 if nothing is profiled."""
+        """Start of profiling, in nanoseconds of ``time.monotonic_ns``; 0 if nothing is profiled."""
         if self._recorded is not None and not self.ort_is_open:
             return self._recorded.start_ns
         return int(OrtSession.get_profiling_start_time_ns(self))
 
     def get_inputs(self) -> Sequence[Any]:
-        """The model's inputs, in order; those that ``shapes`` fixes have these shapes."""
+        """The model's inputs, in order, with the shapes that ``shapes`` fixes."""
         return [fixed(arg, self._settings.shapes) for arg in super().get_inputs()]
 
     def get_providers(self) -> list[str]:
-        """ONNX Runtime's execution providers, and the devices that the plan in use has."""
+        """ONNX Runtime's execution providers, and the devices of the plan in use."""
         return list(dict.fromkeys((*self._ort_providers(), *self.devices)))
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that the plan of the latest request uses; none: ONNX Runtime's session."""
+        """The devices of the plan for the latest request; empty: ONNX Runtime's own session answers
+        it."""
         serving = self._serving
         if serving is None or self._unplanned is not None:
             return ()
@@ -411,23 +423,24 @@ class InferenceSession(AnsweringSession):
         return tuple(name for plan in plans for name in plan.plan.used)
 
     def wait(self) -> None:
-        """Until nothing is planned in the background."""
+        """Wait until the planning in the background has ended."""
         if self._serving is not None:
             self._serving.wait()
 
     @property
     def degraded(self) -> str | None:
-        """Why ONNX Runtime's own session answers in place of a plan: none is made for these
-        settings, it is still being made, or a device failed. None if all is as it was asked for."""
+        """Why ONNX Runtime's own session answers instead of a plan; None if all works as requested.
+
+        Reasons: nothing is planned for these settings, the plan is not ready, a device failed."""
         if self._serving is None or self._unplanned is not None:
             return self._unplanned
         return self._serving.reason(self._latest)
 
     def close(self) -> None:
-        """Give everything back. Called by itself when the session is no longer used.
+        """Release all resources. Called automatically when the session is no longer used.
 
-        A run of another thread may end before. A signal handler that closes the session which its
-        own thread runs stops that run: it raises `coexec.errors.ClosedError`.
+        A run of another thread is allowed to end. If a signal handler closes the session that its
+        own thread runs, that run stops and raises `coexec.errors.ClosedError`.
         """
         self._closed = True
         self._direct = False
@@ -447,8 +460,8 @@ class InferenceSession(AnsweringSession):
             self._serving.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was given, in a form that another process can be told, and what a subclass has
-        added. A subclass may define this and `__setstate__` itself."""
+        """The constructor's arguments in a form that can be pickled, and the attributes that a
+        subclass has added. A subclass may override this and `__setstate__`."""
         source, options, *providers = self._given
         source = portable(source)
         if isinstance(source, str) and not source.startswith(ZOO):
@@ -467,7 +480,8 @@ class InferenceSession(AnsweringSession):
 
 
 def _give_back(session: "weakref.ref[InferenceSession]") -> None:
-    """A plan answers from now on: free what ONNX Runtime holds, if nobody needs it."""
+    """Close ONNX Runtime's own session, because a plan answers from now on. It stays open if it has
+    a state that would be lost."""
     alive = session()
     if alive is None:
         return

@@ -1,7 +1,7 @@
-"""What ``SessionOptions`` and ``RunOptions`` mean for a plan.
+"""Effects of ``SessionOptions`` and ``RunOptions`` on plans.
 
-`docs/onnxruntime.md` has the table. An option that a plan cannot follow leaves the model to ONNX
-Runtime's own session, which follows all of them.
+`docs/onnxruntime.md` lists them in a table. If an option cannot be followed by a plan, ONNX
+Runtime's own session runs the model. It follows all options.
 """
 
 import functools
@@ -34,7 +34,7 @@ __all__ = [
 _log = logging.getLogger("coexec")
 
 ORT_KEYWORDS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
-"""What ``onnxruntime.InferenceSession`` looks for among its ``**kwargs``."""
+"""Keywords that ``onnxruntime.InferenceSession`` reads from its ``**kwargs``."""
 _RESULTS = (
     "mlas.qnbit.force_fp32", "mlas.use_lut_gemm", "optimization.disable_specified_optimizers",
     "optimization.enable_cast_chain_elimination", "optimization.enable_gelu_approximation",
@@ -46,12 +46,12 @@ _RESULTS = (
     "session.set_denormal_as_zero", "session.use_deterministic_compute",
     "session.x64quantprecision",
 )  # fmt: skip
-"""Entries of the configuration that change what is computed."""
+"""Entries of the configuration that change the results."""
 _THREADS = (
     "session.intra_op_num_threads", "session.intra_op_thread_affinities",
     "session.use_per_session_threads",
 )  # fmt: skip
-"""Entries of the configuration that say which cores are used."""
+"""Entries of the configuration that determine which cores are used."""
 _WEIGHTS = {
     "add_external_initializers", "add_external_initializers_from_files_in_memory",
     "add_initializer",
@@ -61,32 +61,33 @@ _OF_THE_SESSION = {
     "execution_order": ExecutionOrder.DEFAULT,
     "inter_op_num_threads": 0,
 }
-"""Options, with their defaults, that ask for what a plan decides in another way."""
+"""Options, with their defaults, for decisions that a plan makes itself."""
 
 
 def _noted(name: str) -> Callable[..., Any]:
-    """ONNX Runtime's method, which `SessionOptions` remembers to have been called."""
-    theirs = getattr(onnxruntime.SessionOptions, name)
+    """A method of ONNX Runtime's class whose calls are recorded in `SessionOptions.calls`."""
+    ort_method = getattr(onnxruntime.SessionOptions, name)
 
-    @functools.wraps(theirs)
+    @functools.wraps(ort_method)
     def method(self: "SessionOptions", *arguments: Any, **keywords: Any) -> Any:
-        found = theirs(self, *arguments, **keywords)
+        result = ort_method(self, *arguments, **keywords)
         self.calls.append((name, arguments, keywords))
-        return found
+        return result
 
     return method
 
 
 class SessionOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
-    """ONNX Runtime's class, which does not tell what its methods were given. This one remembers.
+    """ONNX Runtime's options, which also record the calls of their methods.
 
-    May be copied and pickled, unless it holds tensors.
+    ONNX Runtime's class cannot report the arguments of earlier calls. Objects of this class may be
+    copied and pickled, unless they hold tensors.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        """Methods that were called, with positional and named arguments."""
+        """Names of the called methods, with positional and named arguments."""
 
     add_external_initializers = _noted("add_external_initializers")
     add_external_initializers_from_files_in_memory = _noted(
@@ -107,7 +108,7 @@ class SessionOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
 
 
 def attributes(options: Any) -> dict[str, Any]:
-    """The readable attributes of ONNX Runtime's options of any kind."""
+    """The readable attributes of ONNX Runtime's options or of a subclass."""
     return {
         name: getattr(options, name)
         for name, value in vars(onnxruntime.SessionOptions).items()
@@ -116,19 +117,19 @@ def attributes(options: Any) -> dict[str, Any]:
 
 
 def told(options: Any) -> Any:
-    """Options in a form that can be pickled. Of ONNX Runtime's own class that is what it tells."""
+    """Options in a form that can be pickled. For ONNX Runtime's own class: its attributes only."""
     if options is None or isinstance(options, SessionOptions):
         return options
     return attributes(options)
 
 
 def restore(given: Any) -> Any:
-    """Inverse of `told`."""
+    """The options that ``given`` was made from: inverse of `told`."""
     return restored(onnxruntime.SessionOptions, given) if isinstance(given, dict) else given
 
 
 def restored(kind: type, values: Mapping[str, Any], calls: Sequence[Any] = ()) -> Any:
-    """Options with these attributes, after these calls."""
+    """Options of class ``kind`` with these attributes, on which these calls were made."""
     options = kind()
     for name, value in values.items():
         setattr(options, name, value)
@@ -143,12 +144,15 @@ def why_unplanned(
     devices: Sequence[str] | None,
     disabled_optimizers: Any = None,
 ) -> str | None:
-    """Why ONNX Runtime's own session answers alone; None if a plan may be faster."""
+    """The reason why nothing is planned and ONNX Runtime's own session answers; None if a plan may
+    be made."""
     names = [p[0] if isinstance(p, tuple) and p else p for p in providers or ()]
-    others = [name for name in names if name != "CPUExecutionProvider"]
-    others = [name for name in others if name in get_available_providers()]
-    if others and devices is None:
-        return f"ONNX Runtime runs it with {others[0]}; name devices=[...] to have it planned"
+    other_providers = [name for name in names if name != "CPUExecutionProvider"]
+    other_providers = [name for name in other_providers if name in get_available_providers()]
+    if other_providers and devices is None:
+        return (
+            f"ONNX Runtime runs it with {other_providers[0]}; name devices=[...] to have it planned"
+        )
     if disabled_optimizers:
         return "disabled_optimizers changes what is computed; leave it out to have it planned"
     if options is None:
@@ -157,7 +161,8 @@ def why_unplanned(
 
 
 def may_give_weights(options: Any) -> bool:
-    """Whether weights may lie beside the model: ONNX Runtime's own options do not tell."""
+    """Whether the options may hold weights of the model. True for options of ONNX Runtime's own
+    class, which cannot report it."""
     if options is None:
         return False
     calls = getattr(options, "calls", None)
@@ -165,7 +170,8 @@ def may_give_weights(options: Any) -> bool:
 
 
 def _changes_results(options: Any) -> str | None:
-    """Which option changes what is computed, and is thus not followed by plans."""
+    """The reason why plans cannot follow the options: one of them changes the results; None if
+    there is no such option."""
     if options.graph_optimization_level != GraphOptimizationLevel.ORT_ENABLE_ALL:
         return "less than all optimisations are asked for, and plans need them"
     if options.use_deterministic_compute:
@@ -185,7 +191,8 @@ def _changes_results(options: Any) -> str | None:
 
 
 def _takes_cores(options: Any) -> str | None:
-    """Which option says where to compute, if no devices are named."""
+    """The reason why nothing is planned without named devices: an option selects threads or cores;
+    None if there is no such option."""
     remedy = "name devices=[...] to have it planned"
     threads = options.intra_op_num_threads
     if 0 < threads < len(usable_cores()):
@@ -214,7 +221,7 @@ _warned: set[str] = set()
 
 
 def warn_of(options: Any) -> None:
-    """Log, once in a process, each option that a plan has no use for."""
+    """Log, once in a process, each changed option that plans ignore."""
     for name, default in _OF_THE_SESSION.items():
         value = default if options is None else getattr(options, name)
         if value != default and name not in _warned:
@@ -224,8 +231,8 @@ def warn_of(options: Any) -> None:
 
 
 def options_for(devices: Sequence[str]) -> SessionOptions:
-    """As many threads as the CPU devices have cores."""
+    """Options with as many threads as the CPU devices have cores."""
     options = SessionOptions()
-    asked = [parse(name) for name in devices]
-    options.intra_op_num_threads = sum(len(cores_of(r)) for r in asked if r.kind == "cpu")
+    requests = [parse(name) for name in devices]
+    options.intra_op_num_threads = sum(len(cores_of(r)) for r in requests if r.kind == "cpu")
     return options

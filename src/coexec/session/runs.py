@@ -1,4 +1,4 @@
-"""Runs that were recorded for the profile that ``SessionOptions.enable_profiling`` asks for."""
+"""Recorded runs for the profile of ``SessionOptions.enable_profiling``."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from coexec.timing.trace import Trace
 __all__ = ["RecordedRuns"]
 
 _MOST_SPANS = 1_000_000
-"""ONNX Runtime keeps as many events, and drops those that follow."""
+"""Most spans that are kept. ONNX Runtime keeps as many events, and drops later ones."""
 
 
 class RecordedRuns:
@@ -26,11 +26,11 @@ class RecordedRuns:
         self._spans = 0
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether any run was recorded."""
         return bool(self._runs)
 
     def add(self, trace: Trace) -> None:
-        """A run that has just ended."""
+        """Add a run that has just ended."""
         start_s = (time.monotonic_ns() - self.start_ns) / 1e9 - trace.makespan_s
         with self._lock:
             if self._spans < _MOST_SPANS:
@@ -38,7 +38,7 @@ class RecordedRuns:
                 self._spans += len(trace.spans)
 
     def write(self, prefix: str) -> str:
-        """Write Chrome's trace events, and return the name of the file: ``prefix`` and the time.
+        """Write Chrome's trace events. Returns the name of the file: ``prefix`` and the time.
 
         Raises:
             OSError: the file cannot be written.
@@ -50,7 +50,11 @@ class RecordedRuns:
 
 
 def joined(runs: Sequence[tuple[float, Trace]]) -> Trace:
-    """One trace of several runs, which are its requests, each with the second of its start."""
+    """One trace of several runs, numbered as requests.
+
+    Args:
+        runs: start in seconds and trace of each run.
+    """
     devices = dict.fromkeys(name for _, trace in runs for name in trace.devices)
     spans: list[Any] = []
     flows: list[Any] = []

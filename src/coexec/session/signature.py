@@ -1,7 +1,7 @@
-"""What a model takes, gives and says about itself, as ONNX Runtime reports it.
+"""Inputs, outputs and metadata of a model, as ONNX Runtime reports them.
 
-It is kept beside the plan: a session that starts from the cache reports the same, symbolic
-dimensions included, without opening ONNX Runtime's own session.
+They are stored beside the plan. So a session that starts from the cache has the same report,
+including symbolic dimensions, without opening ONNX Runtime's own session.
 """
 
 import json
@@ -22,14 +22,14 @@ class NodeArg:
 
     name: str
     shape: list[int | str | None]
-    """A text names a dimension that the model leaves dynamic."""
+    """Sizes; the name of a dimension, or None, if the model leaves it dynamic."""
     type: str
     """For example "tensor(float)"."""
 
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model says about itself, with the attributes of ``onnxruntime.ModelMetadata``."""
+    """Metadata of a model, with the attributes of ``onnxruntime.ModelMetadata``."""
 
     producer_name: str
     graph_name: str
@@ -42,7 +42,7 @@ class ModelMetadata:
 
 @dataclass(frozen=True)
 class Signature:
-    """All that ONNX Runtime reports of a model."""
+    """ONNX Runtime's report about a model."""
 
     inputs: list[NodeArg]
     outputs: list[NodeArg]
@@ -52,23 +52,23 @@ class Signature:
 
     @classmethod
     def of(cls, session: OrtSession) -> Self:
-        """What an open session of ONNX Runtime reports."""
-        theirs = OrtSession.get_modelmeta(session)
+        """The report of an open session of ONNX Runtime."""
+        metadata = OrtSession.get_modelmeta(session)
         names = ModelMetadata.__dataclass_fields__
         return cls(
             _args(OrtSession.get_inputs(session)),
             _args(OrtSession.get_outputs(session)),
             _args(OrtSession.get_overridable_initializers(session)),
-            ModelMetadata(**{name: getattr(theirs, name) for name in names}),
+            ModelMetadata(**{name: getattr(metadata, name) for name in names}),
         )
 
     def keep(self, cache: Cache, digest: str) -> None:
-        """Store it for the model that ``digest`` tells from all others."""
+        """Store the report in the cache, for the model with this digest."""
         cache.add(_KIND, digest, Entry({"signature.json": json.dumps(asdict(self)).encode()}))
 
     @classmethod
     def find(cls, cache: Cache, digest: str) -> Self | None:
-        """What was stored for that model."""
+        """The stored report for the model with this digest; None if there is none."""
         entry = cache.find(_KIND, digest)
         if entry is None:
             return None

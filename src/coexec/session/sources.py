@@ -1,4 +1,4 @@
-"""A model as a program gives it: for ONNX Runtime, for another process, and what its file says."""
+"""Conversions of a model as a program passes it: for ONNX Runtime, and for another process."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 from coexec.errors import ModelError
 from coexec.frontend.digest import serialized, unreadable
 
-# Imports ONNX, in some 30 ms: with coexec, and not with the first session, which answers at once.
+# Imports ONNX in about 30 ms. It is imported with coexec, so that the first session starts faster.
 from coexec.frontend.structure import check_structure, without_weights
 from coexec.ort import both
 from coexec.session.options import may_give_weights
@@ -28,10 +28,10 @@ def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
     """The model as ONNX Runtime's constructor takes it.
 
     Args:
-        checked: its structure is checked before.
+        checked: whether its structure is checked first.
 
     Raises:
-        ModelError: the file does not exist, or is no sound model. The former is also of ONNX
+        ModelError: the file does not exist, or is no valid model. The error is also of ONNX
             Runtime's own class.
     """
     built = _built(source)
@@ -52,7 +52,7 @@ def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
 
 
 def _kind_of(model: str | bytes) -> type[Exception]:
-    """What ONNX Runtime calls a model that is not sound."""
+    """The error class that ONNX Runtime raises for an invalid model."""
     kind: type[Exception] = InvalidGraph
     try:
         without_weights(model)
@@ -62,15 +62,17 @@ def _kind_of(model: str | bytes) -> type[Exception]:
 
 
 def is_checked(source: Any, options: Any) -> bool:
-    """Whether a model's structure is checked before ONNX Runtime opens it: it can be, unless it is
-    in another format than ONNX, or its weights may be handed over beside it."""
+    """Whether a model's structure is checked before ONNX Runtime opens it.
+
+    It cannot be checked if the model has another format than ONNX, or if the options may hold its
+    weights."""
     if isinstance(source, str | os.PathLike):
         return not os.fspath(source).endswith(".ort")
     return not may_give_weights(options)
 
 
 def _built(source: Any) -> Any:
-    """The model; one of the zoo is built."""
+    """The model itself; a model of the zoo is built."""
     if isinstance(source, str) and source.startswith(ZOO):
         from coexec.zoo import build
 
@@ -79,18 +81,18 @@ def _built(source: Any) -> Any:
 
 
 def portable(source: Any) -> str | bytes:
-    """The model as another process can be told of it."""
+    """The model in a form that can be sent to another process: a path, "zoo:NAME" or bytes."""
     if isinstance(source, bytes | str):
         return source
     return os.fspath(source) if isinstance(source, os.PathLike) else serialized(source)
 
 
 def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
-    """The model with constants in the place of inputs, its weights with it.
+    """The serialized model, weights included, with constants in place of some inputs.
 
     Raises:
-        ModelError: it cannot be read.
-        UsageError: it has no such input, or the value is none for it.
+        ModelError: the model cannot be read.
+        UsageError: the model has no such input, or the value does not fit the input.
     """
     import onnx_ir as ir
 
@@ -103,12 +105,12 @@ def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
 
 
 def open_inputs(source: str | bytes) -> set[str]:
-    """Names of the inputs of which the model itself leaves a dimension open."""
+    """Names of the inputs for which the model leaves a dimension dynamic."""
     if isinstance(source, str) and source.startswith(ZOO):
         return set()
     try:
         inputs = without_weights(source).graph.input
-    except ModelError:  # whoever opens it reports it
+    except ModelError:  # reported when the model is opened
         return set()
     return {
         value.name for value in inputs

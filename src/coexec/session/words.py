@@ -1,4 +1,4 @@
-"""The arguments of a session as settings."""
+"""Convert the arguments of a session to settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,21 +16,21 @@ __all__ = ["model_and_settings"]
 def model_and_settings(
     model: Any, words: Mapping[str, Any], values: Mapping[str, Any]
 ) -> tuple[Any, Settings]:
-    """The model that a session opens, and how it is run.
+    """The model that a session opens, and its settings.
 
     Args:
-        model: as a program gives it.
-        words: arguments with the names that `Settings` has, "values" apart; None: by default.
+        model: as a program passes it.
+        words: arguments with the names of `Settings`, except "values". None: the default.
         values: of inputs that become constants.
 
     Raises:
-        CoexecError: they make no sense.
+        CoexecError: an argument is invalid.
     """
     source = arguments.check_model(model)
-    told = {name: value for name, value in words.items() if value is not None}
-    if isinstance(told.get("devices"), str):
-        told["devices"] = split_names(told["devices"])
-    settings = Settings(**told)
+    keywords = {name: value for name, value in words.items() if value is not None}
+    if isinstance(keywords.get("devices"), str):
+        keywords["devices"] = split_names(keywords["devices"])
+    settings = Settings(**keywords)
     if is_export(source):
         from coexec.exports.opening import resolve_export
 

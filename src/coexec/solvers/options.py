@@ -10,11 +10,11 @@ __all__ = ["OptionsUsed", "check_options", "made_with", "options_of"]
 
 
 class OptionsUsed(Protocol):
-    """What a planner returns."""
+    """The result of a planner, as far as its options are concerned."""
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Options that it set itself, with their values."""
+        """Options that the planner set itself, by name."""
         ...
 
 
@@ -27,8 +27,8 @@ def options_of(solve: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def made_with(
     solve: Callable[..., Any], given: Mapping[str, Any], solution: OptionsUsed
 ) -> dict[str, Any]:
-    """All options by name with the values that made a solution: the planner's own, where it set
-    one, then those that were given, then defaults."""
+    """The values of all options that led to a solution, by name. A value that the planner set comes
+    before a value in ``given``, and that before the default."""
     defaults = {name: option.default for name, option in options_of(solve).items()}
     return {**defaults, **given, **solution.options}
 
@@ -36,9 +36,10 @@ def made_with(
 def check_options(
     planner: str, known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
 ) -> None:
-    """
+    """Check the names and the types of options.
+
     Raises:
-        UsageError: an option that the planner does not have, or a value of another type.
+        UsageError: the planner has no such option, or the value has another type.
     """
     for name, value in options.items():
         if name not in known:
@@ -54,7 +55,7 @@ def check_options(
 def _fits(value: Any, annotation: Any) -> bool:
     if get_origin(annotation) is Literal:
         return value in get_args(annotation)
-    wanted = _wanted(annotation)
+    type_names = _wanted(annotation)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         "int": isinstance(value, int) and number,
@@ -62,7 +63,7 @@ def _fits(value: Any, annotation: Any) -> bool:
         "str": isinstance(value, str),
         "bool": isinstance(value, bool),
     }
-    return any(ok for kind, ok in fits.items() if kind in wanted)
+    return any(ok for kind, ok in fits.items() if kind in type_names)
 
 
 def _wanted(annotation: Any) -> str:

@@ -1,4 +1,5 @@
-"""Descriptions of processors and of what connects them. No handles, nothing is measured here."""
+"""Descriptions of processors and of the links between them. No handles; nothing is measured
+here."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,32 +31,33 @@ class Place(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Where tensors lie. Places with the same memory hand tensors on without a copy."""
+    """The memory that holds tensors. Places with the same memory hand over tensors without a
+    copy."""
 
     host: str
     name: str
-    """`MAIN`, or a name for what one engine alone can read."""
+    """`MAIN`, or the name of a memory that only one engine can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """An engine as it drives one device."""
+    """An engine with its properties on one device."""
 
     name: str
     """As the user writes it: "onnxruntime", "opencl"."""
     version: str = ""
-    """All that durations and compiled programs depend on besides the processor: the engine's
-    version, its build, its driver."""
+    """Everything besides the processor on which durations and compiled programs depend: the
+    engine's version, its build, its driver."""
     memory: str = MAIN
-    """The memory of the host that its tensors lie in."""
+    """The memory of the host that holds its tensors."""
     memory_bytes: int | None = None
     precision: str = "fp32"
-    """How it computes: "fp32", "fp16" or "bf16"."""
+    """Precision of its computation: "fp32", "fp16" or "bf16"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What a device draws, in watts."""
+    """Power that a device draws, in watts."""
 
     busy_w: float
     """While it computes or copies."""
@@ -75,28 +77,28 @@ class Device:
     name: str
     """As the user writes it: "cpu:0-3", "gpu:0"."""
     kind: str
-    """What stands before the colon: "cpu", "gpu", "null", ..."""
+    """The part of the name before the colon: "cpu", "gpu", "null", ..."""
     engines: tuple[EngineInfo, ...] = (EngineInfo("null"),)
     """At least one. Planners that choose no engine take the first."""
     cores: tuple[int, ...] = ()
     """Cores of the host that it occupies; none for a processor of its own."""
     host: str = "localhost"
-    """The machine that it is in."""
+    """The machine that contains it."""
     max_frequency_hz: float | None = None
     processor: str = ""
     """The processor's own name."""
     features: str = ""
-    """A digest of the processor's instruction sets: engines lay out weights by them."""
+    """A digest of the processor's instruction sets: engines choose layouts of weights by them."""
     identity: str = ""
-    """What engines tell it by from others of its kind, such as a GPU's UUID."""
+    """Text by which engines distinguish it from others of its kind, such as a GPU's UUID."""
     power: Power | None = None
     """None: not known."""
 
     def engine(self, name: str) -> EngineInfo:
-        """What is known of one of its engines.
+        """The description of one of its engines.
 
         Raises:
-            DeviceError: it has no such engine.
+            DeviceError: the device has no such engine.
         """
         for engine in self.engines:
             if engine.name == name:
@@ -107,20 +109,20 @@ class Device:
 
     @property
     def request(self) -> str:
-        """How a user asks for it with exactly these engines: "cpu:1/opencl"."""
+        """Text by which a user requests the device with exactly these engines: "cpu:1/opencl"."""
         return f"{self.name}/{'+'.join(engine.name for engine in self.engines)}"
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """One for each engine."""
+        """One place for each engine."""
         return tuple(Place(self.name, engine.name) for engine in self.engines)
 
     def memory(self, engine: str) -> Memory:
-        """Where the tensors of an engine lie."""
+        """The memory that holds the tensors of an engine."""
         return Memory(self.host, self.engine(engine).memory)
 
     def key(self, engine: str) -> str:
-        """Equal for two places on which a task takes equally long: keys the profile store."""
+        """Key of the profile store: equal for two places on which a task takes equally long."""
         info = self.engine(engine)
         hertz = "" if self.max_frequency_hz is None else f" {self.max_frequency_hz / 1e9:.2f} GHz"
         stored = "" if info.precision == "fp32" else f", {info.precision}"
@@ -132,26 +134,27 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How data gets from one device to another, or from one engine to another, in one direction."""
+    """A connection from one device or engine to another, in one direction."""
 
     source: str
     """Name of a device."""
     target: str
     sync_latency_s: float = 0.0
-    """From the end of a segment to the start of one that waits for it; nobody is busy."""
+    """Seconds from the end of a segment to the start of one that depends on it; no processor is
+    busy."""
     bandwidth_bytes_per_s: float = float("inf")
-    """Infinite where the tensors lie in one memory."""
+    """Infinite where the tensors of both ends are in one memory."""
     busy: Busy = "target"
     source_engine: str = ""
     """Empty: the same for all engines of the source that have no link of their own."""
     target_engine: str = ""
     media: tuple[str, ...] = ()
-    """What else cannot carry anything meanwhile: the ports of both ends, one Wi-Fi. Links with a
-    medium in common take turns. Only of links that keep no processor busy; empty: the link is a
-    medium of its own."""
+    """Resources that can carry no other data meanwhile: the ports of both ends, one Wi-Fi. Links
+    with a medium in common take turns. Only for links that keep no processor busy; empty: the link
+    is a medium of its own."""
 
     def copy_s(self, size_bytes: int) -> float:
-        """Seconds that moving ``size_bytes`` keeps the link and its busy processor occupied."""
+        """Seconds for which moving ``size_bytes`` occupies the link and its busy processor."""
         return size_bytes / self.bandwidth_bytes_per_s
 
 
@@ -159,9 +162,9 @@ class Link:
 class System:
     """The devices that a plan may use, and a link for each ordered pair of them.
 
-    Where two engines have a link of their own, that one counts; else that of one engine, the
-    source's first, with any of the other device; else the link of their devices; and where there is
-    none, data moves at no cost.
+    The most specific link counts: first the link of the two engines, then a link of one engine with
+    any engine of the other device (the source's engine first), then the link of the two devices.
+    Without a link, data move at no cost.
     """
 
     devices: tuple[Device, ...]
@@ -186,7 +189,8 @@ class System:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """By device, its place for planners that choose no engine: the one with its first."""
+        """The place of each device for planners that choose no engine: the one with its first
+        engine."""
         return tuple(device.places[0] for device in self.devices)
 
     @cached_property
@@ -194,16 +198,16 @@ class System:
         return {(x.source, x.source_engine, x.target, x.target_engine): x for x in self.links}
 
     def link(self, source: Place, target: Place) -> Link:
-        """The link between two places; one without cost where none is described."""
+        """The link between two places; a link without cost if none is described."""
         for source_engine in (source.engine, ""):
             for target_engine in (target.engine, ""):
                 ends = source.device, source_engine, target.device, target_engine
-                if (found := self._link.get(ends)) is not None:
-                    return found
+                if (link := self._link.get(ends)) is not None:
+                    return link
         return Link(source.device, target.device)
 
     def memory(self, place: Place) -> Memory:
-        """Where the tensors of a place lie."""
+        """The memory that holds the tensors of a place."""
         return self.device[place.device].memory(place.engine)
 
     @property
@@ -213,13 +217,13 @@ class System:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the devices: what a cached plan and profile depend on."""
+        """A digest of the devices, on which cached plans and profiles depend."""
         return digest(
             *((d.name, d.key(e.name), d.memory(e.name)) for d in self.devices for e in d.engines)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain lists and dictionaries; `from_json` reads it back."""
+        """The system as plain lists and dictionaries; inverse of `from_json`."""
         return {
             "devices": [asdict(d) for d in self.devices],
             "links": [_finite(asdict(link)) for link in self.links],
@@ -273,7 +277,7 @@ def _refuse_shared_cores(devices: Sequence[Device]) -> None:
 
 
 def _cores_apart(devices: Sequence[Device]) -> str:
-    """What to name instead: each core belongs to the smallest device that has it."""
+    """Advice for the user in which each core belongs to the smallest device that has it."""
     taken: set[tuple[str, int]] = set()
     apart: dict[str, str] = {}
     for device in sorted(devices, key=lambda d: len(d.cores)):

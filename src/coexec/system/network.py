@@ -1,7 +1,7 @@
-"""Systems of several machines: each is one device of a `System`, its network the links.
+"""Systems of several machines: each machine is one device of a `System`, the network its links.
 
-A machine's own devices are no concern of a pipeline plan: it takes shares as a whole, and plans
-each over its devices. Its memory is that of its only engine here.
+A pipeline plan does not contain the devices inside a machine: a machine takes a share as a whole
+and plans it over its own devices. The memory of a machine is the memory of its only engine here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from coexec.system.hardware import Device, EngineInfo, Link, Power, System
 __all__ = ["Network", "connected", "machine"]
 
 Network = Literal["ports", "half-duplex ports", "shared"]
-"""What can carry one message at a time: each direction of each machine's port, each port, or one
-medium that all machines share, as Wi-Fi is."""
+"""The resource that carries one message at a time: each direction of each machine's port, each
+port, or one medium that all machines share, such as Wi-Fi."""
 
 
 def machine(name: str, memory_bytes: int | None = None, power: Power | None = None) -> Device:
-    """A machine as one device of a system, on a host of its own name."""
+    """A machine as one device of a system, on a host of the same name."""
     engine = EngineInfo("session", memory_bytes=memory_bytes)
     return Device(name, "machine", (engine,), host=name, power=power)
 
@@ -29,12 +29,12 @@ def connected(
     network: Network = "ports",
     latency_s: float = 0.0,
 ) -> System:
-    """Machines that reach each other.
+    """A system of machines with a link between each two of them.
 
     Args:
-        bandwidth_bytes_per_s: of every link, or by machine that of its port: a link has that of the
-            slower one.
-        latency_s: from the end of sending to arrival; keeps nothing occupied.
+        bandwidth_bytes_per_s: of every link, or by machine the bandwidth of its port: a link has
+            the bandwidth of the slower port.
+        latency_s: from the end of sending to arrival; occupies nothing.
     """
     links = [
         Link(a, b, latency_s, _between(bandwidth_bytes_per_s, a, b), "none",

@@ -1,22 +1,24 @@
-"""The one model of time: when a launch may start, and what keeps which processor busy meanwhile.
+"""The only model of time: when a launch may start, and which processors are busy until when.
 
-Simulator, list schedulers and searches drive the same `Clock`; what differs is what they launch.
-Everything is an index. A *place* is a device with one of its engines. A *node* is something that
-ends at a known time: a task, or a segment of one request. A *launch* starts one or several nodes as
-a unit. The rules:
+The simulator, the list schedulers and the searches drive the same `Clock`; only their launches
+differ. Everything is an index. A *place* is a device with one of its engines. A *node* is something
+that ends at a known time: a task, or a segment of one request. A *launch* starts one or several
+nodes as a unit. The rules:
 
-* All places of a device take turns in its one thread: a device is free when the last launch on any
-  of its places has ended, and all that it copies itself has been copied.
-* A launch waits for the nodes that it needs, and for the sync latency of the link where one of them
-  ran on another place. Neither processor is busy meanwhile.
-* Then its device copies, one after the other, what comes over links that keep the target busy; and
-  it waits for what comes over other links. After that it computes without a pause.
-* What a launch sends leaves in the order in which it was made; what one task sends, in the order of
-  the tasks that read it, by their place in the graph. A link that keeps the source busy takes its
-  time from the source's device, right behind the launch. Other links copy in the background, one
-  thing after the other, and so do all links that have a medium in common: what is sent waits until
-  all media of its link are free. What is sent arrives a sync latency after it has been copied.
-* What takes no time to be copied waits for nothing but its maker.
+* All places of a device share its one thread: a device is free when the last launch on any of its
+  places has ended and all copies that the device makes itself are done.
+* A launch starts after the nodes that it needs have ended. If one of them ran on another place, the
+  sync latency of the link comes on top. Neither processor is busy during that latency.
+* Then the device copies, one after the other, the tensors that arrive over links that keep the
+  target busy; tensors on other links have to arrive as well. After that the device computes without
+  a pause.
+* The results of a launch are sent in the order in which they were made; the results of one task in
+  the order of the tasks that read them, by position in the graph. A link that keeps the source busy
+  takes its time from the source's device, directly after the launch. Other links copy in the
+  background, one transfer after the other. Links that share a medium also copy one after the other:
+  a transfer starts when all media of its link are free. Data arrives a sync latency after it has
+  been copied.
+* Data that takes no time to copy is available as soon as its producer has ended, plus the latency.
 * A launch costs its device one launch overhead, however many tasks are in it (`launched_s`).
 """
 
@@ -32,9 +34,10 @@ __all__ = ["Clock", "Move", "Places", "launched_s", "places_of"]
 
 
 def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
-    """Seconds of pieces in one launch, each of which was measured with a launch of its own.
+    """Seconds of several pieces in one launch; each piece was measured in a launch of its own.
 
-    A piece may measure shorter than an average launch; no launch gets shorter by having it.
+    A piece may have been measured as shorter than an average launch overhead. Even then it does not
+    make the launch shorter.
     """
     if len(pieces_s) == 1:
         return pieces_s[0]
@@ -44,16 +47,16 @@ def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
 
 @dataclass(frozen=True)
 class Places:
-    """The places of a system, and what connects them."""
+    """The places of a system and the links between them."""
 
     device: tuple[int, ...]
-    """By place, its device."""
+    """Index of the device, by place."""
     links: tuple[tuple[Link, ...], ...]
-    """By source, by target place."""
+    """Links, by source place and target place."""
 
     @cached_property
     def sync_latency_s(self) -> tuple[tuple[float, ...], ...]:
-        """By target, by source place: seconds; none inside a place."""
+        """Sync latency in seconds, by target place and source place; 0 inside a place."""
         return tuple(
             tuple(0.0 if a == b else row[b].sync_latency_s for a, row in enumerate(self.links))
             for b in range(len(self.links))
@@ -61,8 +64,8 @@ class Places:
 
     @cached_property
     def media(self) -> tuple[tuple[tuple[tuple[int, int], ...], ...], ...]:
-        """By source, by target: keys of the media that a link occupies while it copies in the
-        background. Links without one are media of their own, under their two places."""
+        """Keys of the media that a link occupies while it copies in the background, by source place
+        and target place. A link without a medium has one key of its own, made of its two places."""
         names = {name for row in self.links for link in row for name in link.media}
         number = {name: (-1, i) for i, name in enumerate(sorted(names))}
         return tuple(
@@ -83,19 +86,19 @@ class Move(NamedTuple):
     """Data that one place sends to another."""
 
     name: tuple[int, int]
-    """Of all that is on its way at a time, no two share one."""
+    """Key of the move; unique among all moves that are on their way at the same time."""
     source: int
     target: int
     transfer_s: float
-    """Seconds that copying it keeps the link, and the processor that the link keeps busy."""
+    """Seconds for which the copy occupies the link, and the processor that the link keeps busy."""
 
 
 class Clock:
-    """When devices are free, nodes end and data arrives, as one launch after the other is given.
+    """Seconds at which devices are free, nodes end and data arrives, updated launch by launch.
 
-    Each device has a time of its own. It passes when the device computes and when a link keeps it
-    busy, and jumps ahead when the device waits. So it makes no difference in which order launches
-    of different devices are given, as long as none comes before what it needs.
+    Each device has a time of its own. It advances when the device computes and when a link keeps it
+    busy, and jumps ahead when the device waits. So launches of different devices may be added in
+    any order, as long as each launch comes after the launches that it needs.
     """
 
     def __init__(
@@ -104,24 +107,24 @@ class Clock:
         nodes: int,
         noted: Callable[[int, float, float, Iterable[int] | Move], None] | None = None,
     ) -> None:
-        """``noted`` is told what keeps a device busy: place, start, end, and the nodes or move."""
+        """``noted`` is called for each busy span: place, start, end, and the nodes or the move."""
         self._device, self._links = places.device, places.links
         self._sync_latency_s, self._media = places.sync_latency_s, places.media
         self._noted = noted
         self.free_s = [0.0] * (max(places.device, default=-1) + 1)
-        """By device, when it has nothing left to do."""
+        """Second from which the device has nothing left to do, by device."""
         self.end_s = [inf] * nodes
-        """By node, when its launch ends; infinite before it is launched."""
+        """End of the node's launch, by node; infinite before the launch."""
         self.place = [-1] * nodes
-        """By node, where it was launched; -1 before."""
+        """Place of the node's launch, by node; -1 before the launch."""
         self.arrival_s: dict[tuple[int, int], float] = {}
-        """By name, when what was sent and not yet received arrives."""
+        """Arrival of data that was sent and not yet received, by name of the move."""
         self.link_free_s: dict[tuple[int, int], float] = {}
-        """By medium (`Places.media`) of links that copy in the background, when it is free."""
+        """Second from which a medium is free, by medium (`Places.media`) of background links."""
         self._sent_s: dict[int, float] = {}
 
     def copy(self) -> Self:
-        """A second clock that goes on from here on its own."""
+        """An independent clock in the same state."""
         other = type(self).__new__(type(self))
         other._device, other._links = self._device, self._links
         other._sync_latency_s, other._noted = self._sync_latency_s, self._noted
@@ -133,7 +136,7 @@ class Clock:
 
     @property
     def makespan_s(self) -> float:
-        """End of the last launch so far, and of what devices had to send behind it."""
+        """End of the last launch so far, with the transfers that devices make after it."""
         return max(self.free_s)
 
     def launch(
@@ -145,16 +148,16 @@ class Clock:
         moves: Sequence[Move] = (),
         not_before_s: float = 0.0,
     ) -> float:
-        """Launch ``nodes`` at ``place`` as a unit, as early as it can start; when it ends.
+        """Launch ``nodes`` at ``place`` as a unit, as early as possible, and return the end.
 
         If a node in ``before`` has not been launched yet, nothing happens and the end is infinite.
 
         Args:
             duration_s: seconds from the start of the launch to its end.
-            before: other nodes that it waits for.
-            moves: what it receives. All that comes over links that do not keep the target busy must
-                have been sent.
-            not_before_s: when what it works on arrives from outside.
+            before: other nodes, which have to end first.
+            moves: data that the launch receives. Data on links that do not keep the target busy
+                must have been sent before.
+            not_before_s: the earliest start, because input from outside arrives then.
         """
         device = self._device[place]
         start_s = self.free_s[device]
@@ -178,10 +181,11 @@ class Clock:
         return done_s
 
     def send(self, node: int, move: Move) -> None:
-        """Send what the launch of ``node`` made, behind what it has sent already.
+        """Send ``move``, a result of the launch of ``node``, after its earlier moves.
 
-        If its device has been given more launches meanwhile, as in list scheduling, where readers
-        are not known before they are placed, these stay where they are; the device is free later.
+        Launches that were added to the device in the meantime keep their times; only the second
+        from which the device is free is later. This happens in list scheduling, because a task's
+        readers are unknown until they are placed.
         """
         name, source, target, transfer_s = move
         link = self._links[source][target]
@@ -202,7 +206,7 @@ class Clock:
         self.arrival_s[name] = start_s + transfer_s + link.sync_latency_s
 
     def _received_s(self, place: int, start_s: float, moves: Iterable[Move]) -> float:
-        """When all of ``moves`` are there, if the device of ``place`` can begin at ``start_s``."""
+        """Second at which all ``moves`` have arrived, if the device can begin at ``start_s``."""
         arrived_s = start_s
         for move in moves:
             name, source, target, transfer_s = move

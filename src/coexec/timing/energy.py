@@ -1,4 +1,4 @@
-"""Joules of a trace, from what each device draws busy and idle."""
+"""Energy of a trace in joules, from the watts that each device draws when busy and when idle."""
 
 import math
 from collections.abc import Mapping
@@ -10,25 +10,26 @@ __all__ = ["device_energy_j", "energy_j"]
 
 
 def device_energy_j(trace: Trace, system: System) -> Mapping[str, float] | None:
-    """Joules of each device from second 0 to the end of the trace, of all its requests together.
+    """Joules of each device from second 0 to the end of the trace, for all requests together.
 
-    A device draws ``busy_w`` while it computes or copies and ``idle_w`` for the rest, also one that
-    the plan leaves out: it is there and waits. Holds for simulated and executed traces alike.
+    A device draws ``busy_w`` while it computes or copies, and ``idle_w`` the rest of the time. A
+    device that the plan does not use is idle all the time. This holds for simulated and for
+    executed traces.
 
     Returns:
-        By name of a device, or None if the watts of one are not known.
+        Joules by name of the device, or None if the watts of a device are unknown.
     """
-    found: dict[str, float] = {}
+    joules: dict[str, float] = {}
     for device in system.devices:
         if device.power is None:
             return None
         busy_s = trace.busy_s(device.name)
         idle_s = max(0.0, trace.makespan_s - busy_s)
-        found[device.name] = busy_s * device.power.busy_w + idle_s * device.power.idle_w
-    return found
+        joules[device.name] = busy_s * device.power.busy_w + idle_s * device.power.idle_w
+    return joules
 
 
 def energy_j(trace: Trace, system: System) -> float | None:
-    """The sum of `device_energy_j`, or None if the watts of a device are not known."""
-    found = device_energy_j(trace, system)
-    return None if found is None else math.fsum(found.values())
+    """The sum of `device_energy_j`, or None if the watts of a device are unknown."""
+    joules = device_energy_j(trace, system)
+    return None if joules is None else math.fsum(joules.values())

@@ -1,10 +1,10 @@
-"""Why each task is where it is: when its result is there, and when it would be from elsewhere.
+"""Why each task is on its device: when its result is delivered, and when another device would.
 
-Each task is moved alone, with all else where and when the plan has it, to the device that would
-deliver its result first. What that changes is the sum of four figures: computing, moving its
-inputs, waiting for the device, and moving its result to what reads it. On the other device it takes
-the first gap that is long enough, as in list scheduling with insertion (Topcuoglu et al., HEFT,
-2002). What a move would delay or let come sooner is not followed any further.
+Each task is moved alone, to the device that would deliver its result first; all other tasks keep
+their device and time. The change is the sum of four figures: computing, moving the inputs, waiting
+for the device, and moving the result to its readers. On the other device the task takes the first
+gap that is long enough, as in list scheduling with insertion (Topcuoglu et al., HEFT, 2002). The
+effect of a move on other tasks is not computed.
 """
 
 import math
@@ -37,39 +37,40 @@ GROUPS: Mapping[Group, str] = {
     "even": "makes no difference",
     "later": "all tasks together end sooner so",
 }
-"""Reasons in words. The four figures: the one that elsewhere is worse by most."""
+"""Reasons in words. A reason that is one of the four figures is the figure that would increase most
+on the other device."""
 
 _EVEN = 0.02
-"""Of the time that a task computes: a smaller difference is none."""
+"""Share of a task's computing time; a smaller difference counts as none."""
 _WORTH_SAYING = 0.05
-"""Of the difference: smaller parts of it are not told."""
+"""Share of the difference; smaller figures are left out of the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """When the result of a task is where it is read, in seconds, and what that is made of."""
+    """Delivery time of a task's result to all devices that read it, as a sum of durations."""
 
     device: str
     made_s: float
-    """When the last of its inputs was computed, wherever that was."""
+    """Second at which the last of the task's inputs was computed, on any device."""
     inputs_s: float
-    """From then on, until all inputs are on the device."""
+    """Seconds from then until all inputs are on the device."""
     waiting_s: float
-    """Until the device begins with it."""
+    """Seconds from then until the device starts the task."""
     computing_s: float
     result_s: float
-    """Until its result is on all devices that read it."""
+    """Seconds from the end of the task until its result is on all devices that read it."""
 
     @property
     def end_s(self) -> float:
-        """When the result is where it is read."""
+        """Second at which the result is on all devices that read it."""
         parts = (self.inputs_s, self.waiting_s, self.computing_s, self.result_s)
         return self.made_s + math.fsum(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One task of a plan."""
+    """Why one task of a plan is on its device."""
 
     task: str
     device: str
@@ -78,10 +79,10 @@ class Reason:
     why: str
     predicted_s: float
     moved_bytes: int
-    """What it reads of other devices and nobody before it on its device had brought there."""
+    """Bytes of the inputs from other devices that this task is the first on its device to fetch."""
     here: Delivery
     elsewhere: Delivery | None
-    """From the device that would deliver first; None if no other device runs it."""
+    """Delivery from the other device that is the fastest; None if no other device runs the task."""
 
 
 def explain(
@@ -98,21 +99,21 @@ def explain(
         pinned: names of tasks whose device the user has chosen.
     """
     graph, times = schedule.graph, _Times(plan, schedule, cost, system)
-    found = []
+    reasons = []
     for segment in sorted(schedule.segments, key=lambda s: times.start_s(s)):
         arriving = {t.tensor: t.size_bytes for t in schedule.incoming[segment.index]}
         for piece in segment.pieces:
             task = graph.task[piece.task]
             moved = sum(arriving.pop(name, 0) for name in task.inputs)
-            here, others = times.here(segment, piece), times.elsewhere(segment, piece)
-            there = min(others, key=lambda d: d.end_s, default=None)
+            here, deliveries = times.here(segment, piece), times.elsewhere(segment, piece)
+            there = min(deliveries, key=lambda d: d.end_s, default=None)
             group, why = _reason(here, there, len(system.places))
             if task.name in pinned:
                 group, why = "pinned", "pinned"
             name = task.name if piece.region == graph.output_of(task).whole else str(piece)
             seconds = cost.piece_s(graph, task, piece.region, segment.place)
-            found.append(Reason(name, *segment.place, group, why, seconds, moved, here, there))
-    return found
+            reasons.append(Reason(name, *segment.place, group, why, seconds, moved, here, there))
+    return reasons
 
 
 def _reason(here: Delivery, there: Delivery | None, places: int) -> tuple[Group, str]:
@@ -127,13 +128,13 @@ def _reason(here: Delivery, there: Delivery | None, places: int) -> tuple[Group,
     }
     if abs(later_s) <= _EVEN * here.computing_s:
         return "even", f"as good on {there.device}"
-    told = ", ".join(
+    figures = ", ".join(
         f"{part} {'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
         for part, seconds in sorted(parts.items(), key=lambda item: -abs(item[1]))
         if abs(seconds) > _WORTH_SAYING * abs(later_s)
     )
     order = "later" if later_s > 0 else "sooner"
-    why = f"{there.device}: {format_seconds(abs(later_s))} {order} ({told})"
+    why = f"{there.device}: {format_seconds(abs(later_s))} {order} ({figures})"
     return (max(parts, key=parts.__getitem__) if later_s > 0 else "later"), why
 
 
@@ -143,14 +144,14 @@ class _Made(NamedTuple):
     segment: int
     place: Place
     computed_s: float
-    """When its piece was computed: from then on its own segment has it."""
+    """Second at which its piece was computed: from then on its own segment can read it."""
     end_s: float
-    """When its segment has ended: from then on others have it."""
+    """Second at which its segment ended: from then on other segments can read it."""
     size_bytes: int
 
 
 class _Times:
-    """When what is where in a simulated plan."""
+    """Seconds at which tensors are available on devices, in a simulated plan."""
 
     def __init__(self, plan: Plan, schedule: Schedule, cost: CostModel, system: System) -> None:
         self._graph, self._cost, self._system = schedule.graph, cost, system
@@ -171,7 +172,7 @@ class _Times:
         return self._span[segment.index].start_s
 
     def _note(self, segment: Segment) -> None:
-        """When the pieces of a segment end, one after the other in one launch."""
+        """Record when each piece of a segment ends; they run one after the other in one launch."""
         span, launch_s = self._span[segment.index], self._cost.launch_s(segment.place)
         seconds: list[float] = []
         for piece in segment.pieces:
@@ -190,13 +191,13 @@ class _Times:
         return round(size_bytes * piece.region.size / whole.size) if whole.size else size_bytes
 
     def here(self, segment: Segment, piece: Piece) -> Delivery:
-        """As the plan has it."""
+        """Delivery from the device that the plan uses."""
         computing_s = self._computing_s(piece, segment.place)
         start_s = max(0.0, self._end_s[piece] - computing_s)
         return self._delivery(segment, piece, segment.place, start_s)
 
     def elsewhere(self, segment: Segment, piece: Piece) -> list[Delivery]:
-        """From the first engine of each other device that runs it."""
+        """Deliveries from the first engine of each other device that runs the piece."""
         return [
             self._delivery(segment, piece, place, None)
             for place in self._system.places
@@ -209,7 +210,11 @@ class _Times:
     def _delivery(
         self, segment: Segment, piece: Piece, place: Place, start_s: float | None
     ) -> Delivery:
-        """``start_s``: when the plan starts it there; None: in the first gap that is left."""
+        """Delivery of a piece from ``place``.
+
+        ``start_s``: when the plan starts the piece there; None: in the first gap that is long
+        enough.
+        """
         task, computing_s = self._graph.task[piece.task], self._computing_s(piece, place)
         made_s = arrived_s = 0.0
         for name, made in ((n, made) for n in task.inputs for made in self._makers.get(n, ())):
@@ -235,8 +240,8 @@ class _Times:
 
 
 def _gap(busy: Sequence[tuple[float, float]], from_s: float, length_s: float) -> float:
-    """The first moment from ``from_s`` on at which nothing of ``busy``, which is sorted, comes for
-    ``length_s``."""
+    """Start of the first gap of at least ``length_s`` seconds in ``busy``, which is sorted, from
+    second ``from_s`` on."""
     for start_s, end_s in busy:
         if start_s - from_s >= length_s:
             break

@@ -2,12 +2,13 @@
 
 The rules, besides those of `coexec.timing.clock`:
 
-* Each machine computes one share at a time, in the order in which they can start. It receives and
-  sends meanwhile: messages leave in the background as soon as what they carry is there, and wait
-  for the media of their link in that order. Cutting and stitching take no time.
+* Each machine computes one share at a time, in the order in which shares can start. It receives and
+  sends at the same time: a message leaves in the background as soon as its data is ready, and
+  messages wait for the media of their link in that order. Cutting and stitching take no time.
 * A frame is let in when it has arrived and fewer frames than there are credits are inside.
-* With a bound, a stage begins to receive a frame only if fewer frames are in it. A frame is in a
-  stage from then on until all its shares have computed it and what is gathered has arrived.
+* If the queues have a bound, a stage begins to receive a frame only if fewer frames than the bound
+  are in the stage. A frame is in a stage from then on, until all shares of the stage have computed
+  it and all gathered data has arrived.
 """
 
 import heapq
@@ -35,32 +36,35 @@ class Sent:
     message: Message
     frame: int
     ready_s: float
-    """When all that it carries was there."""
+    """Second at which all its data was ready."""
     arrived_s: float
 
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """What happened, in virtual seconds."""
+    """Result of a simulated pipeline, in virtual seconds."""
 
     trace: Trace
     """Computations by machine; ``segment`` of a span is its stage, ``request`` its frame."""
     sent: tuple[Sent, ...]
     let_in_s: tuple[float, ...]
-    """By frame, when it was let in."""
+    """Second at which the frame was let in, by frame."""
     answered_s: tuple[float, ...]
-    """By frame, when the last leader had all outputs."""
+    """Second at which the last leader had all outputs, by frame."""
 
     @property
     def latency_s(self) -> float:
-        """Of the first frame, which waits for no other."""
+        """Latency of the first frame, which does not wait for other frames."""
         return self.answered_s[0] - self.let_in_s[0]
 
     @property
     def period_s(self) -> float:
-        """Seconds from one answer to the next: the slope of their times over the middle half, as
-        the pipeline fills and drains at the ends, and answers may come in bursts. Of fewer than
-        four frames the mean, of a single frame its latency."""
+        """Seconds from one answer to the next: the slope of the answer times in the middle half.
+
+        The ends are left out because the pipeline fills and drains there. The slope is taken
+        because answers may come in bursts. For fewer than four frames, the mean; for a single
+        frame, its latency.
+        """
         ordered = sorted(self.answered_s)
         cut = len(ordered) // 4
         middle = ordered[cut : len(ordered) - cut]
@@ -69,8 +73,8 @@ class PipelineRun:
         return linear_regression(range(len(middle)), middle).slope
 
     def utilisation(self, machine: str) -> float:
-        """Share of the time from the first to the last answer that a machine computes; of a single
-        frame, of its latency."""
+        """Share of the time from the first to the last answer in which a machine computes; for a
+        single frame, share of its latency."""
         start_s, end_s = min(self.answered_s), max(self.answered_s)
         if end_s <= start_s:
             start_s = self.let_in_s[0]
@@ -94,18 +98,18 @@ def simulate_pipeline(
     queue: int | None = None,
     door: str | None = None,
 ) -> PipelineRun:
-    """Send ``frames`` through a verified plan.
+    """Simulate ``frames`` frames in a verified plan.
 
     Args:
-        arrivals_s: by frame, when it arrives at the first leader; all at 0 by default.
-        credits: the most frames inside at a time; the plan's own limit counts, too.
+        arrivals_s: second of arrival at the first leader, by frame; all at 0 by default.
+        credits: the most frames inside at a time; the plan's own limit applies as well.
         queue: the most frames in a stage at a time.
-        door: the device from which frames come, and to which answers go; None: they lie in the
-            first leader, and stay in the last one.
+        door: the device that sends the frames and receives the answers; None: frames are in the
+            first leader, and answers stay in the last one.
 
     Raises:
-        UsageError: a number of frames, credits or places in a queue below 1, or arrivals that are
-            not one a frame in order.
+        UsageError: the number of frames, credits or places in a queue is below 1, or the arrivals
+            are not in order or not one per frame.
     """
     arrivals = [0.0] * frames if arrivals_s is None else list(arrivals_s)
     limits = [limit for limit in (credits, plan.at_once) if limit is not None]
@@ -120,9 +124,10 @@ def simulate_pipeline(
 
 
 class _PipelineClock:
-    """`Clock` for the actions of a plan, frame after frame. Node: frame * actions + action.
+    """`Clock` for the actions of a plan, frame after frame.
 
-    Each machine has two places: one that computes, and one from which messages leave.
+    The index of a node is frame * number of actions + action. Each machine has two places: one that
+    computes and one that sends messages.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ class _PipelineClock:
         for index, action in enumerate(flow):
             for before in action.after:
                 self._readers[before].append(index)
-        # What waits for no other action waits for its frame to be let in.
+        # An action without predecessors has to wait until its frame is let in.
         self._waiting = [
             max(1, len(action.after)) + gates.closed(frame, index)
             for frame in range(frames)
@@ -153,7 +158,7 @@ class _PipelineClock:
         self._sent: list[Sent] = []
 
     def run(self) -> PipelineRun:
-        """All frames, actions in the order in which they can start."""
+        """Run all frames; actions run in the order in which they can start."""
         for frame in range(min(self._credits, len(self._arrivals_s))):
             self._let_in(frame, 0.0)
         while self._heap:
@@ -171,21 +176,22 @@ class _PipelineClock:
                            tuple(self._let_in_s), tuple(self._answered_s))  # fmt: skip
 
     def _free(self, node: int, at_s: float) -> None:
-        """Note that something a node waits for has ended."""
+        """Record that one of the node's predecessors, or its gate, has ended at ``at_s``."""
         self._ready_s[node] = max(self._ready_s[node], at_s)
         self._waiting[node] -= 1
         if self._waiting[node] == 0:
             heapq.heappush(self._heap, (self._ready_s[node], node))
 
     def _let_in(self, frame: int, at_s: float) -> None:
-        """Let a frame in once it has arrived."""
+        """Let a frame in at ``at_s``, or when it arrives if that is later."""
         self._let_in_s[frame] = max(at_s, self._arrivals_s[frame])
         for index, action in enumerate(self._flow):
             if not action.after:
                 self._free(frame * len(self._flow) + index, self._let_in_s[frame])
 
     def _answer(self, frame: int, at_s: float) -> None:
-        """Note that one of the last actions of a frame has ended; after all, another comes in."""
+        """Record that one of the last actions of a frame has ended. After the last one, the next
+        frame is let in."""
         self._unanswered[frame] -= 1
         self._answered_s[frame] = max(self._answered_s[frame], at_s)
         after = frame + self._credits
@@ -193,7 +199,7 @@ class _PipelineClock:
             self._let_in(after, self._answered_s[frame])
 
     def _happen(self, node: int, ready_s: float) -> float:
-        """Let an action happen as early as it can from ``ready_s`` on; its end."""
+        """Run an action as early as possible from ``ready_s`` on, and return its end."""
         frame, index = divmod(node, len(self._flow))
         what, duration_s = self._flow[index].what, self._duration_s[index]
         if isinstance(what, Computation):
@@ -222,7 +228,7 @@ class _PipelineClock:
 
 
 class _Gates:
-    """Where frames wait for room in a stage."""
+    """Gates at which frames wait for room in a stage."""
 
     def __init__(self, flow: Sequence[Action], frames: int, queue: int | None) -> None:
         self._count, self._frames, self._queue = len(flow), frames, queue
@@ -240,11 +246,11 @@ class _Gates:
         self._ended_s: list[dict[int, float]] = [{} for _ in range(frames)]
 
     def closed(self, frame: int, index: int) -> int:
-        """Gates that an action of a frame waits at: 0 or 1."""
+        """Number of gates at which an action of a frame waits: 0 or 1."""
         return int(self._queue is not None and frame >= self._queue and index in self._entering)
 
     def ended(self, frame: int, index: int, end_s: float) -> list[tuple[int, float]]:
-        """The nodes that may pass as this action has ended, and from when on."""
+        """Nodes that may pass because this action has ended, each with the second from which on."""
         if self._queue is None or index not in self._inside:
             return []
         stage, left, ended = self._stage[index], self._left[frame], self._ended_s[frame]
@@ -257,23 +263,24 @@ class _Gates:
 
 
 def _entering(flow: Sequence[Action]) -> frozenset[int]:
-    """Actions with which a stage begins to receive a frame: those that wait for none of its own.
+    """Actions with which a stage begins to receive a frame: actions that depend on no other action
+    of the same stage.
 
-    What the last leader collects behind the last stage belongs to none.
+    Messages that the last leader collects after the last stage belong to no stage.
     """
-    found = set()
+    entering = set()
     stages = {action.what.stage for action in flow if isinstance(action.what, Computation)}
     for index, action in enumerate(flow):
         what = action.what
         own = {i for i in action.after if flow[i].what.stage == what.stage}
         gathered = isinstance(what, Message) and what.purpose == "gather"
         if what.stage in stages and not own and not gathered:
-            found.add(index)
-    return frozenset(found)
+            entering.add(index)
+    return frozenset(entering)
 
 
 def _places(system: System) -> Places:
-    """By machine a place that computes and one from which messages leave."""
+    """Two places for each machine: one that computes and one that sends messages."""
     rows: list[tuple[Link, ...]] = []
     ends = [Place(d.name, d.engines[0].name) for d in system.devices for _ in range(2)]
     for a in ends:

@@ -15,19 +15,19 @@ __all__ = ["VirtualClock", "flows", "segment_s", "simulate"]
 
 
 def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
-    """Seconds of one segment: what it reads put together, and its pieces, started once."""
+    """Seconds of one segment: stitching its inputs, and computing its pieces in one launch."""
     graph = schedule.graph
     pieces_s = [
         cost.piece_s(graph, graph.task[piece.task], piece.region, segment.place)
         for piece in segment.pieces
     ]
     stitched = schedule.stitched(segment)
-    stitched_s = math.fsum(cost.stitch_s(*found, segment.place) for found in stitched)
+    stitched_s = math.fsum(cost.stitch_s(*stitch, segment.place) for stitch in stitched)
     return stitched_s + launched_s(pieces_s, cost.launch_s(segment.place))
 
 
 def simulate(schedule: Schedule, cost: CostModel, system: System, requests: int = 1) -> Trace:
-    """The trace of ``requests`` inferences that wait at second 0, in virtual seconds."""
+    """Trace of ``requests`` inferences that all arrive at second 0, in virtual seconds."""
     clock = VirtualClock(schedule, cost, system, requests)
     progress = Progress(schedule.segments, requests)
     running = [(clock.run(node), node) for node in progress.ready()]
@@ -40,9 +40,10 @@ def simulate(schedule: Schedule, cost: CostModel, system: System, requests: int 
 
 
 class VirtualClock:
-    """Start and end of each node, from those of the nodes it waits for: `Clock` for a schedule.
+    """Start and end of each node, computed from its predecessors: `Clock` for a schedule.
 
-    Devices may be asked in any order: the executor's threads get the simulator's numbers.
+    Nodes of different devices may run in any order, so the executor's threads get the same numbers
+    as the simulator.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class VirtualClock:
         requests: int = 1,
         places: Places | None = None,
     ) -> None:
-        """``places`` are those of the system's devices with their engines, if not given."""
+        """``places``: by default, each of the system's devices with each of its engines."""
         self._schedule = schedule
         self._names = system.names
         self._count = len(schedule.segments)
@@ -69,12 +70,12 @@ class VirtualClock:
             self._transfer_s.append(cost.transfer_s(transfer.tensor, transfer.size_bytes, link))
         self._incoming, self._outgoing = _incoming(schedule), _outgoing(schedule)
         self._arrival_s: dict[tuple[int, int], float] = {}
-        """By transfer and request, when what its target does not copy itself is there."""
+        """Arrival of tensors that the target does not copy itself, by transfer and request."""
         self._spans: list[Span] = []
         self._clock = Clock(places, self._count * requests, self._noted)
 
     def run(self, node: int) -> float:
-        """Let ``node`` run as early as it can, all that it waits for having run; its end."""
+        """Run ``node`` as early as possible and return its end. Its predecessors have run."""
         request, index = divmod(node, self._count)
         before = [node - index + i for i in self._schedule.segments[index].after]
         moves = [self._move(i, request) for i in self._incoming[index]]
@@ -87,13 +88,13 @@ class VirtualClock:
         return end_s
 
     def trace(self, requests: int) -> Trace:
-        """What has run so far."""
+        """The trace of the nodes that have run so far."""
         spans = with_waits(self._spans, self._needs)
         return Trace(self._names, spans, tuple(flows(self._schedule.transfers, requests)))
 
     def _needs(self, span: Span) -> Iterable[Need]:
-        """What the segment of a span waits for: others with the latency of the link, and tensors
-        that its device does not copy itself."""
+        """Results that the segment of a span needs: other segments, with the latency of the link,
+        and tensors that its device does not copy itself."""
         segments, index, request = self._schedule.segments, span.segment, span.request
         latency_s = self._sync_latency_s[self._place[index]]
         for i in segments[index].after:
@@ -134,15 +135,15 @@ class VirtualClock:
 
 
 def _incoming(schedule: Schedule) -> list[list[int]]:
-    """By segment, the transfers that end there."""
-    found: list[list[int]] = [[] for _ in schedule.segments]
+    """Indices of the transfers to a segment, by segment."""
+    incoming: list[list[int]] = [[] for _ in schedule.segments]
     for number, transfer in enumerate(schedule.transfers):
-        found[transfer.target].append(number)
-    return found
+        incoming[transfer.target].append(number)
+    return incoming
 
 
 def _outgoing(schedule: Schedule) -> list[list[int]]:
-    """By segment, the transfers that start there, in the order in which they leave."""
+    """Indices of the transfers from a segment in the order in which they leave, by segment."""
     graph, segments = schedule.graph, schedule.segments
     number_of = {task.name: i for i, task in enumerate(graph.tasks)}
     tasks = [[piece.task for piece in s.pieces] for s in segments]
@@ -152,21 +153,22 @@ def _outgoing(schedule: Schedule) -> list[list[int]]:
             places_of_task[name].add(segment.place)
 
     def turn(number: int) -> tuple[int, int, int]:
-        """When it was made; then its first reader at the target, and as which input."""
+        """Sort key: position of the producer in its segment, position in the graph of the first
+        reader at the target, and index of that reader's input."""
         transfer = schedule.transfers[number]
         place = segments[transfer.target].place
         made = tasks[transfer.source].index(graph.producer[transfer.tensor].name)
         reader = next(t for t in graph.readers[transfer.tensor] if place in places_of_task[t.name])
         return made, number_of[reader.name], reader.inputs.index(transfer.tensor)
 
-    found: list[list[int]] = [[] for _ in segments]
+    outgoing: list[list[int]] = [[] for _ in segments]
     for number in sorted(range(len(schedule.transfers)), key=turn):
-        found[schedule.transfers[number].source].append(number)
-    return found
+        outgoing[schedule.transfers[number].source].append(number)
+    return outgoing
 
 
 def flows(transfers: Sequence[Transfer], requests: int = 1) -> Iterable[Flow]:
-    """The arrows of a trace."""
+    """The arrows of a trace: one for each transfer and request."""
     for request in range(requests):
         for t in transfers:
             yield Flow(t.tensor, t.size_bytes, t.source, t.target, request)

@@ -1,24 +1,25 @@
-"""What ran where, when: the same type from the simulator and from the executor.
+"""Traces, which record what ran where and when: one type for the simulator and the executor.
 
-The kinds of spans, which mean the same from both:
+The kinds of spans, with the same meaning in both:
 
 * compute: the thread of a device runs the program of a segment, from the moment at which all inputs
   lie in the engine's memory until its outputs are complete.
 * transfer: the thread of a device is busy copying a tensor from one memory to another, or to or
-  from the caller. Where the link is busy in the background, no thread is, and there is no span. A
-  tensor that its reader finds in its own memory has none either. Plans begin with inputs that are
-  in place and end with outputs that were computed, so only the executor copies for the caller.
+  from the caller. A link that copies in the background keeps no thread busy, so there is no span.
+  A tensor that is already in the memory of its reader has no span either. Plans begin with inputs
+  that are in place and end with outputs that were computed, so only the executor copies for the
+  caller.
 * layout: an engine changes the layout of a tensor, inside of a compute or transfer span of the same
-  device, by the device's own clock. Only engines with such a clock tell (OpenCL: its reorder
-  kernels). ONNX Runtime reorders inside of its programs and does not tell; and links are measured
-  with the change of layout in their latency and bandwidth, so the simulator cannot tell either.
-* wait: the device does nothing, from the end of what it did before to the start of what it does
-  next. It waits for what came last of all that this needs; simulated, the latency of the link
-  belongs to it, executed, the time to wake up. If all of that was there already, the executor was
-  handing the segment on, which takes no time in a simulation.
+  device, by the device's own clock. Only engines with such a clock report it (OpenCL: its reorder
+  kernels). ONNX Runtime reorders inside of its programs and does not report it. The simulator does
+  not report it either, because the measured latency and bandwidth of a link include it.
+* wait: the device is idle, from the end of its last span to the start of its next one. It waits for
+  the input of the next span that arrives last. In a simulated trace, the wait includes the latency
+  of the link; in an executed trace, the time to wake up. If no input was missing, the executor was
+  handing the segment over, which takes no time in a simulation.
 
-Spans of the first two kinds and waits follow each other on a device without gap and overlap, from
-second 0 until the device has ended its last one.
+Compute spans, transfer spans and waits follow each other on a device without gap or overlap, from
+second 0 until the device has ended its last span.
 """
 
 import json
@@ -39,7 +40,7 @@ REORDER = "reorder"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one device did, or waited for, without a pause."""
+    """A period in which one device did one thing, or waited."""
 
     name: str
     device: str
@@ -48,25 +49,25 @@ class Span:
     kind: Kind = "compute"
     tasks: tuple[str, ...] = ()
     segment: int = -1
-    """The segment of this device that it is, or for which it happens: the reader of what a target
-    copies, the maker of what a source copies. -1: for the caller."""
+    """The segment of this device that is computed, or for which the device copies or waits: the
+    reader of a tensor if the target copies it, its maker if the source does. -1: the caller."""
     request: int = 0
     engine: str = ""
-    """Of the device, for segments."""
+    """Engine that computed the segment; empty for other spans."""
     tensor: str = ""
-    """What is copied, laid out in another way, or waited for."""
+    """Tensor that is copied, changed in layout, or waited for."""
     size_bytes: int = 0
-    """Of a transfer."""
+    """Size of a transfer."""
     source: Place | None = None
-    """Of a transfer; None: the caller."""
+    """Start of a transfer; None: the caller."""
     target: Place | None = None
-    """Of a transfer; None: the caller."""
+    """End of a transfer; None: the caller."""
     awaited: int = -1
-    """Of a wait, the segment whose result came last. -1: nothing was missing."""
+    """Segment whose result arrived last, for a wait. -1: no input was missing."""
 
     @classmethod
     def of_segment(cls, segment: Segment, start_s: float, end_s: float, request: int = 0) -> Self:
-        """The computation of a segment."""
+        """The compute span of a segment."""
         tasks = tuple(piece.task for piece in segment.pieces)
         return cls(segment.name, segment.device, start_s, end_s, "compute", tasks, segment.index,
                    request, segment.engine)  # fmt: skip
@@ -77,12 +78,12 @@ class Span:
 
     @property
     def place(self) -> Place:
-        """Of a segment: where it was computed."""
+        """Device and engine that computed the segment."""
         return Place(self.device, self.engine)
 
 
 def transfer_name(tensor: str, source: Place | None, target: Place | None) -> str:
-    """How a trace calls a transfer: by its devices, or by its engines if they share a device."""
+    """Name of a transfer in a trace: by its devices, or by its engines if they share a device."""
     ends = [source, target]
     if source is not None and target is not None and source.device == target.device:
         return f"{tensor}: {source} -> {target}"
@@ -91,21 +92,21 @@ def transfer_name(tensor: str, source: Place | None, target: Place | None) -> st
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What a device with a clock of its own did inside of a span: a kernel, or a copy."""
+    """A kernel or a copy inside of a span, by the device's own clock."""
 
     name: str
     device: str
     kind: Literal["copy", "kernel"]
     queued_s: float
-    """When it was given to the driver."""
+    """Second at which it was passed to the driver."""
     submitted_s: float
-    """When the driver gave it to the device."""
+    """Second at which the driver passed it to the device."""
     start_s: float
     end_s: float
     result: str = ""
     """The tensor that it works on."""
     task: str = ""
-    """The task that it is a part of; "" if that is not known."""
+    """The task that it is a part of; "" if unknown."""
 
     @property
     def duration_s(self) -> float:
@@ -135,7 +136,7 @@ class Trace:
 
     @property
     def makespan_s(self) -> float:
-        """End of the last thing that a device did."""
+        """End of the last compute or transfer span."""
         return max((s.end_s for s in self.of("compute", "transfer")), default=0.0)
 
     def of(self, *kinds: Kind) -> list[Span]:
@@ -152,22 +153,23 @@ class Trace:
         return self.busy_s(device) / self.makespan_s if self.makespan_s else 0.0
 
     def with_tasks(self, maker: Mapping[str, str]) -> Self:
-        """The trace with the tasks that details are a part of.
+        """The trace, with the name of its task in each detail.
 
         Args:
-            maker: by tensor, also one inside of a task, the name of the task that makes it.
+            maker: name of the task that makes a tensor, by tensor; also for tensors inside of a
+                task.
         """
         details = (replace(detail, task=maker.get(detail.result, "")) for detail in self.details)
         return replace(self, details=tuple(details))
 
     def to_chrome(self, process: str = "coexec") -> str:
-        """Chrome's trace event format: opens in ui.perfetto.dev, flow arrows for tensors.
+        """JSON in Chrome's trace event format, for ui.perfetto.dev, with flow arrows for tensors.
 
         Categories are the kinds of spans. Layout changes, kernels and copies have rows of their
-        own, as the clock of the device or engine is not that of its thread.
+        own, because the clock of the device or engine differs from the clock of its thread.
 
         Args:
-            process: the name over all rows.
+            process: the title above all rows.
         """
         layouts = (_row(span) for span in self.of("layout"))
         details = map(_detail_row, self.details)
@@ -226,7 +228,7 @@ def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _arguments(span: Span) -> dict[str, Any]:
-    """What a trace viewer tells of a span, by its kind."""
+    """Arguments that a trace viewer shows for a span, by its kind."""
     if span.kind == "compute":
         return {"tasks": list(span.tasks), "engine": span.engine}
     if span.kind == "transfer":

@@ -1,4 +1,4 @@
-"""From a model and device names to any of the stages, each kept in the cache."""
+"""Steps from a model and device names to a running plan; each result is kept in the cache."""
 
 from coexec.workbench.bench import Workbench, check_planner, make_plan, opened_cache
 from coexec.workbench.learning import trained_on

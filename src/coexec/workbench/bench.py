@@ -1,6 +1,6 @@
-"""From a model and device names to a running plan, each step kept in the cache.
+"""Steps from a model and device names to a running plan; each result is kept in the cache.
 
-Session and command line both go through here.
+Session and command line both use this module.
 """
 
 from collections.abc import Mapping
@@ -43,18 +43,18 @@ __all__ = ["Workbench", "check_planner", "make_plan", "opened_cache"]
 
 
 class Workbench:
-    """One model on one set of devices. Each property is computed when first asked for."""
+    """One model on one set of devices. Each property is computed on first use."""
 
     def __init__(self, source: Any, settings: Settings | None = None) -> None:
-        """Describe the devices; nothing else yet.
+        """Describe the devices; nothing is loaded or measured yet.
 
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            settings: the planner that they name has to be asked for by name.
+            settings: their planner is not used; methods get the planner as an argument.
 
         Raises:
             DeviceError: a device cannot be used.
-            UsageError: an option that an engine does not have.
+            UsageError: an engine does not have an option.
         """
         self.settings = settings = settings or Settings()
         self.cache = opened_cache(settings.cache)
@@ -66,7 +66,7 @@ class Workbench:
 
     @cached_property
     def _described(self) -> System:
-        """The devices without measured links: what plans are checked against and cached by."""
+        """The devices without measured links: plans are verified with it, and cached by it."""
         return System(tuple(d.spec for d in self.devices))
 
     @property
@@ -80,7 +80,7 @@ class Workbench:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The devices with their engines, as they are asked for."""
+        """The names by which a user requests the devices with their engines."""
         return tuple(d.spec.request for d in self.devices)
 
     @property
@@ -95,7 +95,7 @@ class Workbench:
 
     @property
     def shapes(self) -> "Shapes":
-        """What is fixed of inputs that the model leaves open."""
+        """Fixed shapes of inputs that are dynamic in the model."""
         return self.given.shapes
 
     @cached_property
@@ -106,7 +106,7 @@ class Workbench:
 
     @cached_property
     def measured(self) -> tuple[CostTable, System]:
-        """The profile: what each task costs on each device, and each link."""
+        """The profile: the cost of each task on each device, and the devices with their links."""
         from coexec.profiling.profiler import Profiler
         from coexec.profiling.store import ProfileStore
 
@@ -122,7 +122,7 @@ class Workbench:
 
     @property
     def tolerance(self) -> float:
-        """How much outputs may differ from ONNX Runtime's, relative to the largest value."""
+        """Largest allowed difference from ONNX Runtime's outputs, relative to the largest value."""
         from coexec.frontend.difference import HALF_TOLERANCE, tolerance_of
 
         half = any(e.precision != "fp32" for d in self.devices for e in d.spec.engines)
@@ -130,7 +130,7 @@ class Workbench:
 
     @property
     def untrained(self) -> list[str]:
-        """A line for each device without a latency predictor, for people."""
+        """A line of text for each device without a latency predictor."""
         from coexec.profiling.store import ProfileStore
         from coexec.profiling.trained import untrained
 
@@ -154,20 +154,21 @@ class Workbench:
         return self.whole(plan)
 
     def whole(self, plan: Plan) -> Plan:
-        """``plan``, as given where one engine that has its own session computes all of it."""
+        """``plan``, marked to run the model as given if one engine with a session of its own
+        computes all of it."""
         places = plan.places
         alone = len(places) == 1 and engine_at(places[0], self.devices).has_own_session
         return replace(plan, as_given=True) if alone else plan
 
     def pinned(self, cost: CostModel, system: System) -> CostModel:
-        """``cost`` as planners see it: a pinned task runs nowhere else."""
+        """``cost`` for planners, in which a pinned task can run only on its pinned devices."""
         from coexec.costs.pinned import Pinned
 
         pinned = self.pinned_tasks(cost, system)
         return Pinned(cost, pinned) if pinned else cost
 
     def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, frozenset[Place]]:
-        """By task, the places that the user allows it."""
+        """Places that the user allows for a pinned task, by task."""
         from coexec.costs.pinned import resolve
 
         return resolve(self.settings.pins, self.model.graph, cost, system)
@@ -187,7 +188,7 @@ class Workbench:
             )
 
     def schedule(self, plan: Plan) -> Schedule:
-        """What follows from a plan, after making sure that it is one for this model."""
+        """The schedule derived from a plan, after verifying that the plan is for this model."""
         from coexec.plans.derive import derive
 
         verify_plan(plan, self.model.graph, self._described)
@@ -198,35 +199,35 @@ class Workbench:
         return derive(plan, self.model.graph)
 
     def compiled(self, plan: Plan) -> CompiledPlan:
-        """A plan ready to start."""
+        """A compiled plan, ready to start."""
         schedule = self.schedule(plan)
         if plan.as_given:
             return without_modules(schedule)
         return self.compiler.compile(schedule, self.devices)
 
     def prepared_by(self, planner: str, options: Mapping[str, Any]) -> Prepared:
-        """The plan of a planner, compiled; from the cache if it is there and sound."""
-        asked = self._asked(planner, options)
-        if not self.settings.fresh and (found := self._found(asked)) is not None:
-            return found
-        return self._made(asked, self.plan(planner, options))
+        """The plan of a planner, compiled; from the cache if a valid entry exists."""
+        plan_key = self._asked(planner, options)
+        if not self.settings.fresh and (prepared := self._found(plan_key)) is not None:
+            return prepared
+        return self._made(plan_key, self.plan(planner, options))
 
     def found(self, planner: str, options: Mapping[str, Any]) -> Prepared | None:
-        """The plan of a planner from the cache, if it is there and sound."""
+        """The plan of a planner, compiled, from the cache; None without a valid entry."""
         return None if self.settings.fresh else self._found(self._asked(planner, options))
 
     def found_plan(self, plan: Plan) -> Prepared | None:
-        """``plan`` compiled, from the cache, if it is there and sound."""
+        """``plan`` compiled, from the cache; None without a valid entry."""
         return self._found(_text(plan))
 
     def prepared_file(self, file: PlanFile) -> Prepared:
-        """The plan of a file, compiled; from the cache if it is there and sound.
+        """The plan of a file, compiled; from the cache if a valid entry exists.
 
         Raises:
-            PlanError: it was made for another model or other shapes.
+            PlanError: the plan was made for another model or other shapes.
         """
-        if (found := self.found_plan(file.plan)) is not None:
-            return found
+        if (prepared := self.found_plan(file.plan)) is not None:
+            return prepared
         try:
             graph = self.graph
         except UsageError as error:
@@ -238,19 +239,19 @@ class Workbench:
         return self._made(_text(file.plan), file.plan)
 
     def prepared(self, plan: Plan) -> Prepared:
-        """``plan`` compiled; from the cache if it is there and sound."""
-        asked = _text(plan)
-        return self._found(asked) or self._made(asked, plan)
+        """``plan`` compiled; from the cache if a valid entry exists."""
+        plan_key = _text(plan)
+        return self._found(plan_key) or self._made(plan_key, plan)
 
     def start(self, prepared: Prepared) -> Runner:
-        """What runs a plan on the devices; to be closed by the caller."""
+        """Start a plan on the devices and return its runner. The caller has to close it."""
         if prepared.plan.as_given:
             engine = engine_at(prepared.plan.places[0], self.devices)
             return WholeModel(engine, partial(_own_session, engine, self.given))
         return Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
 
     def release(self) -> None:
-        """Close the engines. They are opened again when they are needed."""
+        """Close the engines. They are opened again on their next use."""
         for device in self.devices:
             device.close()
 
@@ -264,17 +265,17 @@ class Workbench:
         entry = self.cache.find("plans", self._key(asked))
         if entry is None:
             return None
-        with suppress(StoreError, PlanError, KeyError):  # damaged: it is made again
+        with suppress(StoreError, PlanError, KeyError):  # a damaged entry: the plan is made again
             compiled, extra = load_compiled(entry, self.cache.weights)
             return Prepared(self, Plan.from_json(extra["plan"]), compiled, key=extra["key"])
         return None
 
     def _made(self, asked: str, plan: Plan) -> Prepared:
-        """``plan`` compiled, and kept in the cache."""
+        """Compile ``plan`` and add it to the cache."""
         compiled = self.compiled(plan)
         key = self._key(_text(plan))
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
-            # The key only now: it is another if the model changed while it was loaded.
+            # Compute the key only now: it differs if the model changed while it was loaded.
             extra = {"plan": plan.to_json(), "key": key}
             self.cache.add("plans", self._key(asked), save_compiled(compiled, extra))
         return Prepared(self, plan, compiled, key=key)
@@ -286,12 +287,12 @@ def _text(plan: Plan) -> str:
 
 def _own_session(engine: OpenEngine, given: GivenModel) -> OwnSession:
     session = engine.own_session(given.for_own_session())
-    assert session is not None  # the plan says so
+    assert session is not None  # the plan is `as_given`, so the engine has one
     return session
 
 
 def opened_cache(cache: Cache | Path | str | None) -> Cache:
-    """The cache that settings name."""
+    """The cache that the settings name, or a new cache in their folder."""
     return cache if isinstance(cache, Cache) else Cache(cache)
 
 
@@ -301,7 +302,7 @@ def make_plan(
     """Run a planner by name.
 
     Raises:
-        UsageError: no such planner, or an option that it does not have.
+        UsageError: the planner or one of the options does not exist.
     """
     from coexec.planners import PLANNERS
 
@@ -310,9 +311,10 @@ def make_plan(
 
 
 def check_planner(planner: str, options: Mapping[str, Any]) -> None:
-    """
+    """Check that a planner and its options exist.
+
     Raises:
-        UsageError: no such planner, or an option that it does not have.
+        UsageError: the planner or one of the options does not exist.
     """
     from coexec.planners import find_planner
     from coexec.solvers.options import check_options

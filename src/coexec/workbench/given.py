@@ -1,4 +1,4 @@
-"""A model as it was given: what it is simplified to, and what ONNX Runtime makes of it."""
+"""A user's model: its source, its simplified form, and ONNX Runtime's session of it."""
 
 import json
 import os
@@ -39,11 +39,11 @@ __all__ = ["ZOO", "GivenModel"]
 
 ZOO = "zoo:"
 _TRIES = 3
-"""Times that a model is read whose files change meanwhile."""
+"""Number of times that a model is read if its files change during reading."""
 
 
 class GivenModel:
-    """A model with what the user fixes of it. It is read when something of it is asked for."""
+    """A model with the shapes and values that the user fixes. It is read on first use."""
 
     def __init__(
         self, source: Any, shapes: Shapes, cache: Cache, values: Mapping[str, Any] | None = None,
@@ -52,12 +52,12 @@ class GivenModel:
         """
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            shapes: by input, or sizes by name of a dimension, for what the model leaves dynamic.
-            cache: where the simplified model is kept.
-            values: by input, for those that become constants.
-            examples: inputs that suit it, where made-up ones may not. They fix what shapes are
-                open.
-            assume: find sizes for what is open then, and warn of them.
+            shapes: shapes by input, or sizes by name of a dimension, for dynamic inputs.
+            cache: cache of the simplified model.
+            values: values of inputs that become constants, by input.
+            examples: example inputs, for models with which made-up inputs may not run. They fix
+                dynamic shapes.
+            assume: whether to find sizes for shapes that are still dynamic then, with a warning.
         """
         self.source = source
         self._values, self._cache, self._assume = values or {}, cache, assume
@@ -66,56 +66,56 @@ class GivenModel:
 
     @classmethod
     def of(cls, source: Any, settings: "Settings", cache: Cache) -> "GivenModel":
-        """The model with what the settings fix of it."""
+        """The model with the shapes and values of ``settings``."""
         return cls(source, settings.shapes, cache, settings.values, settings.examples,
                    assume=settings.assume)  # fmt: skip
 
     @cached_property
     def shapes(self) -> Shapes:
-        """What is fixed of the inputs that the model leaves dynamic, in one spelling for all ways
-        to say the same."""
+        """Fixed shapes of inputs that are dynamic in the model, in a canonical form: equal shapes
+        give equal mappings."""
         of_zoo = isinstance(self.source, str) and self.source.startswith(ZOO)
         if of_zoo or not (self._given_shapes or self._examples or self._assume):
             return self._given_shapes
         try:
             declared = declared_inputs(self.source, self._cache)
-        except ModelError:  # whoever reads the model reports it
+        except ModelError:  # the error is raised again when the model is read
             return self._given_shapes
-        known = canonical({**self._example_shapes(declared), **self._given_shapes}, declared)
-        fixed = {*known, *self._values}
+        shapes = canonical({**self._example_shapes(declared), **self._given_shapes}, declared)
+        fixed = {*shapes, *self._values}
         left_open = any(is_open(dims) for name, dims in declared.items() if name not in fixed)
-        return {**known, **self._assumed(known)} if self._assume and left_open else known
+        return {**shapes, **self._assumed(shapes)} if self._assume and left_open else shapes
 
     def _example_shapes(self, declared: Declared) -> Shapes:
-        """Of the examples for inputs that are open; whether all examples fit, `model` says."""
-        found = {}
+        """Shapes of the examples for dynamic inputs. `model` checks whether all examples fit."""
+        shapes = {}
         for name, array in self._examples.items():
             dims = declared.get(name, ())
             if dims is None or (len(dims) == np.ndim(array) and is_open(dims)):
-                found[name] = np.shape(array)
-        return found
+                shapes[name] = np.shape(array)
+        return shapes
 
     def _assumed(self, known: Shapes) -> Shapes:
-        """Shapes of the inputs that are open, found once for a model."""
+        """Shapes of the inputs that are still dynamic, found once for a model."""
         key = digest_of(self.source, known, self._values, self._cache)
         entry = self._cache.find("assumed", key)
         if entry is None:
             from coexec.frontend.assumed import assumed_shapes
 
-            found = assumed_shapes(self._read(known, all_known=False))
-            content = json.dumps(found).encode()
+            shapes = assumed_shapes(self._read(known, all_known=False))
+            content = json.dumps(shapes).encode()
             self._cache.add("assumed", key, Entry({"shapes.json": content}), quiet=True)
         else:
-            found = {n: tuple(s) for n, s in json.loads(entry.files["shapes.json"]).items()}
-        if found:
-            warnings.warn(f"sizes that the model leaves open: {options_of(found)}. They are the "
+            shapes = {n: tuple(s) for n, s in json.loads(entry.files["shapes.json"]).items()}
+        if shapes:
+            warnings.warn(f"sizes that the model leaves open: {options_of(shapes)}. They are the "
                           f"first usual ones with which it runs; give others in the same way, or "
                           f"--inputs FILE.npz", AssumedWarning, stacklevel=2)  # fmt: skip
-        return found
+        return shapes
 
     @cached_property
     def digest(self) -> str:
-        """Tells this model with what is fixed from all others. The cache adds coexec's version."""
+        """Digest of the model with its fixed shapes and values. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
             content = digest(self.source, sorted(self.shapes.items()), sorted(self._values.items()))
         else:
@@ -124,7 +124,7 @@ class GivenModel:
 
     @property
     def is_told_quickly(self) -> bool:
-        """Whether `digest` needs no look at the model's content."""
+        """Whether `digest` can be computed without reading the model's content."""
         from coexec.frontend.digest import is_remembered
 
         if isinstance(self.source, str) and self.source.startswith(ZOO):
@@ -139,7 +139,7 @@ class GivenModel:
 
     @cached_property
     def model(self) -> "Model":
-        """The simplified model, checked once against the given one."""
+        """The simplified model, checked once against the original."""
         from coexec.frontend.load import restore, save
 
         entry = self._cache.find("models", self.digest)
@@ -157,20 +157,22 @@ class GivenModel:
                          f"it is written completely")  # fmt: skip
 
     def _with_examples(self, model: "Model") -> "Model":
-        """
+        """``model`` with the example inputs.
+
         Raises:
-            InputError: the examples are not the model's inputs.
+            InputError: the examples do not fit the model's inputs.
         """
         if not self._examples:
             return model
-        wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
-        return replace(model, examples=check_feeds(wanted, self._examples))
+        inputs = {name: model.graph.tensors[name] for name in model.graph.inputs}
+        return replace(model, examples=check_feeds(inputs, self._examples))
 
     @cached_property
     def published_graph(self) -> "Graph":
-        """The tasks of the model for engines that do not rewrite it as ours do.
+        """The tasks of the model without coexec's rewrites.
 
-        That is for platforms whose engines are simulated from what was published about them.
+        For platforms whose engines are simulated from published data: these engines do not rewrite
+        a model in this way.
         """
         return self._load(rewrites=False, digest=self.digest).graph
 
@@ -189,7 +191,7 @@ class GivenModel:
         return ""
 
     def resolved(self) -> Any:
-        """The model as it was given; one of the zoo is built."""
+        """The model from its source; a model of the zoo is built."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
             from coexec.zoo import build
 
@@ -197,7 +199,7 @@ class GivenModel:
         return self.source
 
     def fixed(self) -> "ir.Model":
-        """The same with the shapes and values that the user fixes."""
+        """The model from its source, with the shapes and values that the user fixes."""
         return self._read(self.shapes)
 
     def _read(self, shapes: Shapes, *, all_known: bool = True) -> "ir.Model":
@@ -209,18 +211,18 @@ class GivenModel:
         return model
 
     def for_own_session(self) -> Any:
-        """What an engine's own session opens: the model as it was given. Inputs whose values are
-        fixed are none any more; of shapes it takes any."""
+        """The model for an engine's own session: the original, which takes any shapes. If the user
+        fixes values, the model with all fixed values and shapes."""
         return self.fixed() if self._values else self.resolved()
 
     def onnx_runtime(self, threads: int, *, optimised: bool = True) -> Any:
-        """ONNX Runtime's own session of the model as it was given, to compare with."""
+        """ONNX Runtime's own session of the original model, for comparisons."""
         from coexec.frontend.check import plain_session
 
         return plain_session(self.fixed(), threads, optimised=optimised)
 
     def reference(self, feeds: Mapping[str, Array], *, optimised: bool = True) -> dict[str, Array]:
-        """What ONNX Runtime computes for the model as it was given."""
+        """ONNX Runtime's outputs of the original model."""
         session = self.onnx_runtime(threads=1, optimised=optimised)
         names = [o.name for o in session.get_outputs()]
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))

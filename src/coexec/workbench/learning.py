@@ -1,4 +1,4 @@
-"""Latency predictors of the present devices."""
+"""Training of latency predictors for this machine's devices."""
 
 from coexec.costs.predictor import TrainedUnits
 from coexec.engines.names import default_names
@@ -11,15 +11,15 @@ __all__ = ["trained_on"]
 
 
 def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
-    """Train a predictor for each device with its first engine, and keep it with the profiles.
+    """Train a predictor for each device with its first engine, and store it with the profiles.
 
     Args:
-        settings: devices, engines' options, cache and progress count.
-        count: tasks to learn from.
+        settings: only devices, engine options, cache and progress are used.
+        count: least number of tasks to train on.
 
     Raises:
         DeviceError: a device cannot be used.
-        InfeasibleError: an engine does not run what is measured.
+        InfeasibleError: an engine does not run the measured tasks.
     """
     from coexec.profiling.store import ProfileStore
     from coexec.profiling.training import train_on
@@ -28,9 +28,9 @@ def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
     cache = opened_cache(settings.cache)
     names = settings.devices or default_names()
     devices = open_devices(names, settings.engine_options, cache.root)
-    found: dict[Place, TrainedUnits] = {}
+    units_by_place: dict[Place, TrainedUnits] = {}
     with ProfileStore(cache.root) as store:
         for device in devices:
-            found[device.first.place] = train_on(device, store, count, settings.progress)
+            units_by_place[device.first.place] = train_on(device, store, count, settings.progress)
             device.close()
-    return found
+    return units_by_place

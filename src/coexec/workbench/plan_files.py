@@ -1,4 +1,4 @@
-"""Reads plan files, and makes their text."""
+"""Read plan files, and make their text."""
 
 import os
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["plan_of", "text_of", "versions_here"]
 
 _MOST_BYTES = 1 << 30
-"""Of a plan file: /dev/zero, for one, never ends."""
+"""Largest number of bytes read of a plan file, because /dev/zero, for example, never ends."""
 
 
 def plan_of(given: Any) -> PlanFile | None:
-    """The plan that a user gives: the path of a file, a plan, or None for none.
+    """The plan in a user's argument: the path of a file, a plan, or None for no plan.
 
     Raises:
         PlanError: the file cannot be read, or is no plan.
-        UsageError: something else is given.
+        UsageError: the argument has another type.
     """
     if given is None or isinstance(given, PlanFile):
         return given
@@ -51,13 +51,13 @@ def text_of(plan: Plan, graph: "Graph", shapes: Mapping[str, Any]) -> str:
 
     Args:
         graph: the tasks of its model.
-        shapes: fixed sizes of inputs that this model leaves open.
+        shapes: fixed sizes of inputs that are dynamic in this model.
     """
     return PlanFile(plan, ModelFacts.of(graph, shapes, versions_here())).to_json()
 
 
 def versions_here() -> Mapping[str, str]:
-    """By name, the versions of the packages that make tasks of a model."""
+    """Versions of the packages on which the tasks of a model depend, by name."""
     import onnxruntime
 
     return {"coexec": __version__, "onnxruntime": onnxruntime.__version__}

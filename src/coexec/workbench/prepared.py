@@ -1,4 +1,4 @@
-"""A plan with all that it was made from, and what else was considered."""
+"""A plan with its origin, its compiled form, and the other candidates for it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Candidate", "Origin", "Prepared", "Requests", "Simulated"]
 
 Requests = Literal["paced", "loop", "rested"]
-"""As a camera sends them, 30 a second; one after the other; or each after a long rest."""
+"""Pacing of requests: 30 a second, as a camera sends them; one after the other; or each after a
+long rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,54 +30,55 @@ class Candidate:
     devices: tuple[str, ...]
     planner: str
     predicted_s: float | None
-    """None of a device alone: it needs no profile, and is always measured."""
+    """Predicted seconds; None for a single device, which is always measured and needs no profile.
+    """
     paced_s: float | None = None
-    """Median of requests that come as a camera sends them; None if it was not worth a run."""
+    """Median seconds of requests as a camera sends them; None if the plan did not run."""
     loop_s: float | None = None
-    """Median of requests one after the other."""
+    """Median seconds of requests one after the other."""
     requests: Requests = "paced"
-    """The figure of these two by which it was compared."""
+    """The pacing by which it was compared."""
     spread: float | None = None
-    """Of the rounds of that figure: the middle half over the median."""
+    """Width of the middle half of the rounds over their median, at that pacing."""
     per_s: float | None = None
-    """Requests a second of several threads, in mode "throughput"."""
+    """Requests per second from several threads, in mode "throughput"."""
     refused: str | None = None
-    """Why this configuration cannot run the model, or may not answer."""
+    """Why this configuration cannot run the model, or may not answer requests."""
     untried: bool = False
-    """Whether there was no time for it."""
+    """Whether there was no time to try it."""
     note: str | None = None
-    """How it compares with the best single device; None if it did not run."""
+    """Comparison with the best single device, in words; None if it did not run."""
 
     @property
     def measured_s(self) -> float | None:
-        """The figure by which it was compared."""
+        """Median seconds at the pacing by which it was compared."""
         return self.paced_s if self.requests == "paced" else self.loop_s
 
 
 class Origin(Protocol):
-    """What a plan was made from: a model on this machine's devices, or on simulated ones."""
+    """Origin of a plan: a model on this machine's devices, or on simulated ones."""
 
     @property
     def graph(self) -> Graph: ...
 
     @property
     def shapes(self) -> "Shapes":
-        """What is fixed of inputs that the model leaves open."""
+        """Fixed shapes of inputs that are dynamic in the model."""
         ...
 
     @property
     def measured(self) -> tuple[CostModel, System]:
-        """What tasks cost on the devices, and the devices with their links."""
+        """Costs of tasks on the devices, and the devices with their links."""
         ...
 
     def schedule(self, plan: Plan) -> Schedule:
-        """What follows from a plan, verified."""
+        """Verify a plan and derive its schedule."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A model on devices that are not here."""
+    """A model on simulated devices."""
 
     graph: Graph
     measured: tuple[CostModel, System]
@@ -92,26 +94,26 @@ class Simulated:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A plan, ready to be looked at, and on this machine's devices to be started.
+    """A plan that can be inspected and, if it is for this machine's devices, started.
 
-    What was not needed to get here is computed when first asked for: a plan from the cache starts
-    without loading the model.
+    Properties are computed on first use, so a plan from the cache starts without loading the model.
     """
 
     origin: Origin
     plan: Plan
     runnable: CompiledPlan | None = None
-    """None on simulated devices."""
+    """The compiled plan; None on simulated devices."""
     candidates: tuple[Candidate, ...] = ()
-    """What "auto" considered: what ran, the best first, then by prediction."""
+    """Candidates of planner "auto": first those that ran, the best first; then by prediction."""
     beside: "tuple[Prepared, ...]" = ()
     """Plans for other devices that answer other requests at the same time (mode "throughput")."""
     key: str = ""
-    """Of the plan, the model and the devices: where the cache keeps what is known of them."""
+    """Cache key of the plan, the model and the devices, for results of comparisons."""
 
     @property
     def compiled(self) -> CompiledPlan:
-        """
+        """The compiled plan.
+
         Raises:
             UsageError: the devices are simulated.
         """
@@ -122,10 +124,10 @@ class Prepared:
 
     @property
     def work(self) -> "Workbench":
-        """The devices that it starts on.
+        """The model and devices with which the plan starts.
 
         Raises:
-            UsageError: they are simulated.
+            UsageError: the devices are simulated.
         """
         from coexec.workbench.bench import Workbench
 
@@ -139,7 +141,7 @@ class Prepared:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Segments and transfers."""
+        """Segments and transfers of the plan."""
         return self.origin.schedule(self.plan)
 
     @property

@@ -1,4 +1,4 @@
-"""All choices that a user has, with their defaults: what session and command line build."""
+"""All settings of a user, with their defaults. Session and command line make an object of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,63 +20,64 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is to be run. Every value is checked when an object is made.
+    """Settings for planning and running a model. Every value is checked when an object is made.
 
     Raises:
-        UsageError: a value that makes no sense. Whether devices, planners and engines have what
-            is named, they say themselves when they are opened or asked.
+        UsageError: a value makes no sense. Whether the named devices, planners and options exist
+            is checked later, when they are used.
     """
 
     devices: Sequence[str] | None = None
-    """Names as in `coexec.engines.names`; None: all that the machine has for "auto", else every
-    cluster of equal CPU cores."""
+    """Names as in `coexec.engines.names`; None: for "auto" all devices of the machine, for other
+    planners every cluster of equal CPU cores."""
     planner: str = AUTO
     """A name in `coexec.PLANNERS`, or "auto"."""
     plan: PlanFile | None = None
-    """A plan that was made before, in the place of a planner's. Unless others are named, its
-    devices and shapes are those of these settings."""
+    """An existing plan, used instead of a planner. Unless these settings name devices and shapes,
+    those of the plan are used."""
     planner_options: Mapping[str, Any] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int] | int] = field(default_factory=dict)
-    """Fixed shapes of inputs that the model leaves dynamic: ``{"x": (1, 3, 224, 224)}``; or sizes
-    by name of a dimension, in all inputs that have it: ``{"N": 1}``. Inputs' names come first."""
+    """Fixed shapes of inputs that are dynamic in the model: ``{"x": (1, 3, 224, 224)}``; or sizes
+    by name of a dimension, in all inputs that have it: ``{"N": 1}``. Names of inputs come first."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Fixed values of inputs: ``{"sr": 16000}``. They are no inputs any more, and fold."""
+    """Fixed values of inputs: ``{"sr": 16000}``. They become constants and are folded."""
     examples: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Inputs that suit the model, by name, to measure with; they fix shapes that it leaves open."""
+    """Example inputs by name, to measure with; they fix shapes that are dynamic in the model."""
     assume: bool = False
-    """Find sizes for what is open then, and warn of them."""
+    """Whether to find sizes for shapes that are still dynamic then, with a warning."""
     cache: Cache | Path | str | None = None
-    """Where to keep what takes long; None: the user's cache folder."""
+    """Cache of slow results, or its folder; None: the user's cache folder."""
     engine_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By engine, its own options: ``{"opencl": {"precision": "fp16"}}``."""
+    """Options of each engine, by its name: ``{"opencl": {"precision": "fp16"}}``."""
     pins: Mapping[str, str] = field(default_factory=dict)
-    """Devices by names of tasks, patterns such as "conv*" allowed."""
+    """Devices by names of tasks; patterns such as "conv*" are allowed."""
     mode: Mode = MODE
-    """One request as soon as possible, or as many as possible a second."""
+    """Whether to minimise the latency of a request or to maximise requests per second."""
     waiting: Waiting = WAITING
     """Whether cores are kept awake while devices wait for each other, see `Executor`."""
     fresh: bool = False
-    """Measure and decide anew what is cached already."""
+    """Whether to measure and choose again, and replace the results in the cache."""
     background: bool | None = None
-    """Answer at once, from the engine's own session, while the plan is still being made. None: for
-    "auto", and for shapes that come with a request."""
+    """Whether to answer at once, with the engine's own session, while a plan is being made. None:
+    for "auto", and for shapes that are first seen in a request."""
     replan: float | None = None
-    """Plan anew when a device is off its profile by more than this share for some time."""
+    """Make a new plan when a device differs from its profile by more than this share for some time.
+    """
     pieces: bool = False
-    """Measure parts of tasks, too, which planners that divide tasks take in place of predicted
-    ones."""
+    """Whether to measure parts of tasks as well. Planners that divide tasks use these times in
+    place of predictions."""
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
     progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
-    """Told what is done, how much of it, and how much there is; 0 where that is not known."""
+    """Called with the name of a step, the amount done, and the total; 0 if the total is unknown."""
 
     quiet: Quiet | None = field(default=None, compare=False)
-    """Measure only while another process is not asked for anything."""
+    """Measure only while another process runs no request."""
 
     def __post_init__(self) -> None:
         devices, shapes = self.devices, self.shapes
         if self.plan is not None and devices is None:
-            devices = self.plan.plan.requests or None  # a plan of no tasks names no device
+            devices = self.plan.plan.requests or None  # a plan without tasks names no device
         if self.plan is not None:
             shapes = shapes or self.plan.shapes
         checked = {
@@ -97,14 +98,14 @@ class Settings:
         self._check_beside_plan()
 
     def _check_beside_plan(self) -> None:
-        """Refuse what a planner is told beside a plan, which follows none of it any more."""
-        told = {
+        """Refuse settings for a planner if there is an existing plan, which cannot follow them."""
+        planner_settings = {
             f"planner={self.planner!r}": self.planner != AUTO,
             f"planner_options={self.planner_options}": bool(self.planner_options),
             f"pins={self.pins}": bool(self.pins),
             f"mode={self.mode!r}": self.mode != "latency",
         }
-        beside = [text for text, given in told.items() if given]
+        beside = [text for text, is_set in planner_settings.items() if is_set]
         if self.plan is not None and beside:
             raise UsageError(f"{self.plan.title} is made already, and {beside[0]} tells a planner "
                              f"how to make one; leave one of the two out")  # fmt: skip

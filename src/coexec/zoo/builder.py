@@ -80,7 +80,7 @@ class Builder(SimpleLayers):
         *,
         ceil_mode: bool = False,
     ) -> ir.Value:
-        """[1, C, H, W] -> [1, C, H', W']; `ceil_mode` keeps a last window that hangs over."""
+        """[1, C, H, W] -> [1, C, H', W']; `ceil_mode` keeps a last window beyond the edge."""
         window = _window(kernel, stride, pad)
         out = [*dims(x)[:2], *_slide(dims(x), window, ceil_mode=ceil_mode)]
         return self._layer("MaxPool", [x], name, out, **window, ceil_mode=int(ceil_mode))
@@ -95,7 +95,7 @@ class Builder(SimpleLayers):
         *,
         count_include_pad: bool = True,
     ) -> ir.Value:
-        """[1, C, H, W] -> [1, C, H', W']; padding counts as zeros, or does not count."""
+        """[1, C, H, W] -> [1, C, H', W']; `count_include_pad`: padding counts as zeros."""
         window = _window(kernel, stride, pad)
         out = [*dims(x)[:2], *_slide(dims(x), window)]
         count = int(count_include_pad and pad > 0)
@@ -141,7 +141,7 @@ def _window(kernel: Pair, stride: int, pad: Pair, dilation: int = 1) -> dict[str
 def _slide(
     shape: Sequence[int], window: dict[str, list[int]], *, ceil_mode: bool = False
 ) -> list[int]:
-    """Height and width of what a window makes of [1, C, H, W]."""
+    """Height and width of the output of a window that slides over [1, C, H, W]."""
     round_ = math.ceil if ceil_mode else math.floor
     kernel, stride, pad = window["kernel_shape"], window["strides"], window["pads"]
     dilation = window.get("dilations", [1, 1])

@@ -1,4 +1,4 @@
-"""Layers that the cells of NASNet and PNASNet are made of."""
+"""Layers of the cells of NASNet and PNASNet."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coexec.zoo.builder import Builder, dims
 from coexec.zoo.weights import BIAS_STD
 
 SHARE = 0.64
-"""Gain of layers whose outputs are added up, and of those that read such sums."""
+"""Gain of layers whose outputs are added up, and of layers that read such sums."""
 
 
 class CellBuilder(Builder):
     """A `Builder` of square tensors with the separable layers and joins of both networks.
 
-    What has stride two sees its input padded to give half the size, rounded up; the odd row and
+    Layers of stride two pad their input such that the size is halved, rounded up; the odd row and
     column are below and to the right (TensorFlow's "same" padding). As in the exports of timm, the
     padding is a layer of its own even where it adds nothing, and an average counts it as zeros.
     """
@@ -74,9 +74,10 @@ class CellBuilder(Builder):
         return self.finish(self.gemm(self.flatten(y, "flatten"), "fc", 1000), "logits")
 
     def _factorized_reduction(self, x: ir.Value, name: str, channels: int) -> ir.Value:
-        """Half the resolution without loss: half of the channels see x, the others x moved by one.
+        """Half the resolution without loss: half of the channels read x, the others read x moved by
+        one.
 
-        They are normalised together, so that the normalisation cannot be folded into a layer.
+        Both halves are normalised together, so the normalisation cannot be folded into a layer.
         """
         near = self.average_pool(x, f"{name}/path1/avgpool", 1, stride=2)
         near = self.conv(near, f"{name}/path1/conv", channels // 2, 1, bias=False)
@@ -88,7 +89,8 @@ class CellBuilder(Builder):
     def _same(
         self, x: ir.Value, name: str, kernel: int, stride: int, fill: float = 0.0
     ) -> tuple[ir.Value, int]:
-        """What a strided window shall read, and the padding that is left to the window itself."""
+        """Input of a strided window after padding, and the padding that is left to the window
+        itself."""
         if stride == 1:
             return x, kernel // 2
         size = dims(x)[2]
@@ -96,7 +98,8 @@ class CellBuilder(Builder):
         return self._pad(x, f"{name}/pad", missing // 2, missing - missing // 2, fill), 0
 
     def _pad(self, x: ir.Value, name: str, before: int, after: int, fill: float = 0.0) -> ir.Value:
-        """`fill` above and to the left of x, and below and to the right; less than 0 cuts off."""
+        """x with `before` rows and columns of `fill` above and to the left, and `after` below and
+        to the right; negative numbers cut off."""
         ends = np.array([0, 0, before, before, 0, 0, after, after], np.int64)
         pads = self._constant(f"pads/{before},{after}", ends)
         value = self._constant(f"pads/{fill}", np.array(fill, np.float32))

@@ -29,7 +29,8 @@ def build() -> ir.Model:
 
 
 def pyramid(b: Builder, x: ir.Value, name: str, channels: int) -> ir.Value:
-    """Section 3.3: layers of different reach side by side, the last of which sees the mean of x."""
+    """Section 3.3: layers of different receptive fields side by side; the last one reads the mean
+    of x."""
     branches = [b.conv_relu(x, f"{name}/rate1", channels, 1)]
     for rate in RATES:
         at = f"{name}/rate{rate}"

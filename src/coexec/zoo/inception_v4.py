@@ -1,8 +1,8 @@
 """Inception v4.
 
 Szegedy et al., "Inception-v4, Inception-ResNet and the impact of residual connections on learning"
-(2016), arXiv:1602.07261, figures 3 to 9. Blocks have the names of the authors' published code, and
-1x7 and 7x1 layers, 1x3 and 3x1 layers its order, in which the paper has some the other way round.
+(2016), arXiv:1602.07261, figures 3 to 9. Names of blocks are from the authors' published code, and
+so is the order of each pair of 1x7 and 7x1 or 1x3 and 3x1 layers; the paper has some in reverse.
 
 x [1, 3, 299, 299] -> logits [1, 1000]
 42 648 232 parameters (batch normalisation folded), 12 253 974 624 multiply-accumulates

@@ -49,6 +49,6 @@ def inverted_residual(
         y = b.relu6(y, f"{name}/expand/relu6")
     y = b.conv(y, f"{name}/depthwise/conv", group, 3, stride=stride, pad=1, group=group)
     y = b.relu6(y, f"{name}/depthwise/relu6")
-    # What a block adds to its shortcut is small, lest the sum grow from block to block.
+    # A block adds little to its shortcut, so that the sum does not grow from block to block.
     y = b.conv(y, f"{name}/project/conv", channels, 1, gain=0.5 if keeps_shape else 1.0)
     return b.add(x, y, f"{name}/add") if keeps_shape else y

@@ -57,8 +57,8 @@ def build() -> ir.Model:
 def backbone(b: Builder, *, atrous: bool = False) -> ir.Value:
     """[1, 3, H, W] -> [1, 960, H / 32, W / 32].
 
-    With `atrous`, the last stage keeps the resolution H / 16, W / 16; instead of moving by two
-    elements, its depthwise filters take every second one.
+    With `atrous`, the last stage keeps the resolution H / 16, W / 16: its depthwise filters have
+    dilation 2 instead of stride 2.
     """
     y = b.conv(b.input, "stem/conv", 16, 3, stride=2, pad=1)
     y = b.hard_swish(y, "stem/hswish")
@@ -82,8 +82,8 @@ def inverted_residual(b: Builder, x: ir.Value, name: str, block: Block, dilation
     y = activation(b, y, block)
     if block.squeezed:
         y = squeeze_and_excite(b, y, f"{name}/gate", block.squeezed)
-    # Gates halve what they let through; what a block adds to its shortcut is small, lest the sum
-    # grow from block to block.
+    # Gates halve their input. A block adds little to its shortcut, so that the sum does not grow
+    # from block to block.
     keeps_shape = (block.channels, block.stride) == (dims(x)[1], 1)
     gain = (1.8 if block.squeezed else 1.0) * (0.45 if keeps_shape else 1.0)
     y = b.conv(y, f"{name}/project/conv", block.channels, 1, gain=gain)
@@ -95,7 +95,8 @@ def activation(b: Builder, x: ir.Value, block: Block) -> ir.Value:
 
 
 def squeeze_and_excite(b: Builder, x: ir.Value, name: str, squeezed: int) -> ir.Value:
-    """Hu et al. 2017, arXiv:1709.01507: each channel times a number that the means decide."""
+    """Hu et al. 2017, arXiv:1709.01507: each channel times a factor computed from the means of all
+    channels."""
     y = b.global_average_pool(x, f"{name}/avgpool")
     y = b.conv_relu(y, f"{name}/squeeze", squeezed, 1)
     y = b.conv(y, f"{name}/excite/conv", dims(x)[1], 1)

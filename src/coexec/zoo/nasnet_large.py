@@ -1,10 +1,10 @@
 """NASNet-A (6 @ 4032), called NASNet large.
 
 Zoph et al., "Learning transferable architectures for scalable image recognition" (2017),
-arXiv:1707.07012, figures 2 and 4. What the paper leaves open is as in the authors' published code:
-two reduction cells as a stem, how unlike inputs of a cell are joined, and that the cell behind a
-reduction reads beside its output the older of the two that the reduction reads. Unlike that code,
-strided averages count the padding, as in timm.
+arXiv:1707.07012, figures 2 and 4. Details that the paper leaves open are as in the authors'
+published code: two reduction cells as a stem; how inputs of a cell with different shapes are
+joined; and the inputs of the cell after a reduction, which are the output of the reduction and the
+older of its two inputs. Unlike that code, strided averages count the padding, as in timm.
 
 x [1, 3, 331, 331] -> logits [1, 1000]
 88 658 596 parameters (batch normalisation folded into convolutions, where one stands
@@ -43,7 +43,7 @@ def build() -> ir.Model:
 def join(
     b: CellBuilder, older: ir.Value, newer: ir.Value, name: str, channels: int
 ) -> tuple[ir.Value, ir.Value]:
-    """The two last cells' outputs, newer first, with equal channels and resolution."""
+    """Outputs of the last two cells, newer first, with equal channels and resolution."""
     p = b.fit(older, f"{name}/fit", channels, like=newer)
     return b.relu_conv(newer, f"{name}/squeeze", channels), p
 
@@ -58,7 +58,7 @@ def normal_cell(b: CellBuilder, h: ir.Value, p: ir.Value, name: str) -> ir.Value
     right = b.separable(p, f"{name}/y2/right", channels, 3)
     y2 = b.add(left, right, f"{name}/y2/add")
     y3 = b.add(b.average_pool_3x3(h, f"{name}/y3/avgpool"), p, f"{name}/y3/add")
-    pool = b.average_pool_3x3(p, f"{name}/y4/avgpool")  # both sides of the block: the same mean
+    pool = b.average_pool_3x3(p, f"{name}/y4/avgpool")  # both operands of the sum are this mean
     y4 = b.add(pool, pool, f"{name}/y4/add")
     y5 = b.add(b.separable(h, f"{name}/y5/left", channels, 3), h, f"{name}/y5/add")
     return b.concat([p, y1, y2, y3, y4, y5], f"{name}/concat")

@@ -1,8 +1,8 @@
 """PNASNet-5 (4, 216), called PNASNet large.
 
-Liu et al., "Progressive neural architecture search" (2017), arXiv:1712.00559, figure 1. What the
-paper leaves open is as in the authors' published code: two strided cells as a stem, and how unlike
-inputs of a cell are joined.
+Liu et al., "Progressive neural architecture search" (2017), arXiv:1712.00559, figure 1. Details
+that the paper leaves open are as in the authors' published code: two strided cells as a stem, and
+how inputs of a cell with different shapes are joined.
 
 x [1, 3, 331, 331] -> logits [1, 1000]
 85 974 034 parameters (batch normalisation folded into convolutions, where one stands

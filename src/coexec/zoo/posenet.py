@@ -27,7 +27,7 @@ ENCODER = (512, 512, 256, 256, 256, 256, 128)
 KEYPOINTS = 21
 REFINEMENTS = 2
 SLOPE = 0.01
-"""Of the leaky ReLUs."""
+"""Slope of the leaky ReLUs."""
 
 
 def build(size: int = 256) -> ir.Model:
@@ -54,7 +54,7 @@ def encoder(b: Builder) -> ir.Value:
 
 
 def refined(b: Builder, scores: ir.Value, code: ir.Value, name: str) -> ir.Value:
-    """Better score maps from score maps and the features that they came from."""
+    """Better score maps, from score maps and the features from which they were computed."""
     y = b.concat([scores, code], f"{name}/concat")
     for layer in range(1, 6):
         y = b.conv_leaky_relu(y, f"{name}/layer{layer}", 128, 7, SLOPE)

@@ -32,7 +32,7 @@ def build() -> ir.Model:
 def basic_block(b: Builder, x: ir.Value, name: str, channels: int, stride: int) -> ir.Value:
     """Figure 2: two 3x3 layers and a shortcut, which is a 1x1 layer where the shape changes.
 
-    What each block adds to its shortcut is small, lest the sum grow from block to block.
+    A block adds little to its shortcut, so that the sum does not grow from block to block.
     """
     y = b.conv_relu(x, f"{name}/conv1", channels, 3, stride=stride, pad=1)
     y = b.conv(y, f"{name}/conv2", channels, 3, pad=1, gain=0.4)

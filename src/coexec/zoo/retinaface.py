@@ -32,7 +32,8 @@ FEATURES = ((1, 2), (1, 3), (2, 4), (4, 3))
 WIDTH = 256
 """Channels of each level of the pyramid."""
 BOXES, SCORES = 12, 6
-"""Numbers for each cell: three boxes of four, and of three boxes whether each is a face or not."""
+"""Numbers for each cell: four coordinates of each of three boxes, and for each box two scores, face
+or not."""
 
 
 def build(size: int = 640) -> ir.Model:
@@ -61,7 +62,7 @@ def backbone(b: Builder) -> list[ir.Value]:
 def bottleneck(b: Builder, x: ir.Value, name: str, channels: int, stride: int) -> ir.Value:
     """A 1x1, a 3x3 and a 1x1 layer of four times the channels, beside a shortcut.
 
-    What each block adds to its shortcut is small, lest the sum grow from block to block.
+    A block adds little to its shortcut, so that the sum does not grow from block to block.
     """
     y = b.conv_relu(x, f"{name}/layer1", channels, 1)
     y = b.conv_relu(y, f"{name}/layer2", channels, 3, stride=stride, pad=1)
@@ -89,7 +90,8 @@ def pyramid(b: Builder, features: Sequence[ir.Value]) -> list[ir.Value]:
 
 
 def context(b: Builder, x: ir.Value, name: str) -> ir.Value:
-    """What lies around each cell: three 3x3 layers side by side, and one over all of them."""
+    """Features of the surroundings of each cell: three 3x3 layers side by side, and one over all of
+    them."""
     branches = [
         b.conv_relu(x, f"{name}/branch{number}", channels, 3, pad=1)
         for number, channels in enumerate((WIDTH // 2, WIDTH // 4, WIDTH // 4), start=1)

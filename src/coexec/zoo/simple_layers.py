@@ -1,4 +1,4 @@
-"""Layers without weights and windows: element by element, or of other shape."""
+"""Layers without weights and windows: elementwise operations and changes of shape."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SimpleLayers(Recording):
     def resize(
         self, x: ir.Value, name: str, height: int, width: int, *, mode: str = "linear"
     ) -> ir.Value:
-        """[1, C, H, W] -> [1, C, height, width]; `mode` is that of ONNX, "linear" or "nearest"."""
+        """[1, C, H, W] -> [1, C, height, width]; `mode` is the ONNX mode, "linear" or "nearest"."""
         out = [*dims(x)[:2], height, width]
         sizes = self._constant(f"{name}/sizes", np.array(out, np.int64))
         return self._layer("Resize", [x, None, None, sizes], name, out, mode=mode)

@@ -5,12 +5,12 @@ Johnson, Alahi and Fei-Fei, "Perceptual losses for real-time style transfer and 
 et al. 2016, arXiv:1607.08022. Layers as in the implementation that MACE's model zoo exports at this
 size (github.com/XiaoMi/mace-models, fast-style-transfer; github.com/lengstrom/fast-style-transfer):
 zeros as padding, transposed convolutions, 32 to 128 channels. Padding is symmetric here, as in
-PyTorch; what scales the last tanh to 0 ... 255 is left out.
+PyTorch; the scaling of the last tanh to 0 ... 255 is left out.
 
 Jia et al., "CoDL" (MobiSys 2022) states 35.89 * 10^9 multiply-accumulates. Its public code lists
 the 14 convolutions below (github.com/csu-eis/CoDL, dataset_conv2d_large_cnn.csv), which have
 35.92 * 10^9, and not the two transposed convolutions, which have another 2.83 * 10^9 here. So the
-paper's figure is that of the convolutions, and the network as it runs has 8 % more.
+paper's figure counts the convolutions only, and the network as it runs has 8 % more.
 
 Exports for 224 x 224 pixels in which each transposed convolution is a Resize and a convolution have
 7.72 * 10^9.
@@ -31,7 +31,7 @@ BLOCKS = 5
 
 
 class StyleBuilder(Builder):
-    """The layers that no other network here has."""
+    """Layers that only this network uses."""
 
     def conv_norm(
         self, x: ir.Value, name: str, channels: int, kernel: int, stride: int = 1
@@ -44,7 +44,7 @@ class StyleBuilder(Builder):
     def doubled(self, x: ir.Value, name: str, channels: int) -> ir.Value:
         """[1, C, H, W] -> [1, channels, 2 H, 2 W]: 3x3 ConvTranspose, normalised, then Relu."""
         before, (height, width) = dims(x)[1], dims(x)[2:]
-        # A filter of stride 2 lies over a quarter of its elements at a time.
+        # With stride 2, an output element is computed by a quarter of the filter's elements.
         std = filter_std(before * 9 // 4, centring=0)
         weight = self._weight(f"{name}/conv/weight", (before, channels, 3, 3), std)
         window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
@@ -55,7 +55,7 @@ class StyleBuilder(Builder):
         return self.relu(self._instance_norm(y, f"{name}/norm"), f"{name}/relu")
 
     def tanh(self, x: ir.Value, name: str) -> ir.Value:
-        """Any shape."""
+        """tanh(x), any shape."""
         return self._layer("Tanh", [x], name, dims(x))
 
     def _instance_norm(self, x: ir.Value, name: str) -> ir.Value:

@@ -1,4 +1,4 @@
-"""Random weights that depend on nothing but their names, and keep activations in range."""
+"""Random weights that depend only on their names, and that keep activations in range."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ BIAS_STD = 0.1
 CENTRING = 0.5
 """The part of its mean that a filter behind a ReLU loses.
 
-ReLU outputs are positive. Plain random filters pass on what they have in common and average the
-rest away: after fifty layers all inputs give nearly the same output, and no test sees a wrong
-kernel. Filters of mean zero make rounding errors grow until no comparison holds. Half of the mean
-keeps both in bounds.
+ReLU outputs are positive. Plain random filters keep their common mean and average the differences
+away: after fifty layers all inputs give nearly the same output, and no test detects a wrong kernel.
+Filters of mean zero make rounding errors grow until no comparison holds. Half of the mean keeps
+both effects small.
 """
 
 
 def filter_std(fan_in: int, centring: float) -> float:
-    """The scale of weights that keeps the variance of what lies before the ReLUs.
+    """Scale of weights that keeps the variance of the values before the ReLUs.
 
     He et al. 2015, arXiv:1502.01852, for filters that lose the part `centring` of their mean.
     """
@@ -32,14 +32,14 @@ def filter_std(fan_in: int, centring: float) -> float:
 def random_tensor(
     name: str, shape: tuple[int, ...], std: float, centring: float = 0, mean: float = 0
 ) -> ir.TensorProtocol:
-    """Uniform float32 numbers that depend on nothing but the arguments.
+    """Uniform float32 numbers that depend only on the arguments.
 
     Each filter (index of the first axis) loses the part `centring` of its own mean.
     """
     values = np.random.default_rng(zlib.crc32(name.encode())).random(shape, dtype=np.float32)
     filters = values.reshape(shape[0], -1)
-    own = filters.mean(axis=1, keepdims=True, dtype=np.float64)
-    filters -= (0.5 + centring * (own - 0.5)).astype(np.float32)
+    filter_means = filters.mean(axis=1, keepdims=True, dtype=np.float64)
+    filters -= (0.5 + centring * (filter_means - 0.5)).astype(np.float32)
     filters *= np.float32(std * math.sqrt(12))  # numbers uniform in [0, 1) have variance 1/12
     if mean:
         filters += np.float32(mean)

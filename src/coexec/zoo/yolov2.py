@@ -29,7 +29,7 @@ STAGES: tuple[tuple[tuple[int, int], ...], ...] = (
 )
 """Darknet-19: channels and kernel of each layer; each stage but the first starts with a pool."""
 SLOPE = 0.1
-"""Of the leaky ReLUs."""
+"""Slope of the leaky ReLUs."""
 
 
 def build(size: int = 416, outputs: int = 125, passthrough: int = 128) -> ir.Model:

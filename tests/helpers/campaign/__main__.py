@@ -1,11 +1,11 @@
 """Random operators and graphs on an engine, beside ONNX Runtime: ``python -m campaign``.
 
-Run from the root of the repository with ``PYTHONPATH=tests/helpers``. The same seed and count give
-the same cases on every machine. Cases run in processes of their own: one that dies or hangs is
-counted, and the others go on. ``--only 17`` runs one case and prints its inputs. What a session
-takes back because it differs from ONNX Runtime is printed, too.
+Run from the root of the repository with ``PYTHONPATH=tests/helpers``. Equal seeds and counts give
+equal cases on every machine. Cases run in separate processes: a process that dies or hangs is
+counted, and the others continue. ``--only 17`` runs one case and prints its inputs. Plans that a
+session withdraws because their outputs differ from ONNX Runtime's are printed, too.
 
-Ends with 1 unless every case is right or refused with a reason.
+The exit code is 1 unless every case is right or refused with a reason.
 """
 
 import argparse
@@ -64,23 +64,23 @@ def main() -> None:
         return
     indices = range(args.first, args.first + (args.graphs or args.count))
     words = ["--engine", args.engine, "--seed", str(args.seed), "--graphs", str(args.graphs)]
-    found = []
+    results = []
     batch = 1 if args.graphs else args.batch
     for verdict in judged(words, indices, args.jobs, batch, args.timeout, args.seconds):
-        found.append(verdict)
+        results.append(verdict)
         if verdict.outcome not in _GOOD or verdict.why.startswith("degraded"):
             what = verdict.what or str(_case(args, verdict.index))
             print(f"{verdict.outcome} {verdict.index}: {what}: {verdict.why}", flush=True)
-    _summary(found)
-    sys.exit(any(v.outcome not in _GOOD for v in found))
+    _summary(results)
+    sys.exit(any(v.outcome not in _GOOD for v in results))
 
 
 def _work(args: argparse.Namespace) -> None:
-    """In a process of its own: a line of JSON for each model that begins and each verdict."""
+    """The worker process: prints a line of JSON for each model that begins and each verdict."""
     numbers, _, batch = args.worker.partition("/")
     indices = [int(number) for number in numbers.split(",")]
-    for told in _judge(args, indices, int(batch)):
-        line = told if isinstance(told, list) else asdict(told)
+    for message in _judge(args, indices, int(batch)):
+        line = message if isinstance(message, list) else asdict(message)
         print(json.dumps(line), flush=True)
 
 
@@ -102,8 +102,8 @@ def _show(args: argparse.Namespace) -> None:
     if isinstance(case, Probe):
         constants = zip(case.names, case.inputs, strict=True)
         print({name: x.first for name, x in constants if x is not None and x.constant})
-    for told in _judge(args, [args.only], 1):
-        print(told)
+    for message in _judge(args, [args.only], 1):
+        print(message)
 
 
 def _summary(found: Sequence[Verdict]) -> None:

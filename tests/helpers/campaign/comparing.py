@@ -1,34 +1,35 @@
-"""When an answer is right: the rules of the campaign.
+"""Rules of the campaign for outputs that count as right.
 
-* Shape and type are those of ONNX Runtime. Integers, texts and truth values are equal.
-* NaN and both infinities are in the same places. An algorithm that transforms tiles, as Winograd's
-  does for convolutions, may spread them within a tile of `_TILE` outputs, to outputs of all
-  channels; it may turn an infinity into NaN there, but never either into a number.
-* Other values differ by at most `_SHARE` of the largest one.
-* Differences below the smallest normal number do not count: engines may take denormal numbers for
-  zeros. What such a zero leads to, as 1/0 does, does count.
-* Where ONNX Runtime's own answer changes when its inputs change by a rounding error, as that of
-  sin(1e30) does, an engine may differ by as much. This holds for operators that round, and not for
-  those that choose (`Round`, `Max`, `ArgMax` and so on).
-* `_GATED`, the operand times a number from 0 to 1: far below zero nothing but the rounding of that
-  number may be left, so an engine may differ by as much.
+* Shape and type are those of ONNX Runtime. Integers, strings and booleans are equal.
+* NaN and both infinities are at the same positions. An algorithm that transforms tiles, such as
+  Winograd's for convolutions, may spread them within a tile of `_TILE` outputs, to outputs of all
+  channels. It may turn an infinity into NaN there, but never an infinity or a NaN into a number.
+* Other values differ by at most `_SHARE` of the largest value.
+* Differences below the smallest normal number do not count: engines may treat denormal numbers as
+  zero. The consequences of such a zero, such as 1/0, do count.
+* If ONNX Runtime's own output changes when its inputs change by a rounding error, for example for
+  sin(1e30), an engine may differ by as much. This rule is for operators that round, and not for
+  operators that choose (`Round`, `Max`, `ArgMax` and so on).
+* `_GATED`, the operand times a number from 0 to 1: far below zero, the result may consist of the
+  rounding error of that number only, so an engine may differ by as much.
 
-Where ONNX Runtime's answer is none that a definition gives, the definition's is right too:
+If ONNX Runtime's output does not follow the definition, the result of the definition is right, too:
 
-* `_EXTREMES`, the largest or smallest of several: ONNX Runtime 1.32 hands a NaN on if it is the
-  last of a pool's window, or in certain places of a reduced row, and else forgets it. NumPy always
-  hands it on, so a NaN is right where the window has one, or in a graph anywhere if there is one at
-  all; a number in place of ONNX Runtime's NaN never is. Of a window of -inf alone, it gives -3.4e38
-  or -inf, by the number of channels.
-* `_SAMPLING`, averages of neighbours: one of weight 0 is multiplied nevertheless, so that an
-  infinite neighbour makes a NaN of a sample that does not depend on it. Its value is right, too.
-* `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 sums two products of 8-bit integers in 16 bits,
-  which overflow; its ReduceLogSumExp takes the largest of a row first, and forgets NaN there; its
-  recurrent operators limit what their gates read, so that NaN is forgotten, and approximate gates,
-  which a state of 1e15 shows; and
-  its LRN subtracts the channels that leave a window, so that an infinity makes all behind it NaN.
-  Where it differs from `onnx.reference` (of LRN and recurrent operators, from the definition), that
-  is right, too.
+* `_EXTREMES`, maximum or minimum of several values: ONNX Runtime 1.32 propagates a NaN if it is the
+  last of a pool's window, or at certain positions of a reduced row, and otherwise ignores it. NumPy
+  always propagates it. So a NaN is right if the window contains one; in a graph, it is right
+  anywhere if any value is NaN. A number instead of ONNX Runtime's NaN is never right. For a window
+  that contains only -inf, ONNX Runtime returns -3.4e38 or -inf, depending on the number of
+  channels.
+* `_SAMPLING`, averages of neighbours: ONNX Runtime multiplies a neighbour of weight 0, too, so an
+  infinite neighbour turns a sample that does not depend on it into NaN. The value of the sample is
+  right, too.
+* `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 adds two products of 8-bit integers in 16 bits,
+  which overflow. Its ReduceLogSumExp first computes the maximum of a row and loses NaN there. Its
+  recurrent operators limit the inputs of gates, which loses NaN, and approximate gates, which is
+  visible with a state of 1e15. Its LRN subtracts the channels that leave a window, so all values
+  after an infinity become NaN. If it differs from `onnx.reference` (for LRN and recurrent
+  operators, from the definition), the latter is right, too.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,7 +60,7 @@ _BY_REFERENCE = frozenset({
     "ReduceLogSumExp",
 })  # fmt: skip
 _MOVES = 5
-"""How often ONNX Runtime is asked with changed inputs."""
+"""How often ONNX Runtime runs with changed inputs."""
 
 Run = Callable[[Mapping[str, Array]], Sequence[Any]]
 
@@ -76,11 +77,11 @@ class Case(Protocol):
 def difference(
     case: Case, number: int, expected: Sequence[Any], found: Sequence[Any], own: Run
 ) -> str | None:
-    """What is wrong with the answer to a set of feeds; None: nothing.
+    """Description of the error in the outputs for a set of feeds; None if they are right.
 
     Args:
-        number: of the set.
-        own: ONNX Runtime's answer to other feeds of this model.
+        number: number of the set of feeds.
+        own: returns ONNX Runtime's outputs for other feeds of this model.
     """
     kinds = frozenset(case.operators)
     for position, (right, other) in enumerate(zip(expected, found, strict=True)):
@@ -106,11 +107,11 @@ def _also_right(
     case: Case, kinds: frozenset[str], number: int, position: int, right: Array, found: Array,
     own: Run,
 ) -> Array:  # fmt: skip
-    """The elements that are right though they differ from ONNX Runtime's."""
+    """The elements that are right although they differ from those of ONNX Runtime."""
     none: Array = np.zeros(right.shape, bool)
     feeds = case.feeds(number)
     if len(kinds) > 1:
-        # Where a NaN goes that ONNX Runtime has forgotten cannot be told.
+        # ONNX Runtime may have lost a NaN. It is unknown which later values the NaN would reach.
         floats = right.dtype.kind == "f" and kinds & _EXTREMES
         return np.isnan(found) if floats and not _finite(*feeds.values(), right) else none
     if kinds <= _EXTREMES and right.dtype.kind == "f":
@@ -131,7 +132,7 @@ def _finite(*arrays: Array) -> bool:
 
 
 def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
-    """What averages are if a neighbour of weight 0 does not count."""
+    """The averages if neighbours of weight 0 do not count."""
 
     def share(where: Callable[[Array], Array]) -> Array:
         return np.asarray(own(_replaced(feeds, where, 1, 0))[position]).astype(np.float64)
@@ -140,8 +141,8 @@ def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
     up, down, none = share(np.isposinf), share(np.isneginf), share(np.isnan)
     # Weights may be negative.
     rises, falls = (up > 0) | (down < 0), (up < 0) | (down > 0)
-    found = np.where(rises, np.inf, np.where(falls, -np.inf, numbers.astype(np.float64)))
-    return np.where((rises & falls) | (none != 0), np.nan, found)
+    averages = np.where(rises, np.inf, np.where(falls, -np.inf, numbers.astype(np.float64)))
+    return np.where((rises & falls) | (none != 0), np.nan, averages)
 
 
 def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right: Array) -> Array:
@@ -154,10 +155,10 @@ def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right:
             return recurrent(case.op_type, inputs, case.attributes)[position]
     model = onnx.load_model_from_string(model_of([case]))
     try:
-        found = ReferenceEvaluator(model).run(case.results, dict(feeds))[position]
-    except Exception:  # it does not have all that ONNX Runtime has
+        output = ReferenceEvaluator(model).run(case.results, dict(feeds))[position]
+    except Exception:  # the reference does not support every operator that ONNX Runtime has
         return right
-    return np.asarray(found) if np.shape(found) == right.shape else right
+    return np.asarray(output) if np.shape(output) == right.shape else right
 
 
 def _lrn(x: Array, attributes: Mapping[str, Any]) -> Array:
@@ -171,12 +172,12 @@ def _lrn(x: Array, attributes: Mapping[str, Any]) -> Array:
     with np.errstate(all="ignore"):
         squares = np.pad(x.astype(np.float64) ** 2, around)
         sums = sum(squares[:, at : at + x.shape[1]] for at in range(size))
-        found = x / (bias + alpha / size * sums) ** beta
-    return np.asarray(found.astype(x.dtype))
+        normalized = x / (bias + alpha / size * sums) ** beta
+    return np.asarray(normalized.astype(x.dtype))
 
 
 def _close(found: Array, right: Array) -> Array:
-    """The elements of ``found`` that are as in ``right``."""
+    """The elements of ``found`` that are equal or close to those of ``right``."""
     if found.dtype.kind != "f":
         return np.asarray(found == right)
     a, b = right.astype(np.float64), found.astype(np.float64)
@@ -190,14 +191,15 @@ def _replaced(
     feeds: Mapping[str, Array], where: Callable[[Array], Array], by: float,
     others: float | None = None,
 ) -> dict[str, Array]:  # fmt: skip
-    """The feeds with another value where something holds, and at all other places ``others``."""
-    found = {}
+    """The feeds with the value ``by`` where ``where`` is true, and ``others`` at all other
+    positions; None keeps the values there."""
+    feeds_after = {}
     for name, values in feeds.items():
         if values.dtype.kind == "f":
             kept = values if others is None else np.full_like(values, others)
             values = np.where(where(values), np.asarray(by, values.dtype), kept)
-        found[name] = values
-    return found
+        feeds_after[name] = values
+    return feeds_after
 
 
 def _of_one(kinds: frozenset[str], right: Array, found: Array, noise: Array) -> str | None:
@@ -221,31 +223,31 @@ def _of_one(kinds: frozenset[str], right: Array, found: Array, noise: Array) -> 
 
 
 def _kind(a: Array) -> Array:
-    """0 for a number, others for the infinities and NaN."""
+    """0 for a number, 1 and -1 for the infinities, 3 for NaN."""
     return np.where(np.isnan(a), 3, np.where(np.isinf(a), np.sign(a), 0))
 
 
 def _tiles(a: Array) -> Array:
-    """The outputs that share a tile with one that is no number."""
-    found = ~np.isfinite(a)
+    """The outputs that may share a tile with an infinity or a NaN."""
+    touched = ~np.isfinite(a)
     if a.ndim > 1:
-        found = np.broadcast_to(found.any(axis=1, keepdims=True), a.shape).copy()
+        touched = np.broadcast_to(touched.any(axis=1, keepdims=True), a.shape).copy()
     for axis in range(2, a.ndim):
-        spread = found.copy()
+        spread = touched.copy()
         for step in range(1, _TILE):
             ahead = [slice(None)] * a.ndim
             behind = list(ahead)
             ahead[axis], behind[axis] = slice(step, None), slice(None, -step)
-            spread[tuple(ahead)] |= found[tuple(behind)]
-            spread[tuple(behind)] |= found[tuple(ahead)]
-        found = spread
-    return found
+            spread[tuple(ahead)] |= touched[tuple(behind)]
+            spread[tuple(behind)] |= touched[tuple(ahead)]
+        touched = spread
+    return touched
 
 
 def _noise(case: Case, number: int, position: int, right: Any, own: Run) -> Array:
-    """How far ONNX Runtime's answer moves for a rounding error of its inputs, by element.
+    """The change of each element of ONNX Runtime's output if its inputs change by a rounding error.
 
-    Infinite where a value becomes NaN or infinite, or a number.
+    Infinite where a number becomes NaN or infinite, or the other way round.
     """
     rng = np.random.default_rng(0)
     a = np.asarray(right).astype(np.float64)
@@ -254,13 +256,13 @@ def _noise(case: Case, number: int, position: int, right: Any, own: Run) -> Arra
         feeds = {}
         for name, values in case.feeds(number).items():
             if values.dtype.kind == "f":
-                way = np.where(rng.random(values.shape) < 0.5, -np.inf, np.inf)
-                values = np.nextafter(values, way.astype(values.dtype), dtype=values.dtype)
+                direction = np.where(rng.random(values.shape) < 0.5, -np.inf, np.inf)
+                values = np.nextafter(values, direction.astype(values.dtype), dtype=values.dtype)
                 values = np.where(np.isfinite(values), values, case.feeds(number)[name])
             feeds[name] = values
         try:
             other = np.asarray(own(feeds)[position]).astype(np.float64)
-        except Exception:  # these feeds are refused: nothing is learnt
+        except Exception:  # ONNX Runtime refuses these feeds, so they give no information
             continue
         with np.errstate(all="ignore"):
             step = np.where(_kind(a) != _kind(other), np.inf, np.abs(a - other))
@@ -269,7 +271,7 @@ def _noise(case: Case, number: int, position: int, right: Any, own: Run) -> Arra
 
 
 def _shown(wrong: Array, right: Array, found: Array) -> str | None:
-    """How many elements differ, with the first of them; None without any."""
+    """The number of elements that differ, with the first one; None if no element differs."""
     if not wrong.any():
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -1,4 +1,4 @@
-"""What the generators of operators draw from: numbers, shapes and hostile values."""
+"""Random values for the generators of operators: numbers, shapes and hostile values."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ INTS = ("int32", "int64", "int8", "uint8", "int16", "uint16", "uint32", "uint64"
 
 _LARGE = {"float16": 3e4, "float32": 3e38, "float64": 1e308}
 _SUMMED = {"float16": 60.0, "float32": 1e15, "float64": 1e100}
-"""Large values whose squares may be added in any order, and do not overflow."""
+"""Large values whose squares can be added in any order without overflow."""
 _DENORMAL = {"float16": 3e-7, "float32": 1e-40, "float64": 1e-310}
 _TINY = {"float16": 1e-4, "float32": 1e-30, "float64": 1e-250}
 
@@ -33,7 +33,7 @@ class Draws:
         return choices[int(self.rng.integers(len(choices)))]
 
     def number(self, low: int, high: int) -> int:
-        """Of ``low`` to ``high``, both included."""
+        """A number from ``low`` to ``high``, both included."""
         return int(self.rng.integers(low, high + 1))
 
     def ints(self, count: int, low: int, high: int) -> list[int]:
@@ -43,7 +43,7 @@ class Draws:
         return self.pick(versions)
 
     def size(self) -> int:
-        """Of an axis: often 1, odd, or a little more than a block of channels; at times 0."""
+        """The size of an axis: often 1, odd, or just above a block of channels; rarely 0."""
         kind = self.rng.random()
         if kind < 0.02:
             return 0
@@ -55,20 +55,20 @@ class Draws:
         return tuple(self.size() for _ in range(self.number(low, high)))
 
     def axis(self, rank: int, beyond: float = 0.01) -> int:
-        """Of a tensor of that rank, counted from either end; rarely one that it does not have."""
+        """An axis of a tensor of this rank, counted from either end; rarely an invalid axis."""
         if self.chance(beyond):
             return self.pick((rank, -rank - 1))
         return self.number(-rank, rank - 1) if rank else 0
 
     def axes(self, rank: int) -> list[int]:
-        """Different ones, in any order and of either sign."""
+        """Different axes, in any order and with either sign."""
         if not rank:
             return []
         some = self.rng.permutation(rank)[: self.number(1, rank)]
         return [int(a) - (rank if self.chance(0.3) else 0) for a in some]
 
     def thinner(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape that is broadcast to ``shape``; rarely one that is not."""
+        """A shape that can be broadcast to ``shape``; rarely one that cannot."""
         if self.chance(0.01):
             return (*shape, 3)
         thin = tuple(1 if self.chance(0.3) else size for size in shape)
@@ -78,11 +78,11 @@ class Draws:
         return self.pick(FLOATS)
 
     def data(self, shape: Sequence[int], dtype: str = "float32", *, summed: bool = False) -> Given:
-        """Activations: ordinary values, then two sets of hostile ones.
+        """Activations: ordinary values, then two sets of hostile values.
 
         Args:
-            summed: whether products of them are added up, so that what overflows would depend on
-                the order.
+            summed: whether the operator adds products of the values. Then the values are limited,
+                because an overflow would depend on the order of additions.
         """
         if dtype == "bool":
             return Given((self.rng.random(tuple(shape)) < 0.5,))
@@ -94,7 +94,7 @@ class Draws:
         return Given((first, self._hostile(shape, dtype, "special", summed), *hostile[:1]))
 
     def weights(self, shape: Sequence[int], dtype: str = "float32") -> Given:
-        """A constant, ordinary as a rule."""
+        """A constant with ordinary values."""
         return Given((self.data(shape, dtype).first,), constant=True)
 
     def either(self, shape: Sequence[int], dtype: str = "float32", summed: bool = False) -> Given:
@@ -104,14 +104,14 @@ class Draws:
         return self.data(shape, dtype, summed=summed)
 
     def parameter(self, values: Any, dtype: str = "int64") -> Given:
-        """What decides shapes: a constant as a rule, an input now and then."""
+        """A value that determines shapes: usually a constant, sometimes an input."""
         return Given((np.array(values, dtype),), constant=self.chance(0.93))
 
     def constant(self, values: Any, dtype: str = "int64") -> Given:
         return Given((np.array(values, dtype),), constant=True)
 
     def indices(self, shape: Sequence[int], limit: int, beyond: float = 0.25) -> Given:
-        """Places in an axis of ``limit`` elements, at times one that is outside of it."""
+        """Indices of an axis with ``limit`` elements; sometimes one index is out of range."""
         dtype = self.pick(("int64", "int32"))
         good = self.rng.integers(-limit, max(limit, 1 - limit), tuple(shape)).astype(dtype)
         if self.chance(0.4):
@@ -131,14 +131,14 @@ class Draws:
         if most is not None:
             low = max(info.min, -most)
             return self.rng.integers(low, most, tuple(shape), dtype, endpoint=True)
-        found = self.rng.integers(info.min, info.max, tuple(shape), dtype, endpoint=True)
+        numbers = self.rng.integers(info.min, info.max, tuple(shape), dtype, endpoint=True)
         ends = np.array([info.min, info.max, info.min + 1, 0], dtype)
         where = self.rng.random(tuple(shape)) < 0.5
-        return np.where(where, self.rng.choice(ends, tuple(shape)), found).astype(dtype)
+        return np.where(where, self.rng.choice(ends, tuple(shape)), numbers).astype(dtype)
 
     def _hostile(self, shape: Sequence[int], dtype: str, kind: str, summed: bool) -> Array:
-        """Ordinary values with some others strewn in."""
-        found = self._ordinary(shape, dtype)
+        """Ordinary values, some of which are replaced by hostile values."""
+        ordinary = self._ordinary(shape, dtype)
         large = (_SUMMED if summed else _LARGE)[dtype]
         values = {
             "special": [np.nan, np.inf, -np.inf, -0.0, 0.0],
@@ -146,8 +146,8 @@ class Draws:
             "large": [large, -large, large / 7, 0.5, -0.5, 1.5, 2.5],
         }[kind]
         if kind == "small":
-            found = (found * _TINY[dtype]).astype(dtype)
+            ordinary = (ordinary * _TINY[dtype]).astype(dtype)
         if kind == "special" and self.chance(0.5):
             values = [self.pick(values)]
         where = self.rng.random(tuple(shape)) < self.pick((0.1, 0.4, 1.0))
-        return np.where(where, self.rng.choice(values, tuple(shape)), found).astype(dtype)
+        return np.where(where, self.rng.choice(values, tuple(shape)), ordinary).astype(dtype)

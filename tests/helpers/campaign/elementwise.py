@@ -1,4 +1,4 @@
-"""Random operators that compute each element by itself."""
+"""Random operators that compute each element separately."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def arithmetic(d: Draws) -> Probe:
     a, b = _two(d, dtype)
     if dtype not in FLOATS and kind in ("Div", "Mod"):  # a division by zero ends the process
         b = _without_zero(b)
-        a = Given(a.sets[:1], a.constant)  # so does that of the smallest integer by -1
+        a = Given(a.sets[:1], a.constant)  # no smallest integer: its division by -1 does the same
     if kind == "Pow" and d.chance(0.5):
         b = d.constant(d.pick((0, 1, 2, 3, -1)), dtype if "u" not in dtype else "int64")
     if kind == "Pow" and dtype not in FLOATS:
@@ -157,7 +157,7 @@ def prelu(d: Draws) -> Probe:
 
 
 def cast(d: Draws) -> Probe:
-    """Only values that fit: C does not say what becomes of others."""
+    """Only values that fit into the target type: in C, other conversions are undefined."""
     kinds = ("float32", "float16", "float64", "int32", "int64", "int8", "uint8", "bool", "int16",
              "uint32", "uint64")  # fmt: skip
     source, target = d.pick(kinds), d.pick(kinds)

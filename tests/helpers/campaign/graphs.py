@@ -1,4 +1,4 @@
-"""Random graphs of 3 to 30 nodes, and the feeds of each."""
+"""Random graphs of 3 to 30 nodes, and their feeds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Network:
     model: bytes
     sets: tuple[dict[str, Array], ...]
     shapes: dict[str, Shape]
-    """Of the inputs that the model leaves dynamic."""
+    """Shapes of the inputs that are dynamic in the model."""
     operators: tuple[str, ...]
 
     def feeds(self, number: int) -> dict[str, Array]:
@@ -35,7 +35,7 @@ class Network:
 
 
 class _Builder:
-    """Nodes on tensors of known shapes."""
+    """A graph under construction, with the shapes of its tensors."""
 
     def __init__(self, d: Draws, heavy: bool) -> None:
         self.d, self.heavy = d, heavy
@@ -43,10 +43,10 @@ class _Builder:
         self.weights: dict[str, Array] = {}
         self.shapes: dict[str, Shape] = {}
         self.inputs: dict[str, Array] = {}
-        """Those that decide shapes: the others are drawn for each set of feeds."""
+        """Inputs that determine shapes. All other inputs are drawn for each set of feeds."""
 
     def pick(self, rank: int = 0, without: str = "") -> str:
-        """A tensor, later ones more often."""
+        """A random tensor; later tensors are more frequent."""
         fits = [n for n, s in self.shapes.items()
                 if (not rank or len(s) == rank) and n != without]  # fmt: skip
         return self.d.pick(fits[-4:] if self.d.chance(0.7) else fits) if fits else ""
@@ -61,7 +61,7 @@ class _Builder:
         return self.weight(self.d.rng.standard_normal(shape) / np.sqrt(fan))
 
     def add(self, op_type: str, reads: list[str], shape: Shape | None, **attributes: Any) -> str:
-        """A node; one whose result is no activation has no shape here."""
+        """Add a node. ``shape`` is None if its result is not an activation."""
         name = f"t{len(self.nodes)}"
         self.nodes.append(
             helper.make_node(op_type, reads, [name], name=f"{op_type}_{name}", **attributes)
@@ -126,13 +126,13 @@ def clip_chain(b: _Builder) -> None:
 
 def residual(b: _Builder) -> None:
     x = b.pick()
-    others = [n for n, s in b.shapes.items() if s == b.shapes[x]]
+    same_shape = [n for n, s in b.shapes.items() if s == b.shapes[x]]
     kind = b.d.pick(("Add", "Add", "Sub", "Mul", "Max", "Div"))
-    b.add(kind, [x, b.d.pick(others)], b.shapes[x])
+    b.add(kind, [x, b.d.pick(same_shape)], b.shapes[x])
 
 
 def tiny(b: _Builder) -> None:
-    """Numbers that a rewrite with a tolerance takes for nothing."""
+    """Numbers so close to 0 or 1 that a rewrite with a tolerance would ignore them."""
     x = b.pick()
     kind = b.d.pick(("Add", "Mul", "Sub", "Div", "Pow"))
     value = {"Add": 1e-10, "Sub": 1e-9, "Mul": 1.000004, "Div": 0.999996, "Pow": 1.0}[kind]
@@ -150,15 +150,15 @@ def concat(b: _Builder) -> None:
         for n, s in b.shapes.items()
         if len(s) == len(shape) and s[:axis] + s[axis + 1 :] == shape[:axis] + shape[axis + 1 :]
     ]
-    others = [b.d.pick(fits) for _ in range(b.d.number(1, 2))]
-    total = shape[axis] + sum(b.shapes[o][axis] for o in others)
+    further = [b.d.pick(fits) for _ in range(b.d.number(1, 2))]
+    total = shape[axis] + sum(b.shapes[o][axis] for o in further)
     if total < 200:
-        b.add("Concat", [x, *others], (*shape[:axis], total, *shape[axis + 1 :]),
+        b.add("Concat", [x, *further], (*shape[:axis], total, *shape[axis + 1 :]),
               axis=axis - (len(shape) if b.d.chance(0.3) else 0))  # fmt: skip
 
 
 def reshape(b: _Builder) -> None:
-    """By a constant, or by arithmetic on the input's own shape."""
+    """Reshape by a constant, or by arithmetic on the shape of the input."""
     x = b.pick()
     shape = b.shapes[x]
     total = int(np.prod(shape))
@@ -184,9 +184,9 @@ def reduction(b: _Builder) -> None:
     axis = b.d.number(0, len(shape) - 1)
     kind = b.d.pick(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL2", "ReduceMin"))
     kept = (*shape[:axis], 1, *shape[axis + 1 :])
-    given = [b.weight([axis], "int64")] if kind == "ReduceSum" else []
-    attributes = {} if given else {"axes": [axis]}
-    y = b.add(kind, [x, *given], kept, keepdims=1, **attributes)
+    axes_input = [b.weight([axis], "int64")] if kind == "ReduceSum" else []
+    attributes = {} if axes_input else {"axes": [axis]}
+    y = b.add(kind, [x, *axes_input], kept, keepdims=1, **attributes)
     if b.d.chance(0.5):
         b.add(b.d.pick(("Mul", "Sub")), [x, y], shape)
 
@@ -218,12 +218,12 @@ def resize(b: _Builder) -> None:
     if h > 40 or w > 40:
         return
     mode = b.d.pick(("nearest", "linear"))
-    way = b.d.pick(("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"))
+    transformation = b.d.pick(("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"))
     scale = b.d.pick((0.5, 0.7, 1.4, 1.8, 2.0))
     sizes = tuple(int(np.float32(scale) * np.float32(s)) for s in (h, w))
     if 0 in sizes:
         return
-    # ONNX cuts off the product in float64, and ONNX Runtime's kernel that in float32.
+    # ONNX truncates the product in float64, and ONNX Runtime's kernel truncates it in float32.
     alike = sizes == tuple(int(float(np.float32(scale)) * s) for s in (h, w))
     if b.d.chance(0.5) and alike:
         scales = b.weight([1, 1, scale, scale])
@@ -231,7 +231,7 @@ def resize(b: _Builder) -> None:
         reads = [x, roi, scales]
     else:
         reads = [x, "", "", b.weight([n, c, *sizes], "int64")]
-    b.add("Resize", reads, (n, c, *sizes), mode=mode, coordinate_transformation_mode=way)
+    b.add("Resize", reads, (n, c, *sizes), mode=mode, coordinate_transformation_mode=transformation)
 
 
 def slice_pad(b: _Builder) -> None:
@@ -269,8 +269,8 @@ def scatter(b: _Builder) -> None:
 
 
 def random(b: _Builder) -> None:
-    """Two nodes without a seed differ, and one read twice is the same: both are told without the
-    numbers themselves, which no other session draws."""
+    """Two random nodes without a seed differ, and one node that is read twice is equal to itself.
+    Both checks do not depend on the random numbers, which are different in each session."""
     x = b.pick()
     one = b.add("RandomNormalLike", [x], None)
     if b.d.chance(0.5):
@@ -279,12 +279,12 @@ def random(b: _Builder) -> None:
     other = b.add("RandomNormalLike", [x], None)
     apart = b.add("Abs", [b.add("Sub", [one, other], None)], None)
     most = b.add("ReduceMax", [apart], None, keepdims=0)
-    told = b.add("Cast", [b.add("Greater", [most, b.weight(1e-6)], None)], None, to=1)
-    b.add("Mul", [x, told], b.shapes[x])
+    differ = b.add("Cast", [b.add("Greater", [most, b.weight(1e-6)], None)], None, to=1)
+    b.add("Mul", [x, differ], b.shapes[x])
 
 
 def decided_by_input(b: _Builder) -> None:
-    """An input of its own says which shape a tensor gets."""
+    """An additional input determines the shape of a tensor."""
     x = b.pick()
     shape = b.shapes[x]
     name = f"s{len(b.inputs)}"
@@ -308,7 +308,7 @@ _WEIGHTED = [layer for layer, share in _LAYERS.items() for _ in range(share)]
 
 
 def network(seed: int, index: int) -> Network:
-    """The same for the same numbers, on every machine."""
+    """Graph ``index`` of the campaign; equal arguments give equal graphs on every machine."""
     d = Draws(seed, index)
     heavy = d.chance(0.3)
     b = _Builder(d, heavy)
@@ -321,7 +321,7 @@ def network(seed: int, index: int) -> Network:
         d.pick(_WEIGHTED)(b)
     read = {name for node in b.nodes for name in node.input}
     ends = [name for name in b.shapes if name not in read and name not in fed]
-    if d.chance(0.2):  # a tensor that others read, too
+    if d.chance(0.2):  # an output that other nodes also read
         inner = [name for name in b.shapes if name in read and name not in fed]
         ends += [d.pick(inner)] if inner else []
     dynamic = d.chance(0.15)

@@ -1,4 +1,4 @@
-"""What became of a case on an engine, beside ONNX Runtime's own answer."""
+"""Verdicts about cases on an engine, by comparison with ONNX Runtime."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ __all__ = ["SETTINGS", "Verdict", "of_run", "quiet", "verdicts"]
 
 
 def _words(engine: str, cores: Sequence[int]) -> dict[str, Any]:
-    """How a session of that engine is opened."""
+    """Arguments of a session that uses this engine."""
     if engine == "onnxruntime":
         return {"devices": [f"cpu:{core}" for core in cores], "planner": "heft"}
     together = ",".join(map(str, cores))
@@ -32,7 +32,7 @@ def _words(engine: str, cores: Sequence[int]) -> dict[str, Any]:
 
 
 SETTINGS = ("onnxruntime", "opencl", "openvino")
-"""Engines that a campaign may be about."""
+"""Engines that a campaign can test."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Verdict:
     """The operator."""
     why: str = ""
     what: str = ""
-    """The case in words."""
+    """The case as text."""
 
 
 class Reference:
-    """ONNX Runtime's own answers to a probe."""
+    """ONNX Runtime's own outputs for a probe."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -61,12 +61,12 @@ class Reference:
             self.refusal = error
 
     def run(self, feeds: Mapping[str, Array]) -> Sequence[Any]:
-        found: Sequence[Any] = self._session.run(self.probe.results, feeds)
-        return found
+        outputs: Sequence[Any] = self._session.run(self.probe.results, feeds)
+        return outputs
 
     @cached_property
     def answers(self) -> list[Sequence[Any] | Exception]:
-        """For each set of feeds, the outputs or what was raised."""
+        """The outputs, or the exception, for each set of feeds."""
         return [self._answer(number) for number in range(self.probe.sets)]
 
     def _answer(self, number: int) -> Sequence[Any] | Exception:
@@ -83,7 +83,11 @@ class Reference:
 
 
 def quiet(threads: int = 1) -> ort.SessionOptions:
-    """``threads``: 0 are as many as a user gets who asks for nothing."""
+    """Options of a session that logs no warnings.
+
+    Args:
+        threads: number of threads; 0 is ONNX Runtime's default.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -95,12 +99,13 @@ def verdicts(
     engine: str, seed: int, indices: Sequence[int], batch: int,
     cores: Sequence[int] | None = None, cache: Cache | None = None,
 ) -> Iterator[Any]:  # fmt: skip
-    """Judge these operators. Before each model, the numbers of its cases are given as a list.
+    """Judge these operators. Yields, for each model, a list of the numbers of its cases and then
+    their verdicts.
 
     Args:
-        batch: how many operators stand side by side in a model.
-        cores: to compute on; by default the first two.
-        cache: by default the user's.
+        batch: number of independent operators in a model.
+        cores: cores to compute on; by default the first two.
+        cache: the cache; by default the user's cache.
     """
     warnings.simplefilter("ignore")
     ort.set_default_logger_severity(4)
@@ -111,7 +116,7 @@ def verdicts(
 
 
 def _of_one_opset(seed: int, indices: Sequence[int], batch: int) -> Iterable[list[Probe]]:
-    """Cases in groups of one opset, each of at most ``batch``."""
+    """Cases in groups of at most ``batch`` cases of one opset."""
     waiting: dict[int, list[Probe]] = {}
     for index in indices:
         case = probe(seed, index)
@@ -123,7 +128,7 @@ def _of_one_opset(seed: int, indices: Sequence[int], batch: int) -> Iterable[lis
 
 
 class _Judge:
-    """Sessions of one engine beside ONNX Runtime."""
+    """Comparison of sessions of one engine with ONNX Runtime."""
 
     def __init__(self, engine: str, cores: Sequence[int], cache: Cache | None) -> None:
         self._words = _words(engine, cores) | {"cache": cache}
@@ -132,7 +137,8 @@ class _Judge:
             self._device = open_devices(self._words["devices"])[0].first
 
     def batch(self, probes: Sequence[Probe]) -> Iterator[Verdict]:
-        """Together where that is possible; alone what differs then, is refused or raises."""
+        """Verdicts about ``probes``. They run together in one model if possible. A probe that then
+        differs, is refused or raises is judged again in a model of its own."""
         references = {p.index: Reference(p) for p in probes}
         alone = {p.index for p in probes if references[p.index].raises}
         together = [p for p in probes if p.index not in alone]
@@ -150,7 +156,7 @@ class _Judge:
                 yield Verdict(case.index, "right", case.op_type)
 
     def _refused(self, probes: Sequence[Probe]) -> set[int]:
-        """Those of which the engine says so when it is asked."""
+        """The numbers of the probes that the engine refuses by its `why_not`."""
         if self._device is None:
             return set()
         try:
@@ -165,8 +171,8 @@ class _Judge:
         return {p.index for p in probes if f"p{p.index}" in owners}
 
     def _differing(self, probes: Sequence[Probe], references: Mapping[int, Reference]) -> set[int]:
-        """Those whose answers are not right in one model with the others."""
-        found: set[int] = set()
+        """The numbers of the probes whose outputs are not right in a model with the others."""
+        wrong: set[int] = set()
         names = [name for p in probes for name in p.results]
         try:
             with coexec.InferenceSession(model_of(probes), background=False, **self._words) as own:
@@ -179,13 +185,13 @@ class _Judge:
                         which = number % p.sets
                         answer = [outputs[name] for name in p.results]
                         if _why(p, which, references[p.index], answer) is not None:
-                            found.add(p.index)
-        except Exception:  # whoever is to blame is found alone
+                            wrong.add(p.index)
+        except Exception:  # each probe is judged alone, which shows the one that fails
             return {p.index for p in probes}
-        return found
+        return wrong
 
     def _alone(self, case: Probe, reference: Reference) -> Verdict:
-        """The verdict about a model of this operator only."""
+        """The verdict about a model with only this operator."""
 
         def say(outcome: str, why: str = "") -> Verdict:
             return Verdict(case.index, outcome, case.op_type, why, str(case))
@@ -208,8 +214,8 @@ class _Judge:
 
 
 def _of_refusal(error: CoexecError, reference: Reference) -> tuple[str, str]:
-    """The outcome where a session is not opened: with a reason on one line, and of ONNX Runtime's
-    class where that does not open one either."""
+    """The outcome if a session cannot be opened. The error must have one line, and must be of ONNX
+    Runtime's class if ONNX Runtime cannot open the model either."""
     if "\n" in str(error) or "Traceback" in str(error):
         return "traceback", str(error)
     if reference.refusal is None:
@@ -223,15 +229,15 @@ def of_run(
     own: coexec.InferenceSession, names: Sequence[str] | None, case: Case, number: int,
     right: Sequence[Any] | Exception, reference: Run,
 ) -> tuple[str, str] | None:  # fmt: skip
-    """Outcome and reason, where the answer to a set of feeds is not right.
+    """Outcome and reason if the outputs for a set of feeds are not right; otherwise None.
 
     Args:
-        names: of the outputs.
-        right: ONNX Runtime's answer to this set, or what it raised.
-        reference: its answer to others.
+        names: names of the outputs.
+        right: ONNX Runtime's outputs for this set, or its exception.
+        reference: returns ONNX Runtime's outputs for other feeds.
     """
     try:
-        found = own.run(names, case.feeds(number))
+        outputs = own.run(names, case.feeds(number))
     except CoexecError as error:
         if "\n" in str(error) or "Traceback" in str(error):
             return "traceback", f"feeds {number}: {error}"
@@ -245,7 +251,7 @@ def of_run(
     if isinstance(right, Exception):
         answer = f"answers where ONNX Runtime raises {_name(right)}: {first_line(right)}"
         return "wrong", f"feeds {number}: {answer}"
-    why = difference(case, number, right, found, reference)
+    why = difference(case, number, right, outputs, reference)
     return None if why is None else ("wrong", why)
 
 

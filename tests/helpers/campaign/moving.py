@@ -1,4 +1,4 @@
-"""Random operators that move elements, and such that compute shapes."""
+"""Random operators that move elements, and operators that compute shapes."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _ANY = (*FLOATS, "int64", "int32", "uint8", "int8", "bool")
 
 
 def _small(d: Draws, low: int = 1, high: int = 5) -> tuple[int, ...]:
-    """A shape that has seldom an empty axis."""
+    """A shape with at least one axis by default."""
     return d.shape(low, high)
 
 
@@ -193,7 +193,7 @@ def gather_nd(d: Draws) -> Probe:
 
 
 def scatter(d: Draws) -> Probe:
-    """Places are different, unless the order does not count."""
+    """Scatter with different indices."""
     shape = _small(d, 1, 4)
     opset = d.opset(11, 13, 16, 18)
     reductions = {16: ("none", "add", "mul"), 18: ("none", "add", "mul", "max", "min")}
@@ -257,8 +257,8 @@ def by_place(d: Draws) -> Probe:
         turned = d.number(0, 1)
         lengths = d.rng.integers(1, shape[turned] + 1, shape[1 - turned])
         attributes = {"time_axis": turned, "batch_axis": 1 - turned}
-        given = Given((lengths,), constant=d.chance(0.6))
-        return Probe(kind, (d.data(shape), given), attributes, 10)
+        lengths_input = Given((lengths,), constant=d.chance(0.6))
+        return Probe(kind, (d.data(shape), lengths_input), attributes, 10)
     if kind == "OneHot":
         depth = d.number(1, 6)
         indices = d.rng.integers(-depth - 1, depth + 2, d.shape(1, 3))
@@ -291,7 +291,7 @@ def of_shapes(d: Draws) -> Probe:
 
 
 def by_values(d: Draws) -> Probe:
-    """The shape of the result is decided by values."""
+    """Operators whose result shape depends on values."""
     kind = d.pick(("NonZero", "Compress", "Unique", "NonMaxSuppression"))
     if kind == "NonZero":
         return Probe(kind, (d.data(_small(d, 1, 3), d.pick(("float32", "int64", "bool"))),), {},

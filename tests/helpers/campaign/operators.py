@@ -18,7 +18,7 @@ _FAMILIES = [family for family, share in FAMILIES.items() for _ in range(share)]
 
 
 def probe(seed: int, index: int) -> Probe:
-    """The same for the same numbers, on every machine."""
+    """Case ``index`` of the campaign; equal arguments give equal cases on every machine."""
     draws = Draws(seed, index)
     with np.errstate(all="ignore"):
         return replace(draws.pick(_FAMILIES)(draws), index=index)

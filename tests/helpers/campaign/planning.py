@@ -1,4 +1,4 @@
-"""Random graphs through the default session: planned, remembered, and told apart from guesses."""
+"""Random graphs in the default session, with a new plan and with the plan from the cache."""
 
 import tempfile
 import warnings
@@ -24,9 +24,9 @@ __all__ = ["of_graphs"]
 
 @contextmanager
 def _plans_win() -> Iterator[None]:
-    """A choice in little time, of which a plan comes out wherever there is one.
+    """Make the choice fast, and make it select a plan whenever one exists.
 
-    Small graphs are fastest on ONNX Runtime as they are, and then no plan would be tried.
+    Small graphs are fastest in ONNX Runtime's own session, so otherwise no plan would be tested.
     """
     with quick_choice(), pytest.MonkeyPatch.context() as patch:
         for name in ("_GAIN", "_OTHER_GAIN", "_NOT_SLOWER"):
@@ -36,10 +36,10 @@ def _plans_win() -> Iterator[None]:
 
 
 def of_graphs(seed: int, indices: Sequence[int], cache: Cache | None = None) -> Iterator[Any]:
-    """Judge these graphs. Before each, its number is given as a list.
+    """Judge these graphs. Yields, for each graph, a list with its number and then its verdict.
 
     Args:
-        cache: where plans are remembered; by default a temporary folder.
+        cache: the cache of plans; by default in a temporary folder.
     """
     warnings.simplefilter("ignore")
     ort.set_default_logger_severity(4)
@@ -50,15 +50,15 @@ def of_graphs(seed: int, indices: Sequence[int], cache: Cache | None = None) -> 
 
 
 def _verdict(case: Network, cache: Cache) -> Verdict:
-    """Of a graph when it is first opened, and when its plan is remembered."""
+    """The verdict about a graph in two sessions: the first makes a plan, the second reuses it."""
     answers: list[Any] = []
     try:
-        theirs = OrtSession(case.model, quiet(0), ["CPUExecutionProvider"])
+        ort_session = OrtSession(case.model, quiet(0), ["CPUExecutionProvider"])
     except Exception as error:
         return Verdict(case.index, "without ONNX Runtime", "refused by it", str(error), str(case))
 
     def run(feeds: Any) -> Any:
-        return theirs.run(None, feeds)
+        return ort_session.run(None, feeds)
 
     for feeds in case.sets:
         try:
@@ -74,13 +74,13 @@ def _verdict(case: Network, cache: Cache) -> Verdict:
             with coexec.InferenceSession(case.model, **words) as own:
                 kinds.append("a plan" if own.devices else "ONNX Runtime")
                 for number, right in enumerate(answers):
-                    told = of_run(own, None, case, number, right, run)
-                    if told is not None:
-                        why = f"{time}, by {kinds[-1]}: {told[1]}"
-                        return Verdict(case.index, told[0], f"by {kinds[-1]}", why, str(case))
+                    failure = of_run(own, None, case, number, right, run)
+                    if failure is not None:
+                        why = f"{time}, by {kinds[-1]}: {failure[1]}"
+                        return Verdict(case.index, failure[0], f"by {kinds[-1]}", why, str(case))
         except CoexecError as error:
             return Verdict(case.index, "wrong", "opened", f"{time}: {error}", str(case))
         except Exception as error:
-            said = f"{time}: {type(error).__name__}: {error}"
-            return Verdict(case.index, "raw exception", "opened", said, str(case))
+            message = f"{time}: {type(error).__name__}: {error}"
+            return Verdict(case.index, "raw exception", "opened", message, str(case))
     return Verdict(case.index, "right", f"by {kinds[0]}, then {kinds[1]}")

@@ -1,4 +1,4 @@
-"""One operator with its inputs, and the models of several of them side by side."""
+"""One operator with its inputs, and models of several independent operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Given:
     constant: bool = False
 
     def __post_init__(self) -> None:
-        """Make arrays of numbers, which NumPy gives for a shape of no axes."""
+        """Convert scalars, which NumPy returns for a shape without axes, to arrays."""
         object.__setattr__(self, "sets", tuple(np.asarray(values) for values in self.sets))
 
     @property
@@ -31,7 +31,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Probe:
-    """One node and the values of its inputs. None stands for an input that is left out."""
+    """One node and the values of its inputs. None is an omitted input."""
 
     op_type: str
     inputs: tuple[Given | None, ...]
@@ -47,7 +47,7 @@ class Probe:
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs in a model; "" for those that are left out."""
+        """Names of the inputs in a model; "" for omitted inputs."""
         return [f"p{self.index}_x{i}" if x else "" for i, x in enumerate(self.inputs)]
 
     @property
@@ -57,20 +57,20 @@ class Probe:
 
     @property
     def fed(self) -> dict[str, Given]:
-        """By name, the inputs that come with a request."""
+        """The inputs that are fed with a request, by name."""
         named = zip(self.names, self.inputs, strict=True)
         return {name: x for name, x in named if x is not None and not x.constant}
 
     @property
     def sets(self) -> int:
-        """How many sets of feeds there are."""
+        """The number of sets of feeds."""
         return max((len(x.sets) for x in self.fed.values()), default=1)
 
     def feeds(self, number: int) -> dict[str, Array]:
         return {name: x.sets[number % len(x.sets)] for name, x in self.fed.items()}
 
     def __str__(self) -> str:
-        """Operator, types and shapes, attributes: enough to write the case down by hand."""
+        """Operator, types, shapes and attributes: enough to build the case by hand."""
         inputs = ", ".join("none" if x is None else _shown(x) for x in self.inputs)
         attributes = ", ".join(f"{k}={v!r}" for k, v in self.attributes.items())
         return f"{self.op_type}[{self.opset}]({inputs}){{{attributes}}} -> {self.outputs}"
@@ -84,7 +84,7 @@ def _shown(x: Given) -> str:
 
 
 def model_of(probes: Sequence[Probe]) -> bytes:
-    """A model in which ``probes``, all of one opset, stand side by side."""
+    """A model of ``probes`` that do not depend on each other; all have the same opset."""
     nodes, inputs, outputs, weights = [], [], [], []
     for probe in probes:
         name = f"p{probe.index}_node"

@@ -1,7 +1,8 @@
 """LSTM, GRU and RNN by their definition, in float64.
 
-ONNX Runtime approximates gates. Behind an update gate of nearly 0, a state of 1e15 leaves a rest
-there that decides all later steps. ``onnx.reference`` has neither lengths nor the way back.
+ONNX Runtime approximates gates. After an update gate of nearly 0, a state of 1e15 leaves a residue
+there that determines all later steps. ``onnx.reference`` supports neither sequence lengths nor the
+reverse direction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,33 +21,39 @@ def recurrent(
     """All outputs of the operator with its default activations.
 
     Args:
-        inputs: as the operator has them, of layout 0, without peepholes.
+        inputs: the operator's inputs, in layout 0, without peepholes.
     """
     x, w, r, b, lengths, h, c = [*inputs, *[None] * 7][:7]
     assert x is not None and w is not None and r is not None
     steps, batch, _ = x.shape
-    ways, _, hidden = r.shape
-    zeros = np.zeros((ways, batch, hidden))
+    directions, _, hidden = r.shape
+    zeros = np.zeros((directions, batch, hidden))
     state = np.array([zeros if h is None else h, zeros if c is None else c], np.float64)
     count = np.full(batch, steps) if lengths is None else lengths
-    found = np.zeros((steps, ways, batch, hidden))
-    for way in range(ways):
-        bias = np.zeros(2 * w.shape[1]) if b is None else b[way].astype(np.float64)
-        weights = w[way].astype(np.float64), r[way].astype(np.float64), *np.split(bias, 2)
-        back = attributes["direction"] == "reverse" or way == 1
+    outputs = np.zeros((steps, directions, batch, hidden))
+    for direction in range(directions):
+        bias = np.zeros(2 * w.shape[1]) if b is None else b[direction].astype(np.float64)
+        weights = (
+            w[direction].astype(np.float64),
+            r[direction].astype(np.float64),
+            *np.split(bias, 2),
+        )
+        back = attributes["direction"] == "reverse" or direction == 1
         for entry in range(batch):
             times = range(count[entry])
             for time in reversed(times) if back else times:
-                own = state[:, way, entry]
-                own[...] = _step(kind, x[time, entry].astype(np.float64), own, weights, attributes)
-                found[time, way, entry] = own[0]
-    return [part.astype(x.dtype) for part in (found, *state)]
+                entry_state = state[:, direction, entry]
+                entry_state[...] = _step(
+                    kind, x[time, entry].astype(np.float64), entry_state, weights, attributes
+                )
+                outputs[time, direction, entry] = entry_state[0]
+    return [part.astype(x.dtype) for part in (outputs, *state)]
 
 
 def _step(
     kind: str, x: Array, state: Array, weights: Sequence[Array], attributes: Mapping[str, Any]
 ) -> tuple[Array, Array]:
-    """The next two states of one entry; those of the cell stay as they are without one."""
+    """The next hidden state and cell state of one entry; the latter is unchanged without a cell."""
     h, c = state
     w, r, wb, rb = weights
     gates = len(w) // len(h)
@@ -55,11 +62,11 @@ def _step(
     def limited(value: Array) -> Array:
         return np.minimum(np.maximum(value, -most), most)
 
-    given = np.split(w @ x + wb, gates)
+    gate_inputs = np.split(w @ x + wb, gates)
     matrices, biases = np.split(r, gates), np.split(rb, gates)
 
     def read(gate: int, old: Array) -> Array:
-        return limited(given[gate] + matrices[gate] @ old + biases[gate])
+        return limited(gate_inputs[gate] + matrices[gate] @ old + biases[gate])
 
     if kind == "RNN":
         return np.tanh(read(0, h)), c
@@ -69,7 +76,7 @@ def _step(
         return out * np.tanh(c), c
     update, reset = _sigmoid(read(0, h)), _sigmoid(read(1, h))
     if attributes.get("linear_before_reset", 0):
-        inner = limited(given[2] + reset * (matrices[2] @ h + biases[2]))
+        inner = limited(gate_inputs[2] + reset * (matrices[2] @ h + biases[2]))
     else:
         inner = read(2, reset * h)
     return (1 - update) * np.tanh(inner) + update * h, c

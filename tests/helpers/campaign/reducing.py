@@ -30,8 +30,8 @@ def reduction(d: Draws) -> Probe:
         return Probe(kind, (x,), attributes | ({"axes": axes} if axes else {}), opset)
     if d.chance(0.2):
         attributes["noop_with_empty_axes"] = d.number(0, 1)
-    given = d.parameter(axes) if axes else None if d.chance(0.5) else d.constant([])
-    return Probe(kind, (x,) if given is None else (x, given), attributes, opset)
+    axes_input = d.parameter(axes) if axes else None if d.chance(0.5) else d.constant([])
+    return Probe(kind, (x,) if axes_input is None else (x, axes_input), attributes, opset)
 
 
 def arg(d: Draws) -> Probe:
@@ -152,16 +152,16 @@ def einsum(d: Draws) -> Probe:
 def recurrent(d: Draws) -> Probe:
     kind = d.pick(("LSTM", "GRU", "RNN"))
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
-    # Without any step, ONNX Runtime 1.32 ends the process at a GRU, and leaves the last states of
-    # an LSTM as the memory was.
+    # With a sequence of length 0, ONNX Runtime 1.32 crashes in a GRU, and leaves the last states of
+    # an LSTM uninitialized.
     length, batch, wide, hidden = (
         d.pick((0, 1, 2, 4, 7) if kind == "RNN" else (1, 2, 4, 7)),
         d.number(1, 3),
         d.number(1, 5),
         d.number(1, 5),
     )
-    way = d.pick(("forward", "reverse", "bidirectional"))
-    directions = 2 if way == "bidirectional" else 1
+    direction = d.pick(("forward", "reverse", "bidirectional"))
+    directions = 2 if direction == "bidirectional" else 1
     x = d.data((length, batch, wide), summed=True)
     w = d.weights((directions, gates * hidden, wide))
     r = d.weights((directions, gates * hidden, hidden))
@@ -172,7 +172,7 @@ def recurrent(d: Draws) -> Probe:
         counts = d.rng.integers(0, length + 1, batch).astype(np.int32)
         inputs.append(Given((counts,)) if d.chance(0.5) else None)
         inputs.append(d.data((directions, batch, hidden), summed=True))
-    attributes: dict[str, Any] = {"hidden_size": hidden, "direction": way}
+    attributes: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
     if kind == "GRU" and d.chance(0.5):
         attributes["linear_before_reset"] = 1
     if d.chance(0.2):
@@ -206,8 +206,8 @@ def quantized(d: Draws) -> Probe:
 
 
 def _numbers(d: Draws, shape: tuple[int, ...], dtype: str, constant: bool = False) -> Given:
-    found = d.data(shape, dtype)
-    return Given(found.sets[1:], constant=True) if constant else found
+    numbers = d.data(shape, dtype)
+    return Given(numbers.sets[1:], constant=True) if constant else numbers
 
 
 def _scale(value: float) -> Given:

@@ -17,22 +17,22 @@ def _sizes(d: Draws, rank: int) -> list[int]:
 
 
 def _window(d: Draws, rank: int, *, pool: bool, dilated: bool = True) -> dict[str, Any]:
-    """Kernel, strides, padding, dilations; some windows fit nowhere."""
+    """Kernel, strides, padding and dilations; some windows are too large for their input."""
     kernel = d.ints(rank, 1, 3) if d.chance(0.7) else d.ints(rank, 1, 5)
-    found: dict[str, Any] = {"kernel_shape": kernel}
+    attributes: dict[str, Any] = {"kernel_shape": kernel}
     if d.chance(0.7):
-        found["strides"] = d.ints(rank, 1, 3)
+        attributes["strides"] = d.ints(rank, 1, 3)
     if dilated and d.chance(0.3):
-        found["dilations"] = d.ints(rank, 1, 3)
+        attributes["dilations"] = d.ints(rank, 1, 3)
     kind = d.pick(("", "", "", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
     if kind:
-        found["auto_pad"] = kind
+        attributes["auto_pad"] = kind
     if kind in ("", "NOTSET") and d.chance(0.7):
         most = [k - 1 if pool else k + 1 for k in kernel]
-        found["pads"] = [d.number(0, m) for m in most * 2]
+        attributes["pads"] = [d.number(0, m) for m in most * 2]
         if d.chance(0.02):
-            found["pads"][0] = -1
-    return found
+            attributes["pads"][0] = -1
+    return attributes
 
 
 def conv(d: Draws) -> Probe:
@@ -42,13 +42,14 @@ def conv(d: Draws) -> Probe:
     inner, outer = (d.pick((1, 1, 2, 3, 5, 8)) for _ in range(2))
     if groups == 1 and d.chance(0.4):
         inner, outer = d.pick((8, 16, 17)), d.pick((8, 16, 17, 32))
-    if d.chance(0.25):  # what Winograd's algorithm takes
+    if d.chance(0.25):  # a convolution for Winograd's algorithm
         window = {"kernel_shape": [3] * rank, "pads": [1] * 2 * rank}
     dtype = d.pick(("float32", "float32", "float32", "float16", "float64"))
     weight = (groups * outer, inner, *window["kernel_shape"])
     x = d.data((d.pick((1, 1, 2)), groups * inner, *_sizes(d, rank)), dtype, summed=True)
     w = d.weights(weight, dtype)
-    if d.chance(0.15):  # of numbers: ONNX Runtime multiplies the padding with them, too
+    # As an input, the weights are still finite: ONNX Runtime multiplies the padding with them, too.
+    if d.chance(0.15):
         w = Given(w.sets)
     bias = [d.weights((groups * outer,), dtype)] if d.chance(0.5) else []
     if d.chance(0.2):
@@ -66,12 +67,12 @@ def conv_transpose(d: Draws) -> Probe:
     if d.chance(0.3):
         attributes["output_padding"] = [d.number(0, s - 1) for s in strides]
     sizes = _sizes(d, rank)
-    way = d.pick(("pads", "pads", "auto", "shape", "none"))
-    if way == "pads":
+    padding = d.pick(("pads", "pads", "auto", "shape", "none"))
+    if padding == "pads":
         attributes["pads"] = [d.number(0, max(0, (k - 1) // 2)) for k in kernel * 2]
-    elif way == "auto":
+    elif padding == "auto":
         attributes["auto_pad"] = d.pick(("VALID", "SAME_UPPER", "SAME_LOWER"))
-    elif way == "shape":
+    elif padding == "shape":
         least = [s * (n - 1) + 1 for s, n in zip(strides, sizes, strict=True)]
         attributes["output_shape"] = [max(1, n + d.number(0, 2)) for n in least]
     x = d.data((d.pick((1, 1, 2)), groups * inner, *sizes), summed=True)
@@ -130,10 +131,16 @@ def resize(d: Draws) -> Probe:
         scales[1] = 2.0
     if opset == 10:
         return Probe("Resize", (x, d.constant(scales, "float32")), attributes, opset)
-    ways = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "tf_crop_and_resize"]
-    ways += ["tf_half_pixel_for_nn"] * (opset == 11) + ["half_pixel_symmetric"] * (opset == 19)
+    modes = [
+        "half_pixel",
+        "pytorch_half_pixel",
+        "asymmetric",
+        "align_corners",
+        "tf_crop_and_resize",
+    ]
+    modes += ["tf_half_pixel_for_nn"] * (opset == 11) + ["half_pixel_symmetric"] * (opset == 19)
     if d.chance(0.85):
-        attributes["coordinate_transformation_mode"] = d.pick(ways)
+        attributes["coordinate_transformation_mode"] = d.pick(modes)
     if mode == "nearest" and d.chance(0.7):
         attributes["nearest_mode"] = d.pick(
             ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))  # fmt: skip
@@ -221,4 +228,4 @@ FAMILIES = {
     conv: 8, conv_transpose: 4, pool: 7, global_pool: 2, lrn: 1, resize: 7, upsample: 2,
     roi_align: 1, grid_sample: 1, col2im: 1,
 }  # fmt: skip
-"""Generators and how often they are called, in shares."""
+"""Generators, each with its relative frequency."""

@@ -1,4 +1,4 @@
-"""Cases judged in processes of their own, which may die or hang."""
+"""Cases that are judged in separate processes, which may die or hang."""
 
 import json
 import queue
@@ -15,7 +15,7 @@ from campaign.judging import Verdict
 __all__ = ["judged"]
 
 _SLICE = 400
-"""Cases of one process: its memory grows with sessions that were opened."""
+"""Number of cases of one process; limited, because its memory grows with each opened session."""
 
 
 def judged(
@@ -25,9 +25,9 @@ def judged(
     """The verdicts, in the order in which they are ready.
 
     Args:
-        words: of the command line that every process gets.
-        timeout_s: for one model.
-        seconds: after which no more are waited for.
+        words: arguments for the command line of every process.
+        timeout_s: timeout for one model.
+        seconds: time after which no further verdicts are waited for.
     """
     slices = deque(
         (list(indices[at : at + _SLICE]), batch) for at in range(0, len(indices), _SLICE)
@@ -65,11 +65,14 @@ def _of_process(
     words: Sequence[str], numbers: list[int], batch: int, timeout_s: float, slices: deque[Any],
     running: list["subprocess.Popen[str]"],
 ) -> Iterator[Verdict]:  # fmt: skip
-    """Of the cases that one process judges. What it leaves is put before the other slices."""
+    """The verdicts of one process. Cases without a verdict are put before the other slices."""
     command = [sys.executable, "-m", "campaign", *words]
-    told = f"{','.join(map(str, numbers))}/{batch}"
+    worker_argument = f"{','.join(map(str, numbers))}/{batch}"
     process = subprocess.Popen(
-        [*command, "--worker", told], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--worker", worker_argument],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     running.append(process)
     lines: queue.Queue[str | None] = queue.Queue()
@@ -92,29 +95,29 @@ def _of_process(
             break
         if not line.startswith(("[", "{")):
             continue  # an engine's own output
-        found = json.loads(line)
-        if isinstance(found, list):
-            under_way = found
+        message = json.loads(line)
+        if isinstance(message, list):
+            under_way = message
         else:
-            left.discard(found["index"])
-            yield Verdict(**found)
+            left.discard(message["index"])
+            yield Verdict(**message)
     code = process.wait()
     readers[1].join()
     if not left or (code == 0 and ending == "died"):
         return
     at = [number for number in under_way if number in left]
-    rest = [number for number in numbers if number in left and number not in at]
-    if rest:
-        slices.appendleft((rest, batch))
+    not_begun = [number for number in numbers if number in left and number not in at]
+    if not_begun:
+        slices.appendleft((not_begun, batch))
     if batch > 1 and at:
         slices.appendleft((at, 1))
         return
-    said = " | ".join(line.strip() for line in errors if line)[-500:]
-    for number in at or rest[:1]:
-        yield Verdict(number, ending, why=f"exit {code}: {said}")
-    if not at and rest:
+    error_text = " | ".join(line.strip() for line in errors if line)[-500:]
+    for number in at or not_begun[:1]:
+        yield Verdict(number, ending, why=f"exit {code}: {error_text}")
+    if not at and not_begun:
         slices.popleft()
-        slices.appendleft((rest[1:], batch))
+        slices.appendleft((not_begun[1:], batch))
 
 
 def _read(stream: Any, take: Any) -> None:

@@ -1,4 +1,4 @@
-"""`coexec cluster`: several machines that run one model as a pipeline. One file a verb."""
+"""`coexec cluster`: run one model on several machines as a pipeline. Each verb has a file."""
 
 import typer
 
@@ -16,7 +16,7 @@ VERBS = {
     "serve": "Answer requests over HTTP by a pipeline.",
     "stop": "End what this user has started here.",
 }
-"""One line of help by verb. A verb has the name of its file."""
+"""One line of help for each verb, by name. A verb has the name of its file."""
 
 _app = typer.Typer(
     name="cluster",

@@ -1,4 +1,4 @@
-"""What a pipeline has answered, beside what ONNX Runtime answers."""
+"""Answers of a pipeline, compared with ONNX Runtime's."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,40 +19,40 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Answers:
-    """What is kept of answers: how much they differ from ONNX Runtime's, and all if wanted."""
+    """Differences of answers from ONNX Runtime's and, with ``keep``, also the answers."""
 
     def __init__(self, given: GivenModel, frames: Frames, check: bool, keep: bool) -> None:
         self._given, self._kinds, self._keep = given, frames.kinds, keep
         self._expected = [given.reference(feeds) for feeds in frames.kinds] if check else []
         self._kept: dict[str, list[Array]] = {}
         self.differences: dict[str, float] = {}
-        """By output, the largest."""
+        """Largest difference, by output."""
         self._worst_kind = 0
 
     def take(self, kind: int, outputs: Mapping[str, Any]) -> None:
-        """An answer to a frame of a kind."""
+        """Compare, and keep, an answer to a frame of kind ``kind``."""
         if self._expected:
-            for name, found in outputs.items():
-                differs = worst_difference(found, self._expected[kind][name])
-                if not differs <= max(self.differences.values(), default=0.0):  # or not a number
+            for name, array in outputs.items():
+                differs = worst_difference(array, self._expected[kind][name])
+                if not differs <= max(self.differences.values(), default=0.0):  # true for NaN, too
                     self._worst_kind = kind
                 self.differences[name] = max(differs, self.differences.get(name, 0.0))
         if self._keep:
-            for name, found in outputs.items():
-                self._kept.setdefault(name, []).append(found)
+            for name, array in outputs.items():
+                self._kept.setdefault(name, []).append(array)
 
     def packed(self) -> bytes:
-        """As an .npz file, frames along the first axis."""
+        """The kept answers as an .npz file, with frames along the first axis."""
         return packed({name: np.stack(arrays) for name, arrays in self._kept.items()})
 
     def judged(self, facts: Mapping[str, Any] = _NONE) -> str:
-        """In words.
+        """Text of the verdict on all answers.
 
         Args:
-            facts: what is printed for programs beside the error.
+            facts: facts for the JSON document, printed with the error.
 
         Raises:
-            CheckError: they are not what they should be.
+            CheckError: an answer differs by more than rounding.
         """
         worst = max(self.differences.values(), default=0.0)
         allowed = tolerance_of(self._given.model.graph)

@@ -1,4 +1,4 @@
-"""`coexec cluster bench`: a pipeline in turns with one machine alone and with other schemes."""
+"""`coexec cluster bench`: race of a pipeline with one machine alone and with other schemes."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from coexec.cli.options import (
 from coexec.cli.verbs import prints
 
 _WARM_UP = 8
-"""Frames before turns are timed."""
+"""Number of frames before turns are timed."""
 
 
 @prints(
@@ -70,28 +70,28 @@ def command(
     from coexec.cluster.settings import ClusterSettings, read_settings
     from coexec.errors import PlanError
 
-    asked = settings(option=option, shape=shape, value=value, cache=cache)
-    known = ClusterSettings() if cluster is None else read_settings(cluster)
-    given = checked_model(model, asked, planner, None, deadline)
-    graph = given.model.graph
+    config = settings(option=option, shape=shape, value=value, cache=cache)
+    cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
+    user_model = checked_model(model, config, planner, None, deadline)
+    graph = user_model.model.graph
     coming = given_frames(graph, None, frames, frames)
     warm_up = replace(coming, count=_WARM_UP)
-    answers = Answers(given, coming, check, keep=False)
-    how: dict[str, Any] = {"shapes": asked.shapes, "values": asked.values, "deadline_s": deadline}
+    answers = Answers(user_model, coming, check, keep=False)
+    how: dict[str, Any] = {"shapes": config.shapes, "values": config.values, "deadline_s": deadline}
     left_out: dict[str, str] = {}
     with (
-        entered(known, address, nodes, token_file, cache) as joined,
+        entered(cluster_settings, address, nodes, token_file, cache) as joined,
         joined.session(
-            model, planner=planner, planner_options=asked.planner_options,
+            model, planner=planner, planner_options=config.planner_options,
             settings=lasting(joined.settings), **how,
         ) as session,
     ):  # fmt: skip
         feed(session, warm_up, None, answers.take)
-        ours = BenchRow(planner)
-        rows = [ours]
+        pipeline_row = BenchRow(planner)
+        rows = [pipeline_row]
         for name, rival, chosen in rivals(joined, session, planner):
             if not json:
-                err.print(f"coexec: {ours.name} beside {name}", soft_wrap=True)
+                err.print(f"coexec: {pipeline_row.name} beside {name}", soft_wrap=True)
             try:
                 beside = joined.session(model, planner=rival, settings=chosen, **how)
             except PlanError as error:
@@ -101,13 +101,13 @@ def command(
             with beside:
                 feed(beside, warm_up, None, answers.take)
                 for _ in range(turns):
-                    ours.note(feed(session, coming, None, answers.take))
-                    row.note(feed(beside, coming, None, answers.take), ours)
+                    pipeline_row.note(feed(session, coming, None, answers.take))
+                    row.note(feed(beside, coming, None, answers.take), pipeline_row)
                 row.told(beside)
             rows.append(row)
         if len(rows) == 1:
-            ours.note(feed(session, coming, None, answers.take))
-        ours.told(session)
+            pipeline_row.note(feed(session, coming, None, answers.take))
+        pipeline_row.told(session)
     if json:
         facts = {"model": graph.name, "rows": [row.facts() for row in rows],
                  "left_out": left_out, "differences": answers.differences}  # fmt: skip

@@ -21,17 +21,17 @@ __all__ = ["BenchRow", "lasting", "print_bench", "rivals"]
 
 
 _SCHEMES = ("layer_wise", "coedge", "optimal_fused", "early_fused")
-"""Which PICO is compared with."""
+"""Schemes with which PICO is compared."""
 
 
 def rivals(
     cluster: "Cluster", session: "ClusterSession", planner: str
 ) -> "list[tuple[str, str, ClusterSettings]]":
-    """By rival its name, its planner and its machines, with capacities and ports as measured for
-    the session.
+    """Name, planner and cluster settings of each rival. Capacities of machines and bandwidths of
+    their ports are those measured for the session.
 
     Raises:
-        UsageError: there is one machine only.
+        UsageError: there is only one machine.
     """
     from coexec.cluster.machine import MachineOptions
 
@@ -45,39 +45,39 @@ def rivals(
         for each in machines
     }  # fmt: skip
     latency_s = max(each.latency_s for each in machines)
-    known = replace(lasting(cluster.settings), stated=stated, latency_s=latency_s)
+    cluster_settings = replace(lasting(cluster.settings), stated=stated, latency_s=latency_s)
     best = max(machines, key=lambda each: each.flops_per_s).name
-    alone = {best: known.machines.get(best, MachineOptions())}
-    rivals = [(f"{best} alone", planner, replace(known, machines=alone))]
-    return rivals + [(scheme, scheme, known) for scheme in _SCHEMES if scheme != planner]
+    alone = {best: cluster_settings.machines.get(best, MachineOptions())}
+    rivals = [(f"{best} alone", planner, replace(cluster_settings, machines=alone))]
+    return rivals + [(scheme, scheme, cluster_settings) for scheme in _SCHEMES if scheme != planner]
 
 
 def lasting(settings: "ClusterSettings") -> "ClusterSettings":
-    """Settings by which a plan is changed only if a machine is lost."""
+    """``settings``, changed so that a plan changes only if a machine is lost."""
     return replace(settings, limits=replace(settings.limits, rest_s=math.inf))
 
 
 @dataclass
 class BenchRow:
-    """A scheme's turns."""
+    """The turns of a scheme."""
 
     name: str
     periods_s: list[float] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
-    """Of its period and the pipeline's beside it."""
+    """Its period over the pipeline's period in the turn before, for each turn."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """What is predicted."""
+    """Predictions and figures of its plan."""
 
     def note(self, answered: "Answered", beside: "BenchRow | None" = None) -> None:
-        """A turn is over."""
+        """Record a turn; ``beside``: the pipeline's row, which has had its turn just before."""
         self.periods_s.append(answered.period_s)
         self.latencies_s.append(answered.latency_s)
         if beside is not None:
             self.ratios.append(answered.period_s / beside.periods_s[-1])
 
     def told(self, session: "ClusterSession") -> None:
-        """What a session says of its plan."""
+        """Record the predictions and the plan of a session."""
         status = session.status()
         self.plan = {
             "predicted_period_s": status.predicted_period_s,
@@ -88,7 +88,7 @@ class BenchRow:
         }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
-        """For programs."""
+        """Facts of the row for the JSON document."""
         return {
             "name": self.name, "period_s": median(self.periods_s),
             "latency_s": median(self.latencies_s),

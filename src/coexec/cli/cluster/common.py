@@ -1,4 +1,4 @@
-"""What the verbs of `coexec cluster` share: the model, the cluster, and how they end."""
+"""Common steps of the verbs of `coexec cluster`: read the model, enter and leave the cluster."""
 
 import math
 import signal
@@ -32,10 +32,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def named(name: str | None) -> str:
-    """The name that was given, or this host's.
+    """``name``, or the name of this host if it is None.
 
     Raises:
-        UsageError: a machine cannot be called so.
+        UsageError: a machine cannot have this name.
     """
     return own_name() if name is None else check_name(name)
 
@@ -44,21 +44,21 @@ def numbers(option: str, text: str) -> list[float]:
     """ "2,2,1" as [2.0, 2.0, 1.0].
 
     Raises:
-        UsageError: something is no number above 0.
+        UsageError: an item is no number above 0.
     """
     try:
-        found = [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or not all(0 < value < math.inf for value in found):
+        values = []
+    if not values or not all(0 < value < math.inf for value in values):
         raise UsageError(f"{option} {text!r} is not of the form 8 or 2,2,1, numbers above 0")
-    return found
+    return values
 
 
 def checked_model(
     model: str, asked: "Settings", planner: str, credits: int | None, deadline_s: float
 ) -> "GivenModel":
-    """The model, read, and whatever else can be refused before machines are asked for anything.
+    """Read the model, and check all options that can be checked without contacting machines.
 
     Raises:
         CoexecError: the model cannot be read, or an option has no meaning.
@@ -69,16 +69,16 @@ def checked_model(
     from coexec.workbench.given import GivenModel
 
     cache = asked.cache if isinstance(asked.cache, Cache) else Cache(asked.cache)
-    given = GivenModel.of(model, asked, cache)
-    check_pipeline_options(given.model.graph, credits, deadline_s)
-    Planning(given.model.graph, planner, asked.planner_options)
-    return given
+    user_model = GivenModel.of(model, asked, cache)
+    check_pipeline_options(user_model.model.graph, credits, deadline_s)
+    Planning(user_model.model.graph, planner, asked.planner_options)
+    return user_model
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what is within as Ctrl-C does. From then on further signals are
-    ignored, as nodes and machines are being ended.
+    """Context in which SIGTERM and SIGHUP have the effect of Ctrl-C. Later signals are ignored,
+    because nodes and machines are being ended then.
     """
     ending = False
 
@@ -104,10 +104,11 @@ def entered(
     known: "ClusterSettings", address: str | None, nodes: int | None, token: Path | None,
     cache: Path | None,
 ) -> "Iterator[Cluster]":  # fmt: skip
-    """A cluster that is left, and whose nodes are ended, whatever happens.
+    """Context with a cluster. At its end, also after an error, the cluster is left and its nodes
+    are ended.
 
     Raises:
-        CoexecError: as `Cluster`.
+        CoexecError: raised by `Cluster`.
     """
     from coexec.cluster.cluster import Cluster
 

@@ -1,4 +1,4 @@
-"""Frames for a pipeline, one after the other, and when they were answered."""
+"""Frames for a pipeline, and the times of their answers."""
 
 import math
 import time
@@ -23,19 +23,19 @@ from coexec.ir.graph import Graph
 __all__ = ["Answered", "Frames", "feed", "given_frames"]
 
 _UNLIKE = 4
-"""Random frames that differ; they come in turns."""
+"""Number of different random frames, which are sent in turns."""
 Feeds = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames of some kinds, in turns."""
+    """Frames that take their feeds from ``kinds`` in turns."""
 
     kinds: Sequence[Feeds]
     count: int
 
     def __iter__(self) -> Iterator[tuple[int, Feeds]]:
-        """Each with its kind."""
+        """Index of the kind, and feeds, of each frame."""
         for index in range(self.count):
             kind = index % len(self.kinds)
             yield kind, self.kinds[kind]
@@ -45,13 +45,13 @@ def given_frames(graph: Graph, path: Path | None, count: int | None, default: in
     """The frames of --inputs and --frames.
 
     Args:
-        path: an .npz file with an array for each input, for all frames, or with one more axis in
-            front, along which frames lie. None: random numbers.
-        count: None: as many as the file has, or the default.
+        path: an .npz file with an array for each input: one for all frames, or with an additional
+            first axis of frames. None: random numbers.
+        count: number of frames; None: as many as the file has, or ``default``.
 
     Raises:
-        UsageError: no frame.
-        InputError: the file cannot be read, or what it has is not what the model takes.
+        UsageError: there would be no frame.
+        InputError: the file cannot be read, or its arrays do not fit the model.
     """
     if count is not None and count < 1:
         raise UsageError(f"--frames {count}: send at least one")
@@ -59,8 +59,8 @@ def given_frames(graph: Graph, path: Path | None, count: int | None, default: in
         count = count or default
         return Frames([random_inputs(graph, i) for i in range(min(count, _UNLIKE))], count)
     kinds = _unstacked(read_inputs(path), graph)
-    wanted = {name: graph.tensors[name] for name in graph.inputs}
-    checked = [check_feeds(wanted, feeds) for feeds in kinds]
+    inputs = {name: graph.tensors[name] for name in graph.inputs}
+    checked = [check_feeds(inputs, feeds) for feeds in kinds]
     return Frames(checked, count or max(len(kinds), 1 if len(kinds) > 1 else default))
 
 
@@ -83,25 +83,25 @@ def _unstacked(read: Feeds, graph: Graph) -> list[Feeds]:
 
 @dataclass
 class Answered:
-    """When frames were let in and answered, in seconds since the first was sent."""
+    """Times of answers, in seconds since the first frame was sent."""
 
     begun_s: float = field(default_factory=time.perf_counter)
-    """Of `time.perf_counter`."""
+    """Start, in seconds of `time.perf_counter`."""
     at_s: list[float] = field(default_factory=list)
-    """In the order in which answers came."""
+    """Second of each answer, in the order of the answers."""
     latencies_s: list[float] = field(default_factory=list)
-    """From admission; with a rate, from when the frame was due."""
+    """Seconds to each answer from admission; with a rate, from the second the frame was due."""
 
     def note(self, came_s: float) -> None:
-        """An answer is there, to a frame that came then."""
+        """Record an answer, now, to the frame that was admitted or due at ``came_s``."""
         now_s = time.perf_counter() - self.begun_s
         self.at_s.append(now_s)
         self.latencies_s.append(now_s - came_s)
 
     @property
     def period_s(self) -> float:
-        """From one answer to the next: the slope over the middle half, as for a simulated run. Of
-        fewer than four the mean."""
+        """Seconds from one answer to the next: the slope over the middle half of the answers, as
+        for a simulated run. For fewer than four answers, the mean."""
         ordered = sorted(self.at_s)
         cut = len(ordered) // 4
         middle = ordered[cut : len(ordered) - cut]
@@ -111,12 +111,12 @@ class Answered:
 
     @property
     def latency_s(self) -> float:
-        """The median."""
+        """Median latency in seconds."""
         return median(self.latencies_s)
 
     @property
     def late_s(self) -> float:
-        """What 95 % of latencies are below."""
+        """95th percentile of the latencies in seconds."""
         if len(self.latencies_s) < 2:
             return self.latency_s
         return quantiles(self.latencies_s, n=20, method="inclusive")[-1]
@@ -131,13 +131,13 @@ def feed(
     """Send frames as credits allow, or at a rate, and wait for all answers.
 
     Args:
-        rate: frames a second, evenly; one that finds no credit waits for it.
-        tell: is called with each frame's kind and outputs, in order.
+        rate: frames per second, at equal intervals; a frame without a credit waits for one.
+        tell: called with the index of each frame's kind and its outputs, in order.
 
     Raises:
-        CoexecError: a frame failed; those behind it are given up.
+        CoexecError: a frame failed; the frames after it are cancelled.
     """
-    found, noted, most = Answered(), Semaphore(0), 2 * session.status().credits
+    answered, noted, most = Answered(), Semaphore(0), 2 * session.status().credits
     under_way: deque[tuple[int, Future[dict[str, Any]]]] = deque()
 
     def hand_on(all_of_them: bool) -> None:
@@ -151,21 +151,21 @@ def feed(
             due_s = math.nan
             if rate is not None:
                 due_s = index / rate
-                time.sleep(max(0.0, due_s - (time.perf_counter() - found.begun_s)))
+                time.sleep(max(0.0, due_s - (time.perf_counter() - answered.begun_s)))
             answer = session.submit(feeds, wait=True)
-            came_s = time.perf_counter() - found.begun_s if rate is None else due_s
-            answer.add_done_callback(partial(_note, found, came_s, noted))
+            came_s = time.perf_counter() - answered.begun_s if rate is None else due_s
+            answer.add_done_callback(partial(_note, answered, came_s, noted))
             under_way.append((kind, answer))
-            if len(under_way) > most:  # answers are not to pile up behind a slow one
+            if len(under_way) > most:  # do not let answers pile up behind a slow one
                 kind, answer = under_way.popleft()
                 tell(kind, answer.result())
         hand_on(True)
-        for _ in range(frames.count):  # a result is there before it is noted when
+        for _ in range(frames.count):  # a result is available before its time is recorded
             noted.acquire()
     finally:
         for _, answer in under_way:
             answer.cancel()
-    return found
+    return answered
 
 
 def _note(

@@ -1,4 +1,4 @@
-"""`coexec cluster join`: this machine becomes one of a cluster's."""
+"""`coexec cluster join`: add this machine to a cluster."""
 
 from typing import Annotated
 

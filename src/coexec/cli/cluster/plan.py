@@ -1,4 +1,4 @@
-"""`coexec cluster plan`: which machine computes what of a model, and what to expect of it."""
+"""`coexec cluster plan`: plan a pipeline, and predict its period and latency."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,12 +82,12 @@ def command(
     from coexec.workbench.given import GivenModel
 
     check_files(output)
-    asked = settings(option=option, shape=shape, value=value, cache=cache)
+    config = settings(option=option, shape=shape, value=value, cache=cache)
     stated = ClusterSettings() if cluster is None else read_settings(cluster)
     if medium is not None:
         stated = replace(stated, network=medium)
-    graph = GivenModel.of(model, asked, Cache(cache)).model.graph
-    known: Sequence[KnownMachine]
+    graph = GivenModel.of(model, config, Cache(cache)).model.graph
+    machine_specs: Sequence[KnownMachine]
     planned: Planned
     if (machines, gflops, mbit) != (None, None, None):
         if (cluster, nodes, address) != (None, None, None):
@@ -96,33 +96,33 @@ def command(
         if gflops is None or mbit is None:
             raise UsageError("machines that are made up need both --gflops and --mbit, for example "
                              "--machines 4 --gflops 8 --mbit 50")  # fmt: skip
-        known = made_up(machines, numbers("--gflops", gflops), numbers("--mbit", mbit))
+        machine_specs = made_up(machines, numbers("--gflops", gflops), numbers("--mbit", mbit))
     elif nodes is None and address is None and (lack := lacking(stated)) is None:
-        known = stated_machines(stated)
+        machine_specs = stated_machines(stated)
     elif cluster and (nodes, address, stated.address) == (None, None, None) and not known_nodes():
         raise UsageError(f"{cluster}: {lack}, and no cluster is known here in which to measure it; "
                          f"state it, or give --address or --nodes")  # fmt: skip
     else:
-        known = ()
-    if known:
-        planning = Planning(graph, planner, asked.planner_options, stated.network)
+        machine_specs = ()
+    if machine_specs:
+        planning = Planning(graph, planner, config.planner_options, stated.network)
         planning.door = door
-        planned = planning.plan(known)
+        planned = planning.plan(machine_specs)
     else:
         with (
             entered(stated, address, nodes, token_file, cache) as joined,
             joined.session(
-                model, planner=planner, planner_options=asked.planner_options,
-                shapes=asked.shapes, values=asked.values,
+                model, planner=planner, planner_options=config.planner_options,
+                shapes=config.shapes, values=config.values,
             ) as session,
         ):  # fmt: skip
-            planned, known = session.planned, session.known_machines
+            planned, machine_specs = session.planned, session.known_machines
     if output is not None:
         write_file(output, planned.plan.to_json())
     if json:
-        print_json(plan_facts(planned, graph, known))
+        print_json(plan_facts(planned, graph, machine_specs))
         return
     out.print(f"model      {graph.name}, {len(graph.tasks)} tasks")
-    show_plan(planned, graph, known)
+    show_plan(planned, graph, machine_specs)
     if output is not None:
         out.print(f"written    {output}")

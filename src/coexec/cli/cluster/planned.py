@@ -1,4 +1,4 @@
-"""A pipeline plan in words and tables: what `coexec cluster plan` prints."""
+"""Output of `coexec cluster plan`: a pipeline plan as text and tables."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ __all__ = ["plan_facts", "show_plan"]
 
 
 def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> dict[str, Any]:
-    """The plan and what follows from it, for programs."""
+    """The plan and its figures for the JSON document."""
     plan = planned.plan
-    held = machine_memory(graph, plan)
+    memory_by_machine = machine_memory(graph, plan)
     rows: dict[str, Any] = {}
-    for known in machines:
-        memory = held.get(known.name)
-        rows[known.name] = {
-            "flops_per_s": known.capacity.flops_per_s / known.capacity.alpha,
-            "bandwidth_bytes_per_s": known.bandwidth_bytes_per_s,
-            "stages": stages_of(plan, known.name),
-            "utilisation": planned.utilisation.get(known.name, 0.0),
+    for machine in machines:
+        memory = memory_by_machine.get(machine.name)
+        rows[machine.name] = {
+            "flops_per_s": machine.capacity.flops_per_s / machine.capacity.alpha,
+            "bandwidth_bytes_per_s": machine.bandwidth_bytes_per_s,
+            "stages": stages_of(plan, machine.name),
+            "utilisation": planned.utilisation.get(machine.name, 0.0),
             "weight_bytes": memory.weight_bytes if memory else 0,
             "feature_bytes": memory.feature_bytes if memory else 0,
         }
@@ -41,8 +41,8 @@ def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine])
 
 
 def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> None:
-    """Print the same for people."""
-    plan, held = planned.plan, machine_memory(graph, planned.plan)
+    """Print the plan and its figures as text and tables."""
+    plan, memory_by_machine = planned.plan, machine_memory(graph, planned.plan)
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
     rate = f", {1 / planned.period_s:.1f} frames a second" if planned.period_s else ""
     out.print(f"period     {format_seconds(planned.period_s)} predicted{rate}")
@@ -53,24 +53,24 @@ def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) 
     out.print(_stages(plan, graph))
     table = Table("machine", "GFLOP/s", "Mbit/s", "stages", "computes", "weights", "feature maps",
                   box=None)  # fmt: skip
-    for known in machines:
-        speed = known.capacity.flops_per_s / known.capacity.alpha / 1e9
-        memory = held.get(known.name)
-        cells = [f"{speed:.3g}", f"{known.bandwidth_bytes_per_s * 8e-6:.3g}"]
+    for machine in machines:
+        speed = machine.capacity.flops_per_s / machine.capacity.alpha / 1e9
+        memory = memory_by_machine.get(machine.name)
+        cells = [f"{speed:.3g}", f"{machine.bandwidth_bytes_per_s * 8e-6:.3g}"]
         if memory is not None:
             cells += [
-                format_numbers(stages_of(plan, known.name), ", "),
-                f"{planned.utilisation.get(known.name, 0.0):.0%} of the time",
+                format_numbers(stages_of(plan, machine.name), ", "),
+                f"{planned.utilisation.get(machine.name, 0.0):.0%} of the time",
                 format_bytes(memory.weight_bytes), format_bytes(memory.feature_bytes),
             ]  # fmt: skip
         else:
             cells.append("none: the others are faster without it")
-        table.add_row(known.name, *cells)
+        table.add_row(machine.name, *cells)
     out.print(table)
 
 
 def stages_of(plan: PipelinePlan, machine: str) -> tuple[int, ...]:
-    """The stages, by index, that a machine leads or has a share of."""
+    """Indices of the stages that a machine leads or has a share of."""
     return tuple(
         index for index, stage in enumerate(plan.stages)
         if machine in (stage.leader, *stage.machines)
@@ -95,7 +95,7 @@ def _shares(stage: Stage, graph: Graph) -> str:
 
 
 def _part(share: Share, graph: Graph) -> str:
-    """What a machine computes of a stage's first output: "rows 0-27", "all"."""
+    """The part of a stage's first output that a machine computes: "rows 0-27", "all"."""
     name, region = share.outputs[0]
     whole: Region = graph.tensors[name].whole
     cut: Mapping[int, str] = {

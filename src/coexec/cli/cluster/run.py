@@ -1,4 +1,4 @@
-"""`coexec cluster run`: frames through a pipeline, checked if wanted."""
+"""`coexec cluster run`: send frames through a pipeline, with an optional check of the answers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -97,16 +97,16 @@ def command(
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: frames a second are above 0")
     check_files(trace, output)
-    asked = settings(option=option, shape=shape, value=value, cache=cache)
-    known = ClusterSettings() if cluster is None else read_settings(cluster)
-    given = checked_model(model, asked, planner, credits, deadline)
-    coming = given_frames(given.model.graph, inputs, frames, _FRAMES)
-    answers = Answers(given, coming, check, output is not None)
+    config = settings(option=option, shape=shape, value=value, cache=cache)
+    cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
+    user_model = checked_model(model, config, planner, credits, deadline)
+    coming = given_frames(user_model.model.graph, inputs, frames, _FRAMES)
+    answers = Answers(user_model, coming, check, output is not None)
     with (
-        entered(known, address, nodes, token_file, cache) as joined,
+        entered(cluster_settings, address, nodes, token_file, cache) as joined,
         joined.session(
-            model, planner=planner, planner_options=asked.planner_options, shapes=asked.shapes,
-            values=asked.values, credits=credits, deadline_s=deadline,
+            model, planner=planner, planner_options=config.planner_options, shapes=config.shapes,
+            values=config.values, credits=credits, deadline_s=deadline,
         ) as session,
     ):  # fmt: skip
         if trace is not None:
@@ -122,7 +122,7 @@ def command(
         answers.judged(facts)
         print_json(facts)
         return
-    print_run(given.model.graph.name, facts)
+    print_run(user_model.model.graph.name, facts)
     if trace is not None:
         out.print(f"trace      {trace}, open it at ui.perfetto.dev")
     if check:

@@ -1,4 +1,4 @@
-"""What `coexec cluster run` prints."""
+"""Output of `coexec cluster run`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["print_run", "run_facts"]
 def run_facts(
     session: "ClusterSession", frames: "Frames", answered: "Answered", answers: Answers
 ) -> dict[str, Any]:
-    """What came of it, for programs."""
+    """Facts of a run for the JSON document."""
     status, plan = session.status(), session.plan
     machines = {
         each.name: {"host": each.host, "stages": each.stages, "shares": each.computed,
@@ -37,7 +37,7 @@ def run_facts(
 
 
 def print_run(name: str, facts: Mapping[str, Any]) -> None:
-    """Print what came of it."""
+    """Print the facts of a run as text and a table."""
     count, seconds = facts["frames"], facts["seconds"]
     used = [machine for machine, row in facts["machines"].items() if row["stages"]]
     out.print(f"{name} by {facts['planner']}, {facts['stages']} stages on {', '.join(used)}")

@@ -1,4 +1,4 @@
-"""`coexec cluster serve`: a pipeline for clients of the Open Inference Protocol v2."""
+"""`coexec cluster serve`: serve a pipeline to clients of the Open Inference Protocol v2."""
 
 import sys
 from typing import Annotated
@@ -69,17 +69,17 @@ def command(
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
 
-    asked = settings(option=option, shape=shape, value=value, cache=cache)
-    known = ClusterSettings() if cluster is None else read_settings(cluster)
+    config = settings(option=option, shape=shape, value=value, cache=cache)
+    cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
     body_bytes = parse_bytes(max_request)
     limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
-    checked_model(model, asked, planner, credits, deadline)
+    checked_model(model, config, planner, credits, deadline)
     with (
         listen(host, port) as listener,
-        entered(known, address, nodes, token_file, cache) as joined,
+        entered(cluster_settings, address, nodes, token_file, cache) as joined,
         joined.session(
-            model, planner=planner, planner_options=asked.planner_options, shapes=asked.shapes,
-            values=asked.values, credits=credits, deadline_s=deadline,
+            model, planner=planner, planner_options=config.planner_options, shapes=config.shapes,
+            values=config.values, credits=credits, deadline_s=deadline,
         ) as session,
         logged(json),
     ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""`coexec cluster start`: a cluster whose head is this machine."""
+"""`coexec cluster start`: start a cluster whose head is this machine."""
 
 from typing import Annotated
 

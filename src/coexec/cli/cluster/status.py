@@ -1,4 +1,4 @@
-"""`coexec cluster status`: the machines of a cluster, and where Ray listens on this one."""
+"""`coexec cluster status`: the machines of a cluster, and Ray's sockets on this machine."""
 
 from collections.abc import Sequence
 

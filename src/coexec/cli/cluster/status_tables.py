@@ -14,14 +14,14 @@ __all__ = ["machine_facts", "print_machines", "print_sockets"]
 
 
 def machine_facts(node: RayNode) -> dict[str, Any]:
-    """A machine for programs."""
+    """Facts of a machine for the JSON document."""
     facts = node._asdict()
     del facts["id"]
     return facts
 
 
 def print_machines(nodes: Sequence[RayNode]) -> None:
-    """A row a machine, the head first."""
+    """Print a table with a row for each machine, the head first."""
     table = Table("machine", "address", "state", "coexec", "host", "cores", "memory", box=None)
     for node in sorted(nodes, key=lambda node: (not node.is_head, not node.alive, node.name)):
         if node.name:
@@ -33,7 +33,7 @@ def print_machines(nodes: Sequence[RayNode]) -> None:
 
 
 def print_sockets(sockets: Sequence[Socket], address: str) -> None:
-    """Where Ray listens on this machine, and who may be kept away how."""
+    """Print the sockets on which Ray listens on this machine, and firewall rules for them."""
     table = Table("Ray listens here at", "port", "process", box=None)
     for each in sockets:
         where = f"{each.address} (all addresses)" if each.is_everywhere else each.address

@@ -1,4 +1,4 @@
-"""`coexec cluster stop`: ends what this user has started here."""
+"""`coexec cluster stop`: end the nodes that this user has started on this machine."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -24,10 +24,10 @@ def command(
     from coexec.errors import UsageError
 
     check_installed()
-    there = [node.name for node in known_nodes()]
-    if name is not None and name not in there:
+    names = [node.name for node in known_nodes()]
+    if name is not None and name not in names:
         raise UsageError(f"no machine {name!r} of this user runs here; there "
-                         f"{'are ' + ', '.join(there) if there else 'is none'}")  # fmt: skip
+                         f"{'are ' + ', '.join(names) if names else 'is none'}")  # fmt: skip
     ended = stop(name)
     if json:
         print_json({"ended": [asdict(node) for node in ended]})

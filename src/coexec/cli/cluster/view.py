@@ -1,4 +1,4 @@
-"""How a pipeline does while it runs: a table on a terminal, else a line every few seconds."""
+"""Progress of a running pipeline: a table on a terminal, else a line every few seconds."""
 
 import logging
 import threading
@@ -21,11 +21,11 @@ from coexec.units import format_bytes, format_numbers, format_seconds
 __all__ = ["logged", "watched"]
 
 _WINDOW_S = 3.0
-"""Of time that rates are told from."""
+"""Seconds over which rates are computed."""
 _LINE_S = 5.0
-"""From one line to the next where there is no terminal."""
+"""Seconds from one line to the next, without a terminal."""
 _A_SECOND = 2
-"""Tables."""
+"""Number of tables per second."""
 
 
 class _Look(NamedTuple):
@@ -35,7 +35,7 @@ class _Look(NamedTuple):
 
 @contextmanager
 def watched(session: ClusterSession, total: int, quiet: bool) -> Iterator[None]:
-    """Show on standard error how a session does, as long as this lasts; and why plans change."""
+    """Context that shows the progress of a session, and changes of plans, on standard error."""
     view = _View(session, total)
     with logged(quiet):
         if quiet:
@@ -57,7 +57,7 @@ class _View:
         self._lock = threading.Lock()
 
     def look(self) -> tuple[_Look, _Look]:
-        """The session some seconds ago, and now."""
+        """State of the session `_WINDOW_S` seconds ago, and now."""
         with self._lock:
             now = time.monotonic()
             self._looks.append(_Look(now, self._session.status()))
@@ -66,7 +66,7 @@ class _View:
             return self._looks[0], self._looks[-1]
 
     def line(self) -> str:
-        """In a line: how far it is, and how fast."""
+        """A line of text with progress and rate."""
         before, now = self.look()
         seconds = now.at_s - before.at_s
         came = now.status.answered - before.status.answered
@@ -79,7 +79,7 @@ class _View:
         return "; ".join(parts)
 
     def table(self) -> Group:
-        """A row a machine."""
+        """A table with a row for each machine, and the line of `line`."""
         before, now = self.look()
         seconds = max(now.at_s - before.at_s, 1e-9)
         table = Table("machine", "stages", "queue", "frames", "busy", "shares/s", "in/s", "out/s",
@@ -114,7 +114,7 @@ class _Console(logging.Handler):
 
 @contextmanager
 def logged(quiet: bool) -> Iterator[None]:
-    """What the cluster logs, on standard error."""
+    """Context in which log messages of the cluster are printed on standard error."""
     log, handler = logging.getLogger("coexec.cluster"), _Console()
     before, passes_on = log.level, log.propagate
     log.addHandler(handler)

@@ -1,11 +1,11 @@
-"""Channels in whole blocks, so that ONNX Runtime keeps its blocked layout from end to end.
+"""Pad channels to whole blocks, so that ONNX Runtime keeps its blocked layout from end to end.
 
-Its convolutions compute NCHWc: blocks of 16 channels with AVX-512, of 8 with AVX2. It pads the
-channels of a convolution itself, but runs every Concat, pool and addition of tensors that do not
-fill their blocks in NCHW, with a conversion before and behind. Networks of the NAS family have 168
-or 270 channels nearly everywhere and spend 6 to 12 % of their time on it. So here the tensors of
-such regions get channels that nobody reads: those who make them have zero weights for these, and so
-have those who read them.
+Its convolutions compute NCHWc: blocks of 16 channels with AVX-512, of 8 with AVX2. ONNX Runtime
+pads the channels of a convolution itself. But it runs every Concat, pool and addition of tensors
+that do not fill their blocks in NCHW, with a layout conversion before and after it. Networks of the
+NAS family have 168 or 270 channels nearly everywhere and spend 6 to 12 % of their time on these
+conversions. So the tensors of such regions get padding channels here. The operators that compute
+and read these channels have zero weights for them.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -27,22 +27,22 @@ _UNARY = frozenset({
     "AveragePool", "Clip", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool",
     "Relu", "Sigmoid", "Tanh",
 })  # fmt: skip
-"""Work on each channel alone, and never make infinity or not-a-number of a finite one."""
+"""Operators that compute each channel separately and that return finite numbers for finite ones."""
 _BINARY = frozenset({"Add", "Mul", "Sub"})
 _MULTIPLE = 4
-"""Of channels, without which ONNX Runtime has no blocked layout for anything but convolutions that
-mix them."""
+"""ONNX Runtime has a blocked layout only for multiples of this number of channels, except in
+convolutions that mix channels."""
 _ALIGNED = "aligned:"
 
 
 class _Channels(NamedTuple):
-    """Where the channels of a tensor lie among those of its aligned form."""
+    """The position of each channel in a tensor's aligned form, and the latter's channels in all."""
 
     places: tuple[int, ...]
     total: int
 
     def spread(self, array: NDArray[Any], axis: int, filling: float = 0.0) -> NDArray[Any]:
-        """``array`` with its entries along ``axis`` at their places."""
+        """``array`` with its entries along ``axis`` moved to their aligned positions."""
         shape = list(array.shape)
         shape[axis] = self.total
         spread = np.full(shape, filling, array.dtype)
@@ -53,8 +53,8 @@ class _Channels(NamedTuple):
 def align(model: ir.Model, borders: Collection[str], block: int) -> ir.Model:
     """``model``, or a copy of it in which every Concat joins whole blocks of channels.
 
-    The values in ``borders`` keep name, shape and meaning; where they are aligned they come from
-    the aligned value through a node that `read_lowered` knows as a change of layout.
+    The values in ``borders`` keep name, shape and meaning. If such a value is aligned, a node
+    computes it from the aligned value; `read_lowered` treats this node as a change of layout.
     """
     aligned = model.clone()
     channels = _regions(aligned.graph, block)
@@ -67,39 +67,47 @@ def align(model: ir.Model, borders: Collection[str], block: int) -> ir.Model:
 def _regions(graph: ir.Graph, block: int) -> dict[ir.Value, _Channels]:
     """The values to align: those that would not stay in the blocked layout, and their neighbours.
 
-    Values that are added, or made from each other channel by channel, have their channels at the
-    same places. A Concat decides where: behind it, gaps remain between its parts. Where none does,
-    channels fill their blocks from the first on.
+    Values that are added to each other, or computed from each other channel by channel, have their
+    channels at the same positions. A Concat determines these positions: gaps remain between its
+    parts. Without a Concat, the channels fill their blocks from the first position on.
     """
-    alike, connected = _Sets(), _Sets()
-    joins: dict[ir.Value, ir.Node] = {}
+    aligned_sets, connected = _Sets(), _Sets()
+    node_of: dict[ir.Value, ir.Node] = {}
     for node in graph:
-        if node.domain or not _alignable(node, alike, block):
+        if node.domain or not _alignable(node, aligned_sets, block):
             continue
         result, kind = node.outputs[0], _kind(node)
-        sources = [v for v in node.inputs if v and v in alike] if kind != "dense" else []
-        for sets, values in ((alike, [] if kind == "Concat" else sources), (connected, sources)):
+        sources = [v for v in node.inputs if v and v in aligned_sets] if kind != "dense" else []
+        for sets, values in (
+            (aligned_sets, [] if kind == "Concat" else sources),
+            (connected, sources),
+        ):
             sets.add(result)
             for value in values:
                 sets.join(value, result)
         if kind == "Concat":
-            joins[result] = node
-    found: dict[ir.Value, _Channels] = {}
-    for group in sorted(alike.all(), key=lambda g: _count(g[0])):  # parts before what they join
-        places = {
-            _joined(found.get(v) or _whole(v) for v in joins[value].inputs if v)
-            for value in group if value in joins
+            node_of[result] = node
+    layout_of: dict[ir.Value, _Channels] = {}
+    # With fewer channels first, the inputs of a Concat are handled before its result.
+    for group in sorted(aligned_sets.all(), key=lambda g: _count(g[0])):
+        candidates = {
+            _joined(layout_of.get(v) or _whole(v) for v in node_of[value].inputs if v)
+            for value in group if value in node_of
         } or {_filling(_count(group[0]), block)}  # fmt: skip
-        channels = places.pop()
+        channels = candidates.pop()
         gaps = channels.total - len(channels.places)
-        if not places and gaps and channels.total % block == 0:
-            found |= dict.fromkeys(group, channels)
-    wanted = {connected.root(value) for value in found if _in_plain(value.producer(), found, block)}
-    return {value: c for value, c in found.items() if connected.root(value) in wanted}
+        if not candidates and gaps and channels.total % block == 0:
+            layout_of |= dict.fromkeys(group, channels)
+    roots = {
+        connected.root(value)
+        for value in layout_of
+        if _in_plain(value.producer(), layout_of, block)
+    }
+    return {value: c for value, c in layout_of.items() if connected.root(value) in roots}
 
 
 def _in_plain(node: ir.Node | None, found: Container[ir.Value | None], block: int) -> bool:
-    """Whether ONNX Runtime would leave a node in NCHW because of its number of channels."""
+    """Whether ONNX Runtime would run a node in NCHW because of its number of channels."""
     assert node is not None
     if node.op_type == "Concat":
         return any(v in found and _count(v) % block for v in node.inputs)
@@ -119,7 +127,7 @@ class _Sets:
         self._parent[value] = value
 
     def root(self, value: ir.Value) -> ir.Value:
-        """The value that stands for the set of ``value``."""
+        """The representative of the set that holds ``value``."""
         while (parent := self._parent[value]) is not value:
             self._parent[value] = value = self._parent[parent]
         return value
@@ -128,14 +136,14 @@ class _Sets:
         self._parent[self.root(one)] = self.root(other)
 
     def all(self) -> Iterable[list[ir.Value]]:
-        found: dict[ir.Value, list[ir.Value]] = {}
+        members: dict[ir.Value, list[ir.Value]] = {}
         for value in self._parent:
-            found.setdefault(self.root(value), []).append(value)
-        return found.values()
+            members.setdefault(self.root(value), []).append(value)
+        return members.values()
 
 
 def _kind(node: ir.Node) -> str:
-    """ "dense" or "depthwise" for convolutions with known weights; else the operator's type."""
+    """ "dense" or "depthwise" for convolutions with constant weights; else the operator's type."""
     if node.op_type != "Conv":
         return node.op_type
     group, weight = node.attributes.get_int("group", 1), _weight(node, 1)
@@ -147,7 +155,7 @@ def _kind(node: ir.Node) -> str:
 
 
 def _alignable(node: ir.Node, known: Container[ir.Value | None], block: int) -> bool:
-    """Whether a node can make its result aligned, given the values that can be."""
+    """Whether a node can compute an aligned result, if the values in ``known`` can be aligned."""
     result, kind = node.outputs[0], _kind(node)
     if len(node.outputs) != 1 or result.shape is None or len(result.shape) != 4:
         return False
@@ -165,7 +173,7 @@ def _alignable(node: ir.Node, known: Container[ir.Value | None], block: int) -> 
 
 
 def _count(value: ir.Value | None) -> int:
-    """The channels of a tensor; in a simplified model all shapes are known."""
+    """The number of channels of a tensor. In a simplified model, all shapes are known."""
     assert value is not None and value.shape is not None
     count = value.shape[1]
     assert isinstance(count, int)
@@ -177,7 +185,7 @@ def _whole(value: ir.Value | None) -> _Channels:
 
 
 def _filling(count: int, block: int) -> _Channels:
-    """Channels one behind the other, up to the end of the last one's block."""
+    """``count`` channels one behind the other, padded to the end of the last block."""
     return _Channels(tuple(range(count)), -(-count // block) * block)
 
 
@@ -191,7 +199,7 @@ def _joined(parts: Iterable[_Channels]) -> _Channels:
 
 
 class _Rewriter:
-    """Aligns values of one graph."""
+    """Rewrites one graph so that some of its values are aligned."""
 
     def __init__(self, graph: ir.Graph, channels: Mapping[ir.Value, _Channels]) -> None:
         self._graph, self._channels = graph, channels
@@ -217,33 +225,34 @@ class _Rewriter:
                 del self._graph.initializers[name]
 
     def _adapt(self, node: ir.Node) -> None:
-        """Fit weights to aligned inputs and outputs; let what cannot be aligned read the plain."""
+        """Change the weights of a node for aligned inputs and outputs. A node that cannot be
+        aligned reads plain values instead."""
         kind = _kind(node)
-        read = next((c for v in node.inputs if v and (c := self._channels.get(v))), None)
-        made = self._channels.get(node.outputs[0])
+        read_channels = next((c for v in node.inputs if v and (c := self._channels.get(v))), None)
+        made_channels = self._channels.get(node.outputs[0])
         if kind == "dense" and not node.domain:
-            if read is not None:
-                self._refit(node, 1, lambda w: read.spread(w, 1))
-            if made is not None:
-                self._refit(node, 1, lambda w: made.spread(w, 0))
-                self._refit(node, 2, lambda b: made.spread(b, 0))
-        elif made is None:
+            if read_channels is not None:
+                self._refit(node, 1, lambda w: read_channels.spread(w, 1))
+            if made_channels is not None:
+                self._refit(node, 1, lambda w: made_channels.spread(w, 0))
+                self._refit(node, 2, lambda b: made_channels.spread(b, 0))
+        elif made_channels is None:
             for index, value in enumerate(node.inputs):
                 if value is not None and value in self._channels:
                     node.replace_input_with(index, self._plain_of(value))
         elif kind == "depthwise":
-            self._refit(node, 1, lambda w: made.spread(w, 0))
-            self._refit(node, 2, lambda b: made.spread(b, 0))
-            node.attributes["group"] = ir.AttrInt64("group", made.total)
+            self._refit(node, 1, lambda w: made_channels.spread(w, 0))
+            self._refit(node, 2, lambda b: made_channels.spread(b, 0))
+            node.attributes["group"] = ir.AttrInt64("group", made_channels.total)
         elif kind == "BatchNormalization":
             for index in (1, 2, 3):
-                self._refit(node, index, lambda a: made.spread(a, 0))
-            self._refit(node, 4, lambda a: made.spread(a, 0, filling=1.0))  # a divisor
+                self._refit(node, index, lambda a: made_channels.spread(a, 0))
+            self._refit(node, 4, lambda a: made_channels.spread(a, 0, filling=1.0))  # a divisor
 
     def _refit(
         self, node: ir.Node, index: int, change: Callable[[NDArray[Any]], NDArray[Any]]
     ) -> None:
-        """Give ``node`` a changed copy of a weight, if it has that one."""
+        """Replace a weight of ``node`` by a changed copy, if the node has this weight."""
         array = _weight(node, index)
         if array is None:
             return
@@ -259,7 +268,7 @@ class _Rewriter:
         node.replace_input_with(index, new)
 
     def _plain_of(self, value: ir.Value) -> ir.Value:
-        """The value without the channels that nobody reads, under its old name."""
+        """The value without its padding channels, under its old name."""
         if value not in self._plain:
             name = self._names[value]
             places = np.array(self._channels[value].places, np.int64)
@@ -287,10 +296,10 @@ _blocks: list[int] = []
 
 
 def block_of(folder: Path) -> int:
-    """Channels in a block of ONNX Runtime's layout on this processor; 1 where it has none.
+    """Channels in a block of ONNX Runtime's layout on this processor; 1 if it has no such layout.
 
-    It tells by padding 33 channels to whole blocks, once in a process. ``folder`` is where it
-    writes what it has optimised.
+    Found once in a process: ONNX Runtime optimises a convolution and pads its 33 channels to whole
+    blocks. It writes the optimised model into ``folder``.
     """
     if not _blocks:
         _blocks.append(_block(folder))

@@ -34,8 +34,8 @@ class CpuCluster(OpenEngine):
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         super().__init__(device, info)
-        # The other threads of a session are bound to one core each. A caller that may use any of
-        # the cores can stay on one of theirs, where it was last, and the run takes twice as long.
+        # The other threads of a session are bound to one core each. A calling thread that may use
+        # all cores can stay on the core of another thread. The run then takes twice as long.
         self.thread_cores = device.cores[:1]
         self.after_fork = "works" if len(device.cores) == 1 else "again"
 
@@ -61,7 +61,7 @@ class CpuCluster(OpenEngine):
         return OrtProgram(module, self.options(), self.device.name)
 
     def options(self) -> ort.SessionOptions:
-        """Of the session of one module."""
+        """ONNX Runtime's options for the session of one module."""
         options = session_options(len(self.device.cores), self.device.cores)
         # The module is cut from a lowered model: everything was optimised there.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -75,18 +75,19 @@ class CpuCluster(OpenEngine):
     def own_session(self, model: Any) -> "OrtOwnSession":
         options = ort.SessionOptions()
         options.log_severity_level = 4  # every error is raised too
-        if not is_whole_machine(self.device.cores):  # all cores: as ONNX Runtime likes it
+        if not is_whole_machine(self.device.cores):  # with all cores, ONNX Runtime's defaults hold
             options.intra_op_num_threads = len(self.device.cores)
             _bind_threads(options, self.device.cores)
         return OrtOwnSession(_opened(model, options), self.device.name)
 
 
 def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
-    """A session of a model as ONNX Runtime reads it; else as coexec does, which also finds weights
-    behind links, and of models that are in memory.
+    """A session of a model, read by ONNX Runtime or, if that fails, by coexec.
+
+    coexec also finds weights behind symbolic links, and the weights of models in memory.
 
     Raises:
-        ModelError: neither works.
+        ModelError: neither of them can read the model.
     """
     try:
         with as_ours(ModelError, ModelError):
@@ -112,7 +113,7 @@ class OrtOwnSession:
         self._session = session
         self._device = device
         self._names = [output.name for output in session.get_outputs()]
-        # What is asked at each call otherwise.
+        # Checked once here, because `run_session` would check it at each call.
         self._run = run_session if has_foreign(session) else _run_plainly
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _run_plainly(
 
 
 class OrtProgram:
-    """One ONNX Runtime session that reads and writes tensors of the caller."""
+    """One ONNX Runtime session that reads and writes the caller's tensors."""
 
     def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
         self._device = device
@@ -161,12 +162,12 @@ class OrtProgram:
         return bound
 
     def end_profiling(self) -> tuple[str, float]:
-        """The file of the profile, and the moment that it begins with, in seconds since 1970."""
+        """The file of the profile, and its start time in seconds since 1970."""
         return self._session.end_profiling(), 1e-9 * self._session.get_profiling_start_time_ns()
 
 
 class _BoundSession:
-    """ONNX Runtime's IO binding on memory of the caller: nothing is copied."""
+    """ONNX Runtime's IO binding on the caller's memory: nothing is copied."""
 
     def __init__(self, session: OrtSession, device: str) -> None:
         self._session = session
@@ -175,9 +176,9 @@ class _BoundSession:
         self._held: dict[str, tuple[Array, ort.OrtValue]] = {}
 
     def set_input(self, name: str, tensor: Array) -> None:
-        held = self._held.get(name)
-        if held is not None and held[0] is tensor:
-            return  # a caller that fills one array again and again
+        bound = self._held.get(name)
+        if bound is not None and bound[0] is tensor:
+            return  # the caller fills the same array again
         value = ort_value(tensor)
         self._held[name] = (tensor, value)
         self._binding.bind_ortvalue_input(name, value)
@@ -197,7 +198,7 @@ class _BoundSession:
 
 
 class _CalledSession:
-    """A session that is called as its users call it: opaque values have no memory to be bound."""
+    """A session that is run without IO binding: opaque values have no memory to be bound."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class _CalledSession:
                 tensor.value = result
             elif tensor.shape == result.shape:
                 tensor[...] = result
-            else:  # assigning would repeat it along the axes
+            else:  # an assignment would broadcast the result
                 raise ExecutionError(
                     f"{self._device}: {name!r} has the shape {list(result.shape)} where the "
                     f"operators say {list(tensor.shape)}"
@@ -237,8 +238,9 @@ class _CalledSession:
 def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:
     """Options for ``threads`` threads, bound to ``cores`` if these are given.
 
-    Threads spin for work inside a run and stop with it, so that a waiting cluster leaves its cores
-    to others. All sessions share one arena: each would otherwise keep its own peak.
+    Threads spin for work during a run and stop at its end, so that the cores of a waiting cluster
+    are free for other threads. All sessions share one memory arena; otherwise each session would
+    keep the memory of its own peak.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -252,23 +254,23 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
 
 
 def _bind_threads(options: ort.SessionOptions, cores: Sequence[int]) -> None:
-    """Bind each thread of a session but the caller's to a core of its own."""
+    """Bind each thread of a session, except the calling thread, to a core of its own."""
     if len(cores) > 1:
         # The first core is the calling thread's. ONNX Runtime counts cores from 1.
-        others = ";".join(str(core + 1) for core in cores[1:])
-        options.add_session_config_entry("session.intra_op_thread_affinities", others)
+        affinities = ";".join(str(core + 1) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
 
 
 _shared: list[bool] = []
 
 
 def _share_allocator() -> bool:
-    """Register the process-wide arena, the first time; whether there is one."""
+    """Register the process-wide arena at the first call. Returns whether there is one."""
     if not _shared:
         info = ort.OrtMemoryInfo(
             "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
         )
-        with contextlib.suppress(Exception):  # another user of ONNX Runtime may have done it
+        with contextlib.suppress(Exception):  # another library may have registered one already
             ort.create_and_register_allocator(info, None)
         _shared.append(True)
     return _shared[0]

@@ -16,7 +16,7 @@ _ENTER, _LEAVE = (_BLOCKED, "ReorderInput"), (_BLOCKED, "ReorderOutput")
 
 @cache
 def dialect() -> Dialect:
-    """Of this processor: how wide a block is depends on its vector registers."""
+    """ONNX Runtime's dialect on this processor, whose vector registers determine the block size."""
     with tempfile.TemporaryDirectory() as folder:
         block = block_of(Path(folder))
     blocked = {(_BLOCKED, name): name for name in ("AveragePool", "Conv", "MaxPool")}

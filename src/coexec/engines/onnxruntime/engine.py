@@ -11,11 +11,12 @@ from coexec.system.hardware import Device, EngineInfo
 __all__ = ["OnnxRuntime"]
 
 _LOWERING = "lowered in form 4"
-"""Raised when ONNX Runtime is given something else: lowered models and profiles are made anew."""
+"""Version of the lowering. It is increased when ONNX Runtime gets other models than before, so that
+stored lowered models and profiles are no longer used."""
 
 
 class OnnxRuntime(Engine):
-    """What every machine has, and what runs the most models."""
+    """The engine that every machine has and that runs the most models."""
 
     name = "onnxruntime"
     rank = 0
@@ -26,7 +27,7 @@ class OnnxRuntime(Engine):
     def version(self) -> str:
         import onnxruntime
 
-        # Tells builds with equal versions apart: their kernels differ.
+        # Builds with equal versions may have different kernels.
         build = digest(onnxruntime.get_build_info(), digits=8)
         return f"{onnxruntime.__version__}, build {build}, {_LOWERING}"
 

@@ -1,9 +1,10 @@
 """Lower a model with ONNX Runtime's own optimizer, once, before it is cut into segments.
 
-Optimising each segment by itself would convert tensors between NCHW and the blocked layout of the
-convolution kernels at each border, and leave pools and element-wise operators that start a segment
-in the slow layout: 20 to 50 % of the time of the models measured. Cut after lowering, segments pass
-blocked tensors on, add up to the whole model, and are created in a fraction of the time.
+If each segment were optimised separately, tensors would be converted between NCHW and the blocked
+layout of the convolution kernels at each border, and pools and element-wise operators at the start
+of a segment would stay in the slow layout. That took 20 to 50 % of the time of the measured models.
+If the model is cut after lowering, segments pass blocked tensors on, together take as long as the
+whole model, and are created in a fraction of the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,16 +31,17 @@ _SHAPE = "shape of "
 _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
 _MERGING = ["CommonSubexpressionElimination"]
-"""Would make one of two equal operators: the segment of one would wait for that of the other, which
-its plan does not know. It does so with two Bernoulli that are to draw different numbers, too."""
+"""Optimizers that merge equal operators into one. A segment would then depend on the segment of the
+other operator, which is not in the plan. They also merge two Bernoulli that have to draw different
+numbers."""
 
 
 def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
     """Write the optimised ``model`` into ``folder`` and return its path.
 
-    Every value in ``borders`` gets an output of its own behind an Identity. That keeps ONNX
-    Runtime from fusing across it, but lets it choose the layout freely. Elsewhere it fuses as in
-    the whole model.
+    Every value in ``borders`` gets an output of its own behind an Identity. This prevents ONNX
+    Runtime from fusing operators across the value, but leaves the choice of the layout to it.
+    Elsewhere it fuses as in the whole model.
 
     Raises:
         ModelError: ONNX Runtime does not accept the model.
@@ -98,30 +100,34 @@ def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
 def _record_shapes(
     lowered: Path, shapes_of: Callable[[onnx.ModelProto, Path], list[onnx.ValueInfoProto]]
 ) -> None:
-    """Add the types and shapes that ONNX Runtime knows but does not save.
+    """Add the types and shapes that ONNX Runtime infers but does not save.
 
-    Those of blocked tensors, for example, and of what the body of an inlined function computes.
+    For example those of blocked tensors, and of values in the body of an inlined function.
+
+    Args:
+        shapes_of: returns types and shapes of values of a model; the path is for a temporary file.
     """
     proto = onnx.load(str(lowered), load_external_data=False)
     path = lowered.with_name("probe.onnx")
     infos = {v.name: v for v in shapes_of(proto, path)}
     path.unlink(missing_ok=True)
-    for known in (proto.graph.value_info, proto.graph.output):
-        for info in known:
+    for declared in (proto.graph.value_info, proto.graph.output):
+        for info in declared:
             info.CopyFrom(infos.pop(info.name, info))
     proto.graph.value_info.extend(infos.values())
     onnx.save(proto, str(lowered))
 
 
 def _inferred(proto: onnx.ModelProto, path: Path) -> list[onnx.ValueInfoProto]:
-    """What ONNX Runtime infers of the values whose type and shape ``proto`` does not say."""
+    """Types and shapes that ONNX Runtime infers for the values without a type in ``proto``."""
     graph = proto.graph
-    known = {v.name for v in (*graph.value_info, *graph.output)}
-    unknown = [n for node in graph.node for n in node.output if n and n not in known]
-    return _asked(proto, unknown, path) if unknown else []
+    typed = {v.name for v in (*graph.value_info, *graph.output)}
+    untyped = [n for node in graph.node for n in node.output if n and n not in typed]
+    return _asked(proto, untyped, path) if untyped else []
 
 
 def _asked(proto: onnx.ModelProto, names: list[str], path: Path) -> list[onnx.ValueInfoProto]:
+    # Types and shapes that ONNX Runtime infers for the values ``names``.
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)
     del probe.graph.output[:]
@@ -133,9 +139,9 @@ def _asked(proto: onnx.ModelProto, names: list[str], path: Path) -> list[onnx.Va
 
 
 def _computed(proto: onnx.ModelProto, path: Path) -> list[onnx.ValueInfoProto]:
-    """The shapes of all values as one run on zeros computes them.
+    """The shapes of all values as computed in one run on zeros.
 
-    For models of which ONNX Runtime infers some shape otherwise than it computes it.
+    For models in which ONNX Runtime infers a shape that differs from the computed one.
     """
     infos = _asked(proto, [n for node in proto.graph.node for n in node.output if n], path)
     probe = onnx.ModelProto()

@@ -1,8 +1,9 @@
-"""ONNX Runtime with its profiler on: when each operator of a program ran, by its own clock.
+"""ONNX Runtime with its profiler on: times of each operator, measured by ONNX Runtime itself.
 
-A session is profiled from its creation until the profile is asked for, once. So the programs are
-compiled apart from those that ordinary runs use, and one run of them is told. The profiler adds
-some microseconds to each operator (7 for pnasnet_mobile on one core), and counts in whole ones.
+A session is profiled from its creation until its profile is read, which is possible only once. So
+these programs are separate from those of ordinary runs, and one run of them is reported. The
+profiler adds some microseconds to each operator (7 for pnasnet_mobile on one core). It reports
+whole microseconds.
 """
 
 import json
@@ -24,11 +25,11 @@ from coexec.timing.trace import Detail
 __all__ = ["ProfiledCluster"]
 
 _KERNEL = "_kernel_time"
-"""Ends the names of the events that are operators."""
+"""End of the names of the events that are operators."""
 
 
 class ProfiledCluster(CpuCluster):
-    """A `coexec.engines.base.Timed` engine; tells the first run after `start_timing`."""
+    """A `coexec.engines.base.Timed` engine. It reports the first run after `start_timing`."""
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         super().__init__(device, info)
@@ -52,7 +53,7 @@ class ProfiledCluster(CpuCluster):
         self._from_s = time.perf_counter()
 
     def stop_timing(self) -> Sequence[Detail]:
-        # The profiler counts from a moment of the system's clock.
+        # The profiler's start time is a time of the system's clock, not of the monotonic one.
         offset_s = time.perf_counter() - time.time()
         programs, self._programs = self._programs, []
         return [
@@ -71,7 +72,8 @@ class ProfiledCluster(CpuCluster):
                 yield self._detail(event, start_s, module)
 
     def _detail(self, event: dict[str, Any], start_s: float, module: Module) -> Detail:
-        """Operators are not optimised any further: an index is that of the module."""
+        """The detail of one event. Programs are not optimised further, so the index of an operator
+        is its index in the module."""
         index, name, result = int(event["args"]["node_index"]), event["args"]["op_name"], ""
         rows = [*zip(module.operators, module.results, strict=False)][index : index + 1]
         if rows and rows[0][0].rpartition(".")[2] == name:

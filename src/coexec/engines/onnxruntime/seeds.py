@@ -1,7 +1,8 @@
-"""A seed of its own for each node that draws random numbers and has none.
+"""Different seeds for the nodes that draw random numbers and have no seed.
 
-ONNX Runtime derives such a seed from one of the process and the node's place in its session. In a
-plan, nodes of several sessions have the same place, and would draw the same numbers.
+ONNX Runtime derives the seed of such a node from a seed of the process and the node's position in
+its session. In a plan, nodes of several sessions have the same position and would draw the same
+numbers.
 """
 
 import random
@@ -11,28 +12,29 @@ from typing import Any
 __all__ = ["with_seeds"]
 
 _SEEDS = 1 << 24
-"""The attribute is a float32, which has all whole numbers below."""
+"""Upper bound of seeds. The attribute is a float32, which represents all smaller integers."""
 _given: set[int] = set()
-"""In this process: no two nodes have one."""
+"""Seeds that were used in this process. No two nodes get the same seed."""
 _DRAWING = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike",
                       "RandomUniform", "RandomUniformLike"})  # fmt: skip
 _DROPPING = frozenset({"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout",
                        "Sampling"})  # fmt: skip
-"""Their seed is an integer."""
+"""Operators whose seed is an integer."""
 _DROPOUT_DRAWS = 12
-"""The first version of Dropout that has a seed, as it may train."""
+"""First opset in which Dropout has a seed, because it has a training mode."""
 _NAMES = tuple(kind.encode() for kind in ("Bernoulli", "Dropout", "Multinomial", "Random",
                                           "Sampling"))  # fmt: skip
 
 
 def with_seeds(proto: bytes) -> bytes:
-    """A serialized model in which every node that can draw numbers has a seed; others keep theirs.
+    """The serialized model with a seed for every node that can draw numbers. Existing seeds stay.
 
-    Each call gives other seeds, so that two sessions of one file differ as in ONNX Runtime.
+    Each call sets other seeds, so that two sessions of one file draw different numbers, as in ONNX
+    Runtime.
     """
     if not any(name in proto for name in _NAMES):
         return proto
-    import onnx  # only for such models: it takes a while
+    import onnx  # imported only for such models, because the import is slow
 
     model = onnx.load_model_from_string(proto)
     version = {imported.domain: imported.version for imported in model.opset_import}.get("", 0)
@@ -58,7 +60,8 @@ def _give_seeds(body: Any, drawing: Collection[str]) -> None:
 
 
 def _new_seed() -> int:
-    """Far from others: ONNX Runtime's generator begins alike for seeds that are neighbours."""
+    """A random unused seed. It is not near other seeds: ONNX Runtime's generator begins with
+    similar numbers for neighbouring seeds."""
     while True:
         number = random.SystemRandom().randrange(_SEEDS)
         if number not in _given:

@@ -1,12 +1,12 @@
-"""What ONNX Runtime's kernels do for a task: the loops of its library MLAS, written out.
+"""Work of ONNX Runtime's kernels for a task, counted from the loops of its library MLAS.
 
-Convolutions work on blocks of channels, 16 with AVX-512: up to four blocks of filters at once, a
-row of the output at a time, in tiles of six columns and a rest of three, two or one (with AVX and
-its 16 registers: blocks of 8 channels, tiles of three columns and a rest of two or one). Columns
-whose window reaches into the padding are tiles of their own. For each tile there is a loop over the
-taps of the filter, which passes over those that lie in the padding. A block of input channels after
-the other is added to the output, which is loaded and stored each time; 1x1 filters take 128
-channels at a time.
+Convolutions compute on blocks of 16 channels with AVX-512: up to four blocks of filters at once,
+one row of the output at a time, in tiles of six columns and a remainder of three, two or one
+columns. With AVX and its 16 registers, blocks have 8 channels, and tiles three columns with a
+remainder of two or one. A column whose window reaches into the padding is a tile of its own. For
+each tile, a loop runs over the taps of the filter and skips those in the padding. Blocks of input
+channels are added to the output one after the other; the output is loaded and stored each time. 1x1
+filters add 128 channels at a time.
 """
 
 import math
@@ -23,29 +23,29 @@ __all__ = ["workload"]
 _FILTERS = 4
 """Blocks of filters that are computed together."""
 _TILES = {16: 6, 8: 3}
-"""Columns of a tile, by channels of a block."""
+"""Columns of a tile by channels of a block."""
 _LEAST_TILE = 3
 _DEPTH = 128
 """Input channels that a 1x1 filter adds before the output is stored."""
 _LATENCY = 4
-"""Cycles until a product is added."""
+"""Latency of a multiply-add, in cycles."""
 _IN_FLIGHT = 448
-"""Instructions that a core works on at once; 224 to 512 in those of the last ten years."""
+"""Instructions in flight in a core: 224 to 512 in processors of the last ten years."""
 _NEAR_BYTES = 2**15
 _FAR_BYTES = 2**20
-"""What the first and the second cache of a core hold, roughly, beside the rest."""
+"""Rough capacities of a core's first and second cache for these tensors, beside other data."""
 
 Tensors = Mapping[str, Tensor]
 
 
 class _Blocked(NamedTuple):
-    """A 2-D convolution on blocks."""
+    """A 2-D convolution on blocks of channels."""
 
     batch: int
     inputs: int
-    """Input channels of a group; whole blocks, unless there are fewer than one."""
+    """Input channels of a group, rounded up to whole blocks unless fewer than one block."""
     blocks: int
-    """Of output channels."""
+    """Blocks of output channels."""
     kernel: tuple[int, int]
     rows: Window
     columns: Window
@@ -57,19 +57,19 @@ class _Blocked(NamedTuple):
 
     @property
     def sets(self) -> list[int]:
-        """Blocks of filters that are computed together."""
-        full, rest = divmod(self.blocks, _FILTERS)
-        return [_FILTERS] * full + [rest] * (rest > 0)
+        """Sizes of the sets of filter blocks that are computed together."""
+        full, remainder = divmod(self.blocks, _FILTERS)
+        return [_FILTERS] * full + [remainder] * (remainder > 0)
 
 
 def workload(
     operators: Sequence[Operator], tensors: Tensors, compiled: str, block: int
 ) -> Workload:
-    """Of a task that is one operator and what is fused behind it.
+    """The workload of a task that is one operator and the operators fused behind it.
 
     Args:
-        compiled: types of ONNX Runtime's own operators, "" if they are not known: then as few
-            change the layout as possible.
+        compiled: types of ONNX Runtime's own operators; "" if they are not known, which counts no
+            operators that change the layout.
         block: channels of a block.
     """
     first, *behind = operators
@@ -84,13 +84,13 @@ def workload(
             reordered = _reordered(operators, tensors, names)
             shared = beside(operators, tensors, weights_bytes=_weights(conv))
             return Workload(kind, together(shared, terms, reordered))
-    found = plain_workload(operators, tensors)
-    kind = f"{found.kind}, blocked" if f"nchwc.{found.kind}" in names else found.kind
-    return Workload(kind, together(found.terms, _reordered(operators, tensors, names)))
+    base = plain_workload(operators, tensors)
+    kind = f"{base.kind}, blocked" if f"nchwc.{base.kind}" in names else base.kind
+    return Workload(kind, together(base.terms, _reordered(operators, tensors, names)))
 
 
 def _conv(op: Operator, tensors: Tensors, block: int) -> _Blocked | None:
-    """None where ONNX Runtime does not compute it on blocks."""
+    """The blocked convolution; None if ONNX Runtime does not compute it on blocks."""
     x, w = tensors[op.inputs[0]], tensors[op.inputs[1]]
     slides = windows(op, tensors, w.shape[2:])
     if len(x.shape) != 4 or slides is None or not w.constant:
@@ -120,7 +120,7 @@ def _convolution(conv: _Blocked, op: Operator) -> tuple[str, dict[str, float]]:
 
 
 def _tiles(columns: int, block: int) -> list[tuple[int, int]]:
-    """Columns of a tile, and how many such tiles there are."""
+    """The tiles of a row: pairs of the columns of a tile and the number of such tiles."""
     tile = _TILES.get(block, _LEAST_TILE)
     last = {0: (), 1: (1,), 2: (2,), 3: (3,), 4: (3, 1), 5: (3, 2)}[columns % tile]
     return [(tile, columns // tile), *((size, 1) for size in last)]
@@ -130,11 +130,12 @@ class _TiledRow(NamedTuple):
     """The tiles of a row of the output."""
 
     taps: list[tuple[int, float]]
-    """Columns of a tile, and taps of the filter's row over all such tiles. A column that reads
-    padding is a tile of its own, with the taps that lie inside of the image."""
+    """Pairs of the columns of a tile and the taps of the filter's row over all such tiles. A column
+    that reads padding is a tile of its own, with only the taps inside of the image."""
     tiles: int
     steps: int
-    """Of the loops over taps: as many for each tile, also where taps lie in the padding."""
+    """Steps of the loops over taps. Each tile has equally many, because taps in the padding count
+    as steps, too."""
 
     @staticmethod
     def of(conv: _Blocked) -> "_TiledRow":
@@ -149,15 +150,17 @@ class _TiledRow(NamedTuple):
 
 
 def _inside(window: Window, taps: int) -> list[int]:
-    """By position of the output, the taps of the filter that lie inside of the input."""
+    """By position of the output, the number of the filter's taps that lie inside of the input."""
     step = (window.extent - 1) // (taps - 1) if taps > 1 else 1
     first = range(-window.begin, -window.begin + window.output * window.stride, window.stride)
     return [sum(0 <= low + k * step < window.size for k in range(taps)) for low in first]
 
 
 def _waiting(blocks: int, columns: int, chain: int) -> float:
-    """Cycles of a step in which nothing is multiplied: a sum is ready after four, and two products
-    begin in each. At the end of a tile the processor has begun with the next one.
+    """Idle cycles of one step of a tile.
+
+    A sum is ready after `_LATENCY` cycles, and two products begin in each cycle. Near the end of a
+    tile, the processor already computes the next tile instead of waiting.
 
     Args:
         chain: steps of a tile.
@@ -214,7 +217,7 @@ def _pointwise(conv: _Blocked) -> dict[str, float]:
 
 
 def _few(conv: _Blocked) -> dict[str, float]:
-    """One channel of a row-major image at a time."""
+    """Terms of a convolution that reads a row-major image channel by channel."""
     steps = conv.batch * sum(_inside(conv.rows, conv.kernel[0])) * conv.inputs
     passes = conv.batch * conv.inputs * conv.rows.output
     row = _TiledRow.of(conv)
@@ -245,14 +248,14 @@ def _depthwise(conv: _Blocked) -> dict[str, float]:
 
 
 def _weights(conv: _Blocked) -> float:
-    """Bytes of weights that are read: of a small image, some taps never lie inside."""
+    """Bytes of weights that are read. In a small image, some taps never lie inside."""
     axes = zip((conv.rows, conv.columns), conv.kernel, strict=True)
     used = math.prod(_used(window, taps) for window, taps in axes)
     return 4.0 * used * conv.inputs * conv.blocks * conv.block
 
 
 def _used(window: Window, taps: int) -> int:
-    """Taps that lie inside of the input for some position of the output."""
+    """Number of taps that lie inside of the input for at least one position of the output."""
     step = (window.extent - 1) // (taps - 1) if taps > 1 else 1
     last = (window.output - 1) * window.stride - window.begin
     first = -window.begin
@@ -262,14 +265,18 @@ def _used(window: Window, taps: int) -> int:
 def _reordered(
     operators: Sequence[Operator], tensors: Tensors, names: Sequence[str]
 ) -> dict[str, float]:
-    """Operators besides the first one, and bytes that change their layout."""
-    read, made = (tensors[n].size_bytes for n in (operators[0].inputs[0], operators[-1].outputs[0]))
-    left = [made] * names.count("nchwc.ReorderOutput")
-    entered = [read] if names and names[0] == "nchwc.ReorderInput" else []
-    entered += [made] if len(names) > 1 and names[-1] == "nchwc.ReorderInput" else []
+    """Terms of the layout changes: operators besides the first one, and bytes that they convert."""
+    input_bytes, output_bytes = (
+        tensors[n].size_bytes for n in (operators[0].inputs[0], operators[-1].outputs[0])
+    )
+    left_bytes = [output_bytes] * names.count("nchwc.ReorderOutput")
+    entered_bytes = [input_bytes] if names and names[0] == "nchwc.ReorderInput" else []
+    entered_bytes += [output_bytes] if len(names) > 1 and names[-1] == "nchwc.ReorderInput" else []
     return {
         "nodes": float(max(0, len(names) - 1)),
-        "entered": float(sum(entered)),
-        "left": float(sum(left)),
-        "far reordered": float(sum(n * beyond(n, _FAR_BYTES) for n in (*entered, *left))),
+        "entered": float(sum(entered_bytes)),
+        "left": float(sum(left_bytes)),
+        "far reordered": float(
+            sum(n * beyond(n, _FAR_BYTES) for n in (*entered_bytes, *left_bytes))
+        ),
     }

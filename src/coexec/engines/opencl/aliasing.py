@@ -1,8 +1,9 @@
-"""Aliases: several tensors of a network may be names of one piece of memory.
+"""Aliases: several tensors of a network may share one piece of memory.
 
-A Reshape in row-major layout changes nothing in memory, so its result is its input. What Split and
-Slice take out stays where it is, and what Concat joins is computed where it belongs, if it is one
-piece there and starts at a whole block of channels.
+A Reshape in row-major layout changes nothing in memory, so its result uses the memory of its input.
+The outputs of Split and Slice stay in the memory of their input, and the inputs of Concat are
+computed in the memory of its output. Both are possible if the part is contiguous there and starts
+at a whole block of channels.
 """
 
 import math
@@ -24,14 +25,14 @@ _VIEWS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A tensor lies ``offset`` scalars behind the start of the root's memory."""
+    """Position of a tensor in memory: ``offset`` scalars behind the start of the root's memory."""
 
     root: str
     offset: int
 
 
 class Aliases:
-    """Where each tensor lies. Roots are tensors too."""
+    """Location of each tensor. Roots are tensors too."""
 
     def __init__(self, network: Network, context: Context) -> None:
         self._network = network
@@ -48,7 +49,8 @@ class Aliases:
         return Location(name, offset)
 
     def may_move(self, name: str, into: str, offset: int) -> bool:
-        """Whether all that lies in the memory of ``name`` may lie in that of ``into``."""
+        """Whether the memory of ``name``, with all tensors in it, may be a part of the memory of
+        ``into``."""
         own, target = self.of(name), self.of(into)
         if own.root in self._external or own.offset or own.root == target.root:
             return False
@@ -62,29 +64,30 @@ class Aliases:
         return target.root not in self._external or needed <= room
 
     def move(self, name: str, into: str, offset: int) -> bool:
-        """Let ``name`` and all in its memory lie in that of ``into``, if they may; whether so."""
+        """Put the memory of ``name`` into the memory of ``into``, if `may_move` allows it. Returns
+        whether it does."""
         if not self.may_move(name, into, offset):
             return False
         own, target = self.of(name), self.of(into)
         self._parent[own.root] = Location(target.root, target.offset + offset)
-        moved = [own.root, *self._members.pop(own.root, [])]
-        self._members.setdefault(target.root, []).extend(moved)
+        members = [own.root, *self._members.pop(own.root, [])]
+        self._members.setdefault(target.root, []).extend(members)
         return True
 
     def alone(self, name: str) -> bool:
-        """Whether nothing else lies in the memory of ``name``."""
+        """Whether no other tensor shares the memory of ``name``."""
         return name not in self._parent and not self._members.get(name)
 
     def items(self, root: str) -> int:
-        """Scalars that the memory of a root holds."""
+        """Number of scalars in the memory of a root."""
         values = (self._context.value(n) for n in (root, *self._members.get(root, ())))
         return max(self.of(v.name).offset + v.items for v in values)
 
 
 def alias(network: Network, context: Context) -> tuple[Aliases, set[str]]:
-    """The aliases, and the outputs of nodes that need no kernel any more.
+    """The aliases, and the outputs of nodes that need no kernel because of them.
 
-    Also notes in ``context`` which inputs of a Concat are in place.
+    Also writes to ``context.in_place`` which inputs of a Concat are computed in place.
     """
     aliases = Aliases(network, context)
     done: set[str] = set()
@@ -92,14 +95,15 @@ def alias(network: Network, context: Context) -> tuple[Aliases, set[str]]:
         view = _parts if node.operator.op_type in ("Slice", "Split") else _view
         if not node.epilogue and view(node, aliases, context):
             done.add(node.output)
-    for node in reversed(network.nodes):  # a Concat inside of another is first
+    for node in reversed(network.nodes):  # a Concat before the Concats that it reads
         if node.operator.op_type == "Concat":
             context.in_place[node.output] = _join(node, aliases, context)
     return aliases, done
 
 
 def _view(node: Node, aliases: Aliases, context: Context) -> bool:
-    """Make the result of a node another name of its input, if it is the same in memory."""
+    """Make the result of a node an alias of its input, if both are equal in memory. Returns whether
+    they are."""
     op = node.operator
     if op.op_type not in _VIEWS or not _keeps_order(node, context):
         return False
@@ -110,7 +114,7 @@ def _view(node: Node, aliases: Aliases, context: Context) -> bool:
 
 
 def _keeps_order(node: Node, context: Context) -> bool:
-    """A Transpose that moves axes of one element only does."""
+    """Whether elements keep their order. A Transpose keeps it if it only moves axes of size 1."""
     if node.operator.op_type != "Transpose":
         return True
     shape = context.tensors[node.operator.inputs[0]].shape
@@ -119,20 +123,21 @@ def _keeps_order(node: Node, context: Context) -> bool:
 
 
 def _parts(node: Node, aliases: Aliases, context: Context) -> bool:
-    """Make all that a Split or Slice takes out parts of its input's memory, if they may be."""
+    """Make the outputs of a Split or Slice aliases of parts of its input, if that is possible for
+    all of them."""
     op = node.operator
     whole = context.value(op.inputs[0])
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for name, cuts in (axis_slices(op, context.tensors) or {}).items():
         offset = _offset(context.value(name), whole, cuts)
         if offset is None or not aliases.may_move(name, whole.name, offset):
             return False
-        found[name] = offset
-    return all(aliases.move(name, whole.name, offset) for name, offset in found.items())
+        offsets[name] = offset
+    return all(aliases.move(name, whole.name, offset) for name, offset in offsets.items())
 
 
 def _offset(part: Value, whole: Value, cuts: Iterable[AxisSlice]) -> int | None:
-    """Where a part of a tensor starts, in scalars; None if it is not one piece of memory."""
+    """Start of a part in a tensor, in scalars; None if the part is not contiguous."""
     changed = [w for w in cuts if w.step != 1 or part.shape[w.axis] != whole.shape[w.axis]]
     if not changed:
         return 0 if part.block == whole.block else None
@@ -153,7 +158,7 @@ def _same_sequence(a: Value, b: Value) -> bool:
 
 
 def _dense(value: Value) -> bool:
-    """Whether scalars lie in the order of ONNX, with padding at the end at most."""
+    """Whether scalars are stored in the order of ONNX; padding is allowed at the end only."""
     if not value.block:
         return True
     n, c, h, w = value.shape
@@ -163,11 +168,12 @@ def _dense(value: Value) -> bool:
 def _join(node: Node, aliases: Aliases, context: Context) -> frozenset[int]:
     """The inputs of a Concat that are computed in place, by position.
 
-    An input in blocks may end inside of a block: the others are moved there later.
+    An input in blocks may end inside of a block. The next input is then not in place: the kernel of
+    the Concat copies it.
     """
     out = context.value(node.output)
     axis = node.operator.int("axis", 1) % len(out.shape)
-    found: set[int] = set()
+    in_place: set[int] = set()
     start = 0
     names = node.operator.inputs
     for position, name in enumerate(names):
@@ -175,6 +181,6 @@ def _join(node: Node, aliases: Aliases, context: Context) -> frozenset[int]:
         offset = _offset(value, out, [AxisSlice(axis, start)])
         alone = aliases.items(aliases.of(name).root) == value.items and names.count(name) == 1
         if offset is not None and alone and aliases.move(name, node.output, offset):
-            found.add(position)
+            in_place.add(position)
         start += value.shape[axis]
-    return frozenset(found)
+    return frozenset(in_place)

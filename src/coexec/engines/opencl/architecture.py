@@ -1,4 +1,4 @@
-"""What the kernel generators need to know of a processor. Pure: no handles, nothing is measured."""
+"""The description of a processor that kernel generators use. Pure: no handles, no measurements."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ __all__ = ["Architecture", "BlockWidth", "Family", "blocks_on_cores"]
 
 Family = Literal["cpu", "nvidia", "mobile"]
 BlockWidth = Literal["auto", "4", "8", "16"]
-"""Channels of a block on CPU cores; "auto": what a vector register holds."""
+"""Channels in a block on CPU cores; "auto": as many as a vector register holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,23 +15,23 @@ class Architecture:
     """A processor as a target for kernels."""
 
     family: Family
-    """Which variants fit: wide vectors and one thread a core, warps with fast local memory, or
-    neither (phones, integrated GPUs)."""
+    """Selects the kernel variants. "cpu": wide vectors, one thread per core. "nvidia": warps and
+    fast local memory. "mobile": neither (phones, integrated GPUs)."""
     block: int
-    """Channels that lie side by side in a blocked tensor: the width of a vector."""
+    """Channels of a blocked tensor that are neighbours in memory: the width of a vector."""
     compute_units: int = 1
     registers: int = 16
     """Vector registers of ``block`` floats that a work item can keep ("cpu" only)."""
     max_group: int = 256
-    """Work items in a group."""
+    """Largest number of work items in a work group."""
     local_bytes: int = 32768
-    """Memory that the work items of a group share."""
+    """Bytes of local memory that the work items of a group share."""
     half: bool = False
     """Tensors and weights are stored as 16-bit floats; arithmetic stays in 32 bits."""
     image_edge: int = 0
-    """The largest width and height of an image; 0: tensors lie in buffers."""
+    """Largest width and height of an image, in texels; 0: all tensors are stored in buffers."""
     model: str = ""
-    """The processor's own name, for rules that are known for some models only."""
+    """Name of the processor, as its driver reports it, for rules that hold for some models only."""
 
     @property
     def vector(self) -> str:
@@ -40,9 +40,9 @@ class Architecture:
 
 
 def blocks_on_cores(vector: int, width: BlockWidth = "auto") -> tuple[int, int]:
-    """The ``block`` and ``registers`` of CPU cores with vector registers of ``vector`` floats.
+    """The ``block`` and ``registers`` of CPU cores whose vector registers hold ``vector`` floats.
 
-    A block that is wider than a register takes several.
+    A block that is wider than a register uses several registers.
     """
     native = max(4, vector)
     block = native if width == "auto" else int(width)

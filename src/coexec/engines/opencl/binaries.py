@@ -1,9 +1,9 @@
 """Compiled kernels on disk.
 
-An entry of the cache is keyed by its source, the options, the device and its driver, so a new
-driver compiles again; PoCL's also by the instructions that the CPU has, which its code may use.
-What is damaged is compiled again, never trusted. Binaries are taken after the kernels exist,
-because PoCL generates code only then.
+The key of a cache entry contains the source, the options, the device and its driver, so that a new
+driver compiles again. On CPU cores it also contains the instructions of the CPU, which the code may
+use. A damaged entry is compiled again, never trusted. A binary is taken after its kernels have been
+created, because PoCL generates code only then.
 """
 
 import math
@@ -22,20 +22,20 @@ from coexec.keys import digest
 __all__ = ["OPTIONS", "Binaries", "kernel_of"]
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
-"""Contraction to fused multiply-adds; no shortcut that could turn a number into another, or 0 into
--0, of which the reciprocal is another infinity."""
+"""Compiler options: fused multiply-adds are allowed, but nothing that could turn a number into
+another one, or 0 into -0, whose reciprocal is another infinity."""
 _naming = threading.Lock()
 
 
 class Binaries:
-    """The compiled kernels of one device, in the cache ``folder``; None: nothing is kept.
+    """The compiled kernels of one device, in the cache ``folder``; None: nothing is stored.
 
     Args:
         launched: this process also launches the kernels that it compiles.
     """
 
     _asked: ClassVar[int] = 0
-    """How many binaries this process has asked its drivers for."""
+    """Number of binaries that this process has requested from its drivers."""
 
     def __init__(self, found: DeviceHandle, context: Any, folder: Path | None,
                  launched: bool = True) -> None:  # fmt: skip
@@ -46,20 +46,20 @@ class Binaries:
         runtime = found.runtime if launched else None
         self._most = math.inf if runtime is None else runtime.most_binaries
         self.compiled = 0
-        """How many kernels were compiled and not read."""
+        """Number of kernels that were compiled and not read from the cache."""
 
     def has(self, source: str, options: str) -> bool:
-        """Whether a source is compiled and kept, as far as can be told without reading it."""
+        """Whether the cache has a binary of the source. It is not read, so it may be damaged."""
         return self._cache is not None and self._cache.has("kernels", self._key(source, options))
 
     @property
     def written_folder(self) -> Path | None:
-        """Where helpers are to keep what they compile."""
+        """Folder in which helpers store the binaries that they compile."""
         return None if self._cache is None else self._cache.written_root
 
     @property
     def keeps_own(self) -> bool:
-        """Whether the folder gets what this process compiles, and not only what helpers do."""
+        """Whether this process stores its own binaries, and not only its helpers do."""
         return self.folder is not None and Binaries._asked < self._most
 
     def program(self, source: str, options: str) -> Any:
@@ -96,7 +96,7 @@ class Binaries:
             with _quiet():
                 return pyopencl.Program(self._context, [self.found.handle], [binary]).build()
         except pyopencl.Error:
-            return None  # the driver does not know it any more
+            return None  # the driver does not accept it any more
 
     def _write(self, key: str, program: Any) -> None:
         if self._cache is None or not self.keeps_own:
@@ -112,8 +112,9 @@ class Binaries:
 def kernel_of(program: Any, name: str) -> Any:
     """A kernel of a built program.
 
-    For each, pyopencl generates a Python function with a name of its own. Two threads that do so at
-    the same time may choose the same name, and get a warning from there.
+    For each kernel, pyopencl generates a Python function with a unique name. Two threads that do
+    this at the same time may choose the same name, and pyopencl then emits a warning. A lock
+    prevents this.
     """
     import pyopencl
 
@@ -122,7 +123,7 @@ def kernel_of(program: Any, name: str) -> Any:
 
 
 def _renew() -> None:
-    """In a forked child, no thread is left that would give the lock back."""
+    """Make a new lock in a forked child: the thread that holds the old one does not exist there."""
     global _naming
     _naming = threading.Lock()
 
@@ -133,7 +134,8 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Compilers have much to say, also of binaries; what fails is an error."""
+    """Hide the compiler's warnings in the ``with`` block. They are frequent, also for binaries;
+    failures are errors."""
     import pyopencl
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""From a module to launches: read, clean up, alias, generate. Pure: OpenCL is not needed for it."""
+"""Generates the launches of a module: read, clean up, alias, generate. Pure: needs no OpenCL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,28 +18,28 @@ __all__ = ["Build", "Scratch", "build"]
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory inside of a program: of what lies between two launches."""
+    """Memory inside of a program, for a tensor between two launches."""
 
     name: str
     size_bytes: int
     first: int
-    """The first launch that touches it."""
+    """Number of the first launch that uses it."""
     last: int
 
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """All that a program is made of, as text and numbers."""
+    """All parts of a program, as text and numbers."""
 
     launches: tuple[KernelLaunch, ...]
     tasks: tuple[str, ...]
-    """For each launch the result that it works on, for messages and traces."""
+    """Name of the operator's result, for each launch, for messages and traces."""
     aliases: Aliases
     scratch: tuple[Scratch, ...]
     images: Mapping[str, Extent]
-    """Tensors between launches that lie in images and not in buffers."""
+    """Tensors between launches that are stored as images and not in buffers."""
     checks: Mapping[str, IndexCheck]
-    """By the number in which a launch notes an index that is out of range."""
+    """Checks of indices, by name of the number in which a launch stores an index out of range."""
 
 
 def build(
@@ -48,12 +48,12 @@ def build(
     """Generate the kernels of a module.
 
     Args:
-        chooser: picks among variants of a kernel; without one, rules do.
-        on_arrays: inputs and outputs lie as the host's arrays do, in the layouts of the module; if
-            not, as they lie inside of programs.
+        chooser: picks among the variants of a kernel; without one, rules do.
+        on_arrays: inputs and outputs are host arrays, in the layouts of the module; else they have
+            the layouts that are usual inside of programs.
 
     Raises:
-        ValueError: an operator without a kernel; `why_not` says so before.
+        ValueError: an operator has no kernel; `why_not` reports that beforehand.
     """
     network = clean_up(read_network(module))
     ends = Ends(network, module.layouts, arch) if on_arrays else None
@@ -70,10 +70,10 @@ def build(
         kernel = KERNELS.get(node.operator.op_type)
         if kernel is None:
             raise ValueError(f"there is no kernel for {node.operator.op_type}")
-        made = kernel.launches(node, context)
-        launches += made
-        made_name = node.operator.outputs[0]
-        tasks += [outer.get(made_name, made_name)] * len(made)
+        node_launches = kernel.launches(node, context)
+        launches += node_launches
+        result = node.operator.outputs[0]
+        tasks += [outer.get(result, result)] * len(node_launches)
     external = {*network.inputs, *network.outputs}
     launches, images = stored_as_images(launches, aliases, external, arch)
     scratch = _scratch(launches, aliases, network, context)
@@ -82,7 +82,7 @@ def build(
 
 
 def _outside(check: IndexCheck, outer: Mapping[str, str]) -> IndexCheck:
-    """With tensors by the names that the module gives them."""
+    """The check with the tensor names of the module."""
     result, tensor = (outer.get(name, name) for name in (check.result, check.tensor))
     return replace(check, result=result, tensor=tensor)
 
@@ -90,7 +90,7 @@ def _outside(check: IndexCheck, outer: Mapping[str, str]) -> IndexCheck:
 def _scratch(
     launches: list[KernelLaunch], aliases: Aliases, network: Network, context: Context
 ) -> tuple[Scratch, ...]:
-    """Everything that launches touch and that does not leave the program."""
+    """Memory for all tensors that launches use and that do not leave the program."""
     external = {*network.inputs, *network.outputs}
     lifetimes: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""Choices that were measured on a device, remembered in the cache."""
+"""Results of tuning on a device: the chosen kernel variants and work groups, stored in the
+cache."""
 
 import json
 from pathlib import Path
@@ -10,10 +11,12 @@ __all__ = ["Choices"]
 
 
 class Choices:
-    """Names by key, for one device with one driver. Without a folder they last as long as this."""
+    """Names of choices by key, for one device with one driver. Without a folder, only this object
+    keeps them."""
 
     def __init__(self, device: str, folder: Path | None) -> None:
-        """``device`` tells processor and driver: with another driver, other choices are right."""
+        """``device`` names processor and driver: with another driver, another choice may be
+        faster."""
         self._cache = None if folder is None else Cache(folder)
         self._device = f"{device} {processor_features()}"
         self._known = self._read()
@@ -22,16 +25,16 @@ class Choices:
         return self._known.get(key)
 
     def set(self, key: str, name: str) -> None:
-        """Remember a choice, beside those that other processes have made in the meantime."""
+        """Store a choice, and keep those that other processes have stored in the meantime."""
         self._known = self._read() | self._known | {key: name}
         if self._cache is not None:
             content = json.dumps(self._known).encode()
             self._cache.add("tuning", self._device, Entry({"choices.json": content}))
 
     def _read(self) -> dict[str, str]:
-        """What the cache holds; nothing if it is missing or damaged."""
+        """The choices in the cache; empty if the entry is missing or damaged."""
         entry = None if self._cache is None else self._cache.find("tuning", self._device)
         if entry is None:
             return {}
-        known: dict[str, str] = json.loads(entry.files["choices.json"])
-        return known
+        choices: dict[str, str] = json.loads(entry.files["choices.json"])
+        return choices

@@ -1,4 +1,4 @@
-"""Copies between arrays in the host's memory, as commands of a device that computes there."""
+"""Copies between arrays in host memory, as commands of a device that computes in that memory."""
 
 import math
 from collections.abc import Sequence
@@ -15,26 +15,29 @@ from coexec.errors import ExecutionError
 __all__ = ["ArrayCopies", "Side", "rectangles"]
 
 _MOST = 16
-"""Rectangles of one copy. To launch more takes longer than to copy."""
+"""Largest number of rectangles in a copy. To launch more of them takes longer than to copy."""
 
 
 class Side(NamedTuple):
-    """Rows in layers of one array, in bytes, as clEnqueueCopyBufferRect takes them."""
+    """Position and pitches of rows and layers in an array, in the form of
+    clEnqueueCopyBufferRect."""
 
     origin: tuple[int, int, int]
-    """Byte in a row, row, layer."""
+    """First byte in a row, first row, first layer."""
     pitches: tuple[int, int]
-    """From row to row and from layer to layer."""
+    """Bytes from row to row and from layer to layer."""
 
 
 Rectangle = tuple[tuple[int, int, int], Side, Side]
-"""Bytes of a row, rows and layers, and where they are in the target and in the source."""
+"""Size (bytes of a row, rows, layers), and the sides in the target and in the source."""
 
 
 def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
-    """The rectangles that make up a copy of at least one item. None if there are more than `_MOST`,
-    if OpenCL does not take their pitches, if an array is not contiguous, or if the two views differ
-    in type or shape."""
+    """The rectangles that make up a copy of at least one item.
+
+    None if there are more than `_MOST`, if OpenCL does not accept their pitches, if an array is not
+    contiguous, or if the two views differ in type or shape.
+    """
     if copy.into.dtype != copy.part.dtype or copy.into.shape != copy.part.shape:
         return None
     whole, views = (copy.target, copy.source), (copy.into, copy.part)
@@ -44,7 +47,7 @@ def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
     outer, (layers, rows) = axes[:-2], ([(1, 0, 0)] * 2 + axes)[-2:]
     if math.prod(size for size, _, _ in outer) > _MOST:
         return None
-    found: list[Rectangle] = []
+    rects: list[Rectangle] = []
     for index in product(*(range(size) for size, _, _ in outer)):
         sides = []
         for side, (array, view) in enumerate(zip(whole, views, strict=True), start=1):
@@ -54,15 +57,16 @@ def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
         target, source = sides
         if target is None or source is None:
             return None
-        found.append(((row_bytes, rows[0], layers[0]), target, source))
-    return found
+        rects.append(((row_bytes, rows[0], layers[0]), target, source))
+    return rects
 
 
 def _side(
     size: int, start: int, row_bytes: int, rows: int, row_pitch: int, layer_pitch: int
 ) -> Side | None:
-    """Where rows lie in an array; None if the pitches are not multiples of each other, or if rows
-    go beyond them.
+    """The side of rows in an array.
+
+    None if the layer pitch is not a multiple of the row pitch, or if the rows exceed a pitch.
 
     Args:
         size: bytes of the array.
@@ -71,8 +75,8 @@ def _side(
     """
     row_pitch = row_pitch or size
     layer_pitch = layer_pitch or math.ceil(size / row_pitch) * row_pitch
-    layer, left = divmod(start, layer_pitch)
-    row, byte = divmod(left, row_pitch)
+    layer, offset = divmod(start, layer_pitch)
+    row, byte = divmod(offset, row_pitch)
     regular = row_pitch > 0 and layer_pitch % row_pitch == 0
     if not regular or byte + row_bytes > row_pitch or (row + rows) * row_pitch > layer_pitch:
         return None
@@ -80,8 +84,11 @@ def _side(
 
 
 def _joined(target: Array, source: Array) -> tuple[int, list[tuple[int, int, int]]]:
-    """The bytes that lie together in both views, and the axes over them, outermost first: size and
-    both strides. Axes of size 1 are left out; two that lie one behind the other in both are one."""
+    """Bytes that are contiguous in both views, and the axes around them, outermost first.
+
+    An axis is its size and its stride in both views. Axes of size 1 are left out. Two axes are
+    merged if the outer one follows the inner one without a gap in both views.
+    """
     run = target.itemsize
     axes: list[tuple[int, int, int]] = []
     for axis in zip(target.shape[::-1], target.strides[::-1], source.strides[::-1], strict=True):
@@ -103,10 +110,10 @@ def _address(array: Array) -> int:
 
 
 class ArrayCopies:
-    """Some copies, to be given to a device any number of times.
+    """A set of copies that a device can run any number of times.
 
-    Its buffers lie over memory that other buffers lie over, too. OpenCL leaves open what happens
-    then; `HostArrays` has tried that the driver keeps no copies.
+    Its buffers share their memory with other buffers. OpenCL does not define the result;
+    `HostArrays` has tested that the driver does not copy the memory.
     """
 
     def __init__(self, memory: HostArrays, found: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
@@ -130,10 +137,10 @@ class ArrayCopies:
         self._latest: Any = None
 
     def __call__(self) -> None:
-        """Copy, behind what the device was given before.
+        """Enqueue the copies behind the commands that are in the queue.
 
         Raises:
-            ExecutionError: the device did not take it.
+            ExecutionError: the device rejected a copy.
         """
         with translated(self._queue.name, "putting a tensor together", ExecutionError):
             for target, source, where in self._copies:

@@ -1,16 +1,16 @@
-"""What a CPU runtime of OpenCL does with its threads, and the cores that a device gets of it.
+"""The threads of an OpenCL runtime for CPU cores, and the cores on which a device computes.
 
-OpenCL has no call that says on which cores a CPU device computes. Each runtime decides the number
-of its threads when it starts, and they serve all its devices in the process. `CpuRuntime` is what
-holds for any runtime; `pocl` and `intel` know more about theirs.
+OpenCL has no call that selects the cores of a CPU device. Each runtime fixes the number of its
+threads when it starts, and these threads serve all its devices in the process. `CpuRuntime` is the
+behaviour that any runtime has; `pocl` and `intel` add what is specific to these two.
 
-Threads that are not bound lose more than a few cache lines: after a rest Linux wakes the second
-thread on the core of the first, where both then take turns for milliseconds. Bound one by one, two
-threads are as fast after 80 ms of rest as in a loop.
+Unbound threads lose more than a few cache lines: after an idle time Linux wakes the second thread
+on the core of the first one, and both share that core for milliseconds. If each thread is bound to
+its core, two threads are as fast after 80 ms of idle time as in a loop.
 
-The thread that launches kernels holds Python's interpreter lock meanwhile. A worker that is woken
-on its core and displaces it there would keep that lock from all other threads until the kernel is
-done, so workers are told not to (`bind`).
+The thread that launches kernels holds Python's interpreter lock meanwhile. If a worker is woken on
+its core and preempts it, all other Python threads are blocked until the kernel has ended. So `bind`
+also prevents workers from preempting other threads.
 """
 
 import gc
@@ -32,26 +32,28 @@ __all__ = ["CoreBinding", "CpuRuntime", "bind", "calling_from", "environment", "
 
 @dataclass(frozen=True, eq=False)
 class CoreBinding:
-    """The cores that an open device computes on. They are its own as long as this object lives."""
+    """The cores on which an open device computes. They are reserved as long as this object
+    exists."""
 
     handle: Any
-    """The device, or the part of it, that computes there."""
+    """OpenCL handle of the device, or of the sub-device, that computes on these cores."""
     cores: tuple[int, ...]
     thread_cores: Collection[int]
-    """Where the thread belongs that launches kernels and waits for them."""
+    """Cores for the thread that launches kernels and waits for them."""
     by_itself: bool = False
-    """Whether kernels run while no thread waits for them. In some runtimes that thread computes."""
+    """Whether kernels run while no thread waits for them. In some runtimes the waiting thread
+    computes."""
 
 
 class CpuRuntime:
-    """A runtime of which nothing is known: its threads compute on all cores, bound to none."""
+    """Any CPU runtime: its threads compute on all cores and cannot be bound."""
 
     remedy = "update or reinstall the driver"
-    """If its device fails the trial."""
+    """Advice to the user if the device fails its trial."""
     binds = False
     """Whether its threads can be bound to chosen cores."""
     most_binaries = math.inf
-    """Asked for more binaries of kernels than this, a process launches its kernels slowly."""
+    """A process that requests more kernel binaries than this launches its kernels slowly."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -59,28 +61,29 @@ class CpuRuntime:
         self._bindings: WeakSet[CoreBinding] = WeakSet()
 
     def variables(self, threads: int) -> Mapping[str, str]:
-        """Environment variables for the first use of OpenCL in this process."""
+        """Environment variables to set while this process uses OpenCL for the first time."""
         return {}
 
     def loaded(self, started: Sequence[int]) -> None:
-        """OpenCL was loaded with `variables`, which has ``started`` these threads."""
+        """Note that OpenCL was loaded with `variables`. ``started``: ids of the threads that this
+        started."""
 
     def want(self, cores: Sequence[int]) -> None:
-        """`start` starts a thread for each of these cores."""
+        """Set the cores for each of which `start` starts a thread."""
 
     def start(self, handle: Any) -> None:
-        """Start the threads that come with the first context, unless they are started."""
+        """Start the threads that the first context creates, unless they have been started."""
 
     def prepare(self, handle: Any) -> str | None:
-        """Make a device ready for its first use. Returns the CPU that it was told to compile for,
-        None if it was told nothing."""
+        """Prepare a device for its first use. Returns the CPU name that was set for its compiler;
+        None if none was set."""
         return None
 
     def occupy(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         """Bind a device to ``cores``.
 
         Raises:
-            DeviceError: it cannot compute on exactly these cores, beside those that are open.
+            DeviceError: it cannot compute on exactly these cores while the other devices are open.
         """
         with self._lock:
             binding = self._binding(handle, cores)
@@ -94,18 +97,20 @@ class CpuRuntime:
         return CoreBinding(handle, cores, cores)
 
     def _elsewhere(self, cores: tuple[int, ...]) -> list[int]:
-        """Cores of open devices, unless all of these are on ``cores``."""
+        """Cores of the open devices that compute on other cores than ``cores``, in ascending
+        order."""
         if all(binding.cores == cores for binding in self._bindings):
             return []
-        gc.collect()  # devices that nothing refers to any more
-        others = [binding.cores for binding in self._bindings if binding.cores != cores]
-        return sorted({core for other in others for core in other})
+        gc.collect()  # frees devices that nothing refers to any more
+        bound_cores = [binding.cores for binding in self._bindings if binding.cores != cores]
+        return sorted({core for device_cores in bound_cores for core in device_cores})
 
 
 def bind(threads: Sequence[int], cores: Sequence[Collection[int]]) -> None:
-    """Bind each thread to its cores, and let it displace no other one there when it is woken.
+    """Bind each thread to its cores, and prevent it from preempting other threads when it is woken.
 
-    Where the system can do so; on Linux the latter is SCHED_BATCH, see sched(7).
+    Does what the system supports. On Linux the scheduling policy SCHED_BATCH prevents the
+    preemption, see sched(7).
     """
     if hasattr(os, "sched_setaffinity"):
         for thread, allowed in zip(threads, cores, strict=False):
@@ -122,20 +127,21 @@ def _displace_nobody(thread: int) -> None:
 
 @contextmanager
 def calling_from(cores: Sequence[int]) -> Iterator[None]:
-    """The calling thread may use only ``cores`` for a while; so may threads that it starts."""
+    """Restrict the calling thread, and the threads that it starts, to ``cores`` in the ``with``
+    block."""
     if len(cores) < 2 or not hasattr(os, "sched_setaffinity"):
-        yield  # several devices of one core follow, on others
+        yield  # further devices may follow, each on another core
         return
-    before = os.sched_getaffinity(0)
+    previous_cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, previous_cores)
 
 
 def thread_ids() -> set[int]:
-    """The threads of this process, where the system tells."""
+    """Ids of the threads of this process; empty where the system does not list them."""
     try:
         return {int(thread) for thread in os.listdir("/proc/self/task")}
     except OSError:
@@ -144,7 +150,8 @@ def thread_ids() -> set[int]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for a while. Those that are set already keep their values."""
+    """Set environment variables in the ``with`` block. Variables that are set already keep their
+    values."""
     new = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(new)
     try:

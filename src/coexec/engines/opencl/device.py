@@ -42,7 +42,7 @@ __all__ = ["OpenClCores", "OpenClDevice"]
 
 
 class _Kernels(OpenEngine):
-    """A processor with kernels generated for it, wherever its tensors lie."""
+    """A processor with kernels that are generated for it, for any memory of its tensors."""
 
     after_fork: AfterFork = "lost"
     _memory: DeviceMemory | HostArrays
@@ -56,7 +56,8 @@ class _Kernels(OpenEngine):
         folder: Path | None = None,
         arch: Architecture | None = None,
     ) -> None:
-        """``arch``: generate kernels for another kind of processor than this one, to test them."""
+        """``arch``: generate kernels for this architecture in place of the processor's own
+        (tests)."""
         super().__init__(device, info)
         with translated(device.name, f"opening {found.name}"):
             found, binding = found.on(device.cores)
@@ -128,7 +129,7 @@ class _Kernels(OpenEngine):
 
 
 class OpenClDevice(_Kernels):
-    """A GPU, or cores, with tensors in memory of its own, in the layout of its kernels."""
+    """A GPU, or CPU cores, with tensors in its own memory, in the layout of its kernels."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -157,8 +158,11 @@ class OpenClDevice(_Kernels):
 
 
 class OpenClCores(_Kernels):
-    """CPU cores that compute on the host's arrays. Feature maps enter and leave programs in blocks
-    of channels where the other side has them, too."""
+    """CPU cores that compute on the host's arrays.
+
+    Feature maps enter and leave programs in blocks of channels if the other side uses these blocks,
+    too.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -167,10 +171,10 @@ class OpenClCores(_Kernels):
             self._memory: HostArrays = HostArrays(self._queue, self.alignment)
 
     def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
-        found = [(copy, rectangles(copy)) for copy in copies if copy.part.size]
-        if any(made is None for _, made in found):
+        rects_by_copy = [(copy, rectangles(copy)) for copy in copies if copy.part.size]
+        if any(rects is None for _, rects in rects_by_copy):
             return None
-        pairs = [(copy, rectangle) for copy, made in found for rectangle in made or ()]
+        pairs = [(copy, rectangle) for copy, rects in rects_by_copy for rectangle in rects or ()]
         with translated(self.device.name, "seeing the host's arrays"):
             return ArrayCopies(self._memory, pairs)
 

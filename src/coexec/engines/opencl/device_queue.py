@@ -17,7 +17,7 @@ from coexec.timing.trace import Detail
 __all__ = ["DeviceQueue"]
 
 _POLL_S = 1e-3
-"""Between two looks at a device that has to come to rest."""
+"""Seconds between two checks whether a device has finished its commands."""
 
 
 class DeviceQueue:
@@ -29,8 +29,8 @@ class DeviceQueue:
     ) -> None:  # fmt: skip
         """
         Args:
-            options: of the compiler.
-            active: a thread that waits looks again and again, and does not sleep.
+            options: options of the compiler.
+            active: a waiting thread polls and does not sleep.
         """
         self.name = name
         self.arch = arch
@@ -38,12 +38,12 @@ class DeviceQueue:
         self.context = context
         self.options = options
         self.commands = self._plain = cl.CommandQueue(context)
-        """OpenCL's queue, where the next command goes."""
+        """OpenCL queue for the next command."""
         self._timed: Any = None
         self.timer: Timer | None = None
         self._active = active
         self._lock = threading.RLock()
-        """Held while a command is enqueued, so that it goes to the queue of the moment."""
+        """Locked while a command is enqueued, so that the command goes to the current queue."""
 
     def constant(self, array: Array, writable: bool = False) -> Any:
         """A buffer with the values of ``array``."""
@@ -53,8 +53,12 @@ class DeviceQueue:
         return cl.Buffer(self.context, flags, hostbuf=filled)
 
     def launch(self, kernel: Any, grid: Any, group: Any, name: str, result: str) -> Any:
-        """Enqueue a kernel; its event. A trace calls it ``name``, and what it works on
-        ``result``."""
+        """Enqueue a kernel and return its event.
+
+        Args:
+            name: name of the kernel in a trace.
+            result: name of the tensor that it computes, for the trace.
+        """
         with self._lock:
             event = cl.enqueue_nd_range_kernel(self.commands, kernel, grid, group)
             if self.timer is not None:
@@ -62,7 +66,7 @@ class DeviceQueue:
         return event
 
     def copy(self, target: Any, source: Any, result: str) -> Any:
-        """Enqueue a copy between buffers, or between a buffer and a mapped array; its event."""
+        """Enqueue a copy between buffers, or a buffer and a mapped array; return its event."""
         with self._lock:
             event = cl.enqueue_copy(self.commands, target, source, is_blocking=False)
             if self.timer is not None:
@@ -70,16 +74,16 @@ class DeviceQueue:
         return event
 
     def copy_box(self, target: Any, source: Any, where: Mapping[str, Any]) -> Any:
-        """Enqueue a copy between boxes of two buffers; its event.
+        """Enqueue a copy between boxes of two buffers; return its event.
 
         Args:
-            where: the words of `pyopencl.enqueue_copy` for such boxes.
+            where: keyword arguments of `pyopencl.enqueue_copy` that define the boxes.
         """
         with self._lock:
             return cl.enqueue_copy(self.commands, target, source, **where)
 
     def finish(self) -> None:
-        """Wait for everything given to the device, and raise if something failed."""
+        """Wait until all enqueued commands have ended. Raises an error if one failed."""
         if self._active:
             marker = cl.enqueue_marker(self.commands)
             self.commands.flush()
@@ -87,7 +91,7 @@ class DeviceQueue:
         self.commands.finish()
 
     def wait(self, event: Any) -> None:
-        """Wait for a command that was sent to the device, and raise if it failed."""
+        """Wait until a flushed command has ended. Raises an error if it failed."""
         while self._active and not self.ended(event):
             time.sleep(0)
         event.wait()
@@ -98,8 +102,8 @@ class DeviceQueue:
         return status <= cl.command_execution_status.COMPLETE
 
     def rests(self, end_s: float) -> bool:
-        """Wait for everything given to the device, at most until ``end_s`` of `time.monotonic`;
-        whether it has ended."""
+        """Wait until all enqueued commands have ended, at most until ``end_s`` of `time.monotonic`.
+        Returns whether they have."""
         with self._lock:
             marker = cl.enqueue_marker(self.commands)
             self.commands.flush()
@@ -110,7 +114,8 @@ class DeviceQueue:
         return True
 
     def start_timing(self) -> None:
-        """From now on events carry times: a queue of its own, as they cost a little."""
+        """Record the times of all further commands. They go to a second queue, as profiling takes
+        some time."""
         if self._timed is None:
             properties = cl.command_queue_properties.PROFILING_ENABLE
             self._timed = cl.CommandQueue(self.context, properties=properties)
@@ -118,13 +123,14 @@ class DeviceQueue:
         self.timer = Timer(self.name, self.commands)
 
     def stop_timing(self) -> Sequence[Detail]:
-        """What was kept, in seconds of `time.perf_counter`. Of this executor nothing is running."""
+        """The recorded commands, in seconds of `time.perf_counter`. No command of this executor may
+        be running."""
         timer, self.timer = self.timer, None
         self._change_to(self._plain)
         return [] if timer is None else timer.details()
 
     def _change_to(self, queue: Any) -> None:
-        """Let the next commands go to ``queue``, behind those of the queue before."""
+        """Send the next commands to ``queue``; they start after those of the previous queue."""
         with self._lock:
             if queue is not self.commands:
                 marker = cl.enqueue_marker(self.commands)

@@ -1,7 +1,8 @@
-"""How tensors enter and leave programs that compute on the host's arrays. Pure.
+"""Layout changes where tensors enter and leave programs that compute on host arrays. Pure.
 
-Such an array lies as the model has the tensor, or in blocks where the module says so. Kernels want
-the layout that is usual inside, so tensors change it at the two ends, where it is another one.
+A host array has the layout of the model, or blocks where the module says so. Kernels use the layout
+that is usual inside of programs. So a tensor changes its layout at the inputs and outputs where the
+two layouts differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,10 @@ __all__ = ["Ends"]
 
 
 class Ends:
-    """The inputs and outputs of a network that lie as the model has them, and not in blocks."""
+    """The inputs and outputs with the layout of the model where the engine usually has blocks."""
 
     def __init__(self, network: Network, layouts: Mapping[str, int], arch: Architecture) -> None:
-        """``layouts``: of inputs and outputs that do not lie as the model has them."""
+        """``layouts``: by name, for inputs and outputs whose layout differs from the model's."""
 
         def plain(names: Sequence[str]) -> list[str]:
             usual = (n for n in names if usual_block(network.tensors[n], arch))
@@ -30,18 +31,18 @@ class Ends:
         self._inputs, self._outputs = plain(network.inputs), plain(network.outputs)
         self._inside = {name: f"{name}, inside" for name in (*self._inputs, *self._outputs)}
         self.outer = {inside: name for name, inside in self._inside.items()}
-        """By value inside of the program, the end that it comes from or goes to."""
+        """Name of the input or output, by name of the value inside of the program."""
         self.blocks = dict.fromkeys(self._inside, 0)
-        """By end, the block of its layout where it is not the usual one."""
+        """Block size of the inputs and outputs whose layout is not the usual one, by name."""
 
     def network(self) -> Network:
-        """The network with a change of layout at these ends."""
-        given, inside = self._network, self._inside
-        tensors = {inside[n]: replace(given.tensors[n], name=inside[n]) for n in inside}
+        """The network with a node that changes the layout at each of these inputs and outputs."""
+        graph, inside = self._network, self._inside
+        tensors = {inside[n]: replace(graph.tensors[n], name=inside[n]) for n in inside}
         entering = [_moved(ENTER, n, inside[n]) for n in self._inputs]
         leaving = [_moved(LEAVE, inside[n], n) for n in self._outputs]
-        nodes = (*entering, *(self._renamed(node) for node in given.nodes), *leaving)
-        return replace(given, nodes=nodes, tensors={**given.tensors, **tensors})
+        nodes = (*entering, *(self._renamed(node) for node in graph.nodes), *leaving)
+        return replace(graph, nodes=nodes, tensors={**graph.tensors, **tensors})
 
     def _renamed(self, node: Node) -> Node:
         def renamed(op: Operator) -> Operator:

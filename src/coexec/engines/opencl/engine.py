@@ -1,4 +1,4 @@
-"""OpenCL as an engine: GPUs with a driver, and CPU cores where a runtime for them is installed."""
+"""The OpenCL engine: for GPUs with a driver, and for CPU cores with an OpenCL runtime."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,28 +19,30 @@ __all__ = ["OpenCl", "Options"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The choices that the engine leaves."""
+    """Options of the engine."""
 
     precision: Literal["fp32", "fp16"] = "fp32"
     """"fp16" stores tensors and weights in 16 bits and computes in 32."""
     waiting: Literal["passive", "active"] = "passive"
-    """A thread that waits for kernels sleeps ("passive"), or looks again and again ("active")."""
+    """A thread that waits for kernels sleeps ("passive") or polls ("active")."""
     tuning: Literal["fast", "none", "exhaustive"] = "fast"
-    """Of work groups: "none", "fast" (by rule) or "exhaustive" (measured and remembered)."""
+    """Choice of work groups: by the driver ("none"), by rule ("fast"), or by measurements whose
+    results are stored ("exhaustive")."""
     storage: Literal["auto", "buffer", "image"] = "auto"
-    """Of tensors inside of a program: "buffer", "image", or what suits the processor ("auto")."""
+    """Memory of the tensors inside of a program: "buffer", "image", or the better one for the
+    processor ("auto")."""
     memory: Literal["auto", "own"] = "auto"
-    """On CPU cores kernels compute on the host's arrays, if those are 32-bit ("auto"); "own" keeps
-    tensors in memory of the device's own, to which they are copied."""
+    """"auto": on CPU cores kernels compute on the host's arrays, if those are 32-bit. "own":
+    tensors are copied to memory that belongs to the device."""
     block: BlockWidth = "auto"
-    """On CPU cores: channels that lie side by side, "4", "8", "16", or what a vector register of
-    the processor holds ("auto")."""
+    """Channels that are neighbours in memory, on CPU cores: "4", "8", "16", or as many as a vector
+    register of the processor holds ("auto")."""
     runtime: str = ""
-    """On CPU cores: a part of the name of the runtime to take. Empty: the first that works."""
+    """Part of the name of the runtime to use on CPU cores. Empty: the first one that works."""
 
 
 class OpenCl(Engine):
-    """Kernels generated for the processor."""
+    """The engine that runs kernels generated for the processor."""
 
     name = "opencl"
     kinds = ("cpu", "gpu")
@@ -60,28 +62,28 @@ class OpenCl(Engine):
         from coexec.engines.opencl.trial import unusable
 
         try:
-            found = devices()
+            handles = devices()
         except DeviceError as error:
             return [Processor("cpu", "", unusable=str(error))] if kind == "cpu" else []
         if kind == "cpu":
-            return [_cores([cpu for cpu in found if cpu.on_cpu])]
+            return [_cores([cpu for cpu in handles if cpu.on_cpu])]
         return [
             Processor("gpu", gpu.name, gpu.identity, gpu.driver, unusable(gpu), gpu.facts())
-            for gpu in found
+            for gpu in handles
             if not gpu.on_cpu
         ]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
         from coexec.engines.opencl.platforms import find
 
-        found = find(device, options.runtime)
-        on_arrays = found.on_cpu and options.memory == "auto" and options.precision == "fp32"
+        handle = find(device, options.runtime)
+        on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == "fp32"
         memory = MAIN if on_arrays else f"{self.name} on {device.name}"
-        kernels = source_digest(Path(__file__).parent)  # profiles are of these
-        version = f"{super().installed}-{kernels}, {found.driver}"
-        if found.on_cpu:
-            version += f", blocks of {found.architecture(block=options.block).block}"
-        return EngineInfo(self.name, version, memory, found.memory_bytes, options.precision)
+        kernels = source_digest(Path(__file__).parent)  # profiles depend on them
+        version = f"{super().installed}-{kernels}, {handle.driver}"
+        if handle.on_cpu:
+            version += f", blocks of {handle.architecture(block=options.block).block}"
+        return EngineInfo(self.name, version, memory, handle.memory_bytes, options.precision)
 
     def open(
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None
@@ -94,16 +96,16 @@ class OpenCl(Engine):
 
 
 def _cores(runtimes: "Sequence[DeviceHandle]") -> Processor:
-    """CPU cores with the first runtime that works, and the reasons of those that do not."""
+    """The CPU cores with the first runtime that works, and the reasons why others do not."""
     from coexec.engines.opencl.platforms import INSTALL, absent
     from coexec.engines.opencl.trial import unusable
 
-    tried = [(found, unusable(found)) for found in runtimes]
-    reasons = (*absent(), *(reason for _, reason in tried if reason is not None))
-    working = [found for found, reason in tried if reason is None]
+    trials = [(handle, unusable(handle)) for handle in runtimes]
+    reasons = (*absent(), *(reason for _, reason in trials if reason is not None))
+    working = [handle for handle, reason in trials if reason is None]
     if not working:
         why = "; ".join(reasons) or f"there is no OpenCL runtime for CPU cores; {INSTALL}"
         return Processor("cpu", "", unusable=why)
-    first, *others = working
-    further = {"further runtimes": ", ".join(other.platform for other in others)} if others else {}
+    first, *spares = working
+    further = {"further runtimes": ", ".join(spare.platform for spare in spares)} if spares else {}
     return Processor("cpu", first.name, "", first.driver, None, first.facts() | further, reasons)

@@ -1,4 +1,4 @@
-"""OpenCL's errors in words that say what to do."""
+"""Converts OpenCL's errors into errors that name a remedy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ __all__ = ["cause", "translated"]
 
 @contextmanager
 def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -> Iterator[None]:
-    """Turn errors of OpenCL into one of ours.
+    """Convert errors of OpenCL in the ``with`` block into an error of coexec.
 
     Args:
-        device: its name.
+        device: name of the device.
         doing: completes "the device failed while ...".
-        kind: the error to raise.
+        kind: type of the error that is raised.
     """
     try:
         yield
@@ -34,6 +34,6 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
 
 
 def cause(error: Exception) -> str:
-    """The first complaint of the compiler, if it was that; else what OpenCL says."""
+    """First error message of the compiler, if there is one; else the first line of the error."""
     complaints = (line for line in str(error).splitlines() if "error:" in line)
     return next(complaints, first_line(error)).strip()

@@ -1,7 +1,8 @@
 """Forked children of a process that has used OpenCL.
 
-The threads of OpenCL's runtimes exist in the parent only, so a call into a runtime may wait for
-ever in the child, also one that frees an object. Such a child gets an error in place of the call.
+The threads of OpenCL's runtimes exist in the parent process only. So in a child a call into a
+runtime may block for ever, also a call that frees an object. The child gets an error in place of
+the call.
 """
 
 import ctypes
@@ -14,18 +15,18 @@ from coexec.errors import ForkedError
 __all__ = ["in_forked_child", "keep_in_children", "note_loaded", "refuse_forked"]
 
 _loaded_by: int | None = None
-"""The process that has loaded OpenCL; a forked child inherits the number."""
+"""Id of the process that has loaded OpenCL; a forked child inherits the number."""
 _kept: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def note_loaded() -> None:
-    """Called by the process that loads OpenCL."""
+    """Store the id of this process, which loads OpenCL."""
     global _loaded_by
     _loaded_by = os.getpid()
 
 
 def in_forked_child() -> bool:
-    """Whether OpenCL was loaded by the process of which this one is a forked copy."""
+    """Whether this process was forked from the one that has loaded OpenCL."""
     return _loaded_by is not None and _loaded_by != os.getpid()
 
 

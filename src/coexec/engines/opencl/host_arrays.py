@@ -1,4 +1,4 @@
-"""Arrays in the host's memory on which the kernels of CPU cores compute as they lie."""
+"""Arrays in host memory that kernels on CPU cores use directly, without a copy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,31 +18,31 @@ __all__ = ["HostArray", "HostArrays"]
 
 @dataclass(eq=False)
 class HostArray:
-    """An array and the buffer through which kernels see it."""
+    """An array, and the OpenCL buffer over its memory."""
 
     array: Array
     buffer: Any
     copied: bool = False
-    """The array is ours, for values of others that are not aligned."""
+    """Whether the array is an aligned copy of a caller's array that is not aligned."""
 
 
 class HostArrays:
-    """The host's memory, as programs of one open device bind tensors to it."""
+    """Host memory, to which the programs of one open device bind tensors."""
 
     def __init__(self, queue: DeviceQueue, alignment: int) -> None:
-        """``alignment``: in bytes, of what kernels read and write.
+        """``alignment``: bytes to which the arrays of kernels must be aligned.
 
         Raises:
-            DeviceError: the driver does not compute in the host's memory.
+            DeviceError: the driver does not compute in host memory.
         """
         self.queue = queue
         self._alignment = alignment
         self._require_one_memory()
 
     def bound(self, tensor: Array, before: HostArray | None) -> HostArray:
-        """What kernels take for ``tensor``; ``before`` again if it does as well.
+        """The array that kernels use for ``tensor``; ``before`` itself if it can be used again.
 
-        What is not aligned, as callers' arrays may be, is copied: it is only read.
+        An array that is not aligned, as callers' arrays may be, is copied: kernels only read it.
         """
         if before is not None and before.array is tensor:
             return before
@@ -55,17 +55,17 @@ class HostArrays:
         return before
 
     def take_back(self, tensors: Sequence[HostArray]) -> None:
-        """Nobody has to be told that these are going to be written."""
+        """Do nothing: host memory needs no unmapping before kernels write it."""
 
     def send(self, tensors: Sequence[HostArray]) -> Any:
-        """What was written is where the host reads it: nothing is enqueued."""
+        """Enqueue nothing: kernels write to the memory that the host reads."""
         return None
 
     def sent(self, tensors: Sequence[HostArray]) -> None:
-        """There is nothing to note."""
+        """Do nothing: there is no state to update."""
 
     def seen(self, array: Array) -> HostArray:
-        """An array that is contiguous, as kernels and copies see it."""
+        """``array``, which must be contiguous, with a buffer for kernels and copies."""
         flags = cl.mem_flags.READ_WRITE if array.flags.writeable else cl.mem_flags.READ_ONLY
         flat = array if array.size else np.zeros(1, array.dtype)
         buffer = cl.Buffer(
@@ -74,8 +74,8 @@ class HostArrays:
         return HostArray(array, buffer)
 
     def _require_one_memory(self) -> None:
-        """OpenCL lets a driver keep a copy of the host's memory; those of CPU cores have no reason
-        to."""
+        """Raise an error if the driver keeps a copy of host memory. OpenCL allows that, but drivers
+        of CPU cores have no reason for it."""
         ones, twos = (aligned_empty(Tensor("", (64,), "float32")) for _ in range(2))
         ones[...], twos[...] = 1.0, 2.0
         source, target = self.seen(ones), self.seen(twos)

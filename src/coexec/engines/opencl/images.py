@@ -1,7 +1,7 @@
-"""Which tensors are stored as images, on processors that read them faster than buffers.
+"""Selects tensors that are stored as images, on processors that read images faster than buffers.
 
-A tensor may be an image if every kernel that touches it does so by whole vectors at coordinates,
-if it is computed and read inside of one program, and if no other tensor lies in its memory.
+A tensor may be an image if all kernels access it by whole vectors at coordinates, if it is written
+and read inside of one program only, and if no other tensor shares its memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,13 @@ def extent(value: Value) -> Extent:
 def stored_as_images(
     launches: Sequence[KernelLaunch], aliases: Aliases, external: set[str], arch: Architecture
 ) -> tuple[list[KernelLaunch], Mapping[str, Extent]]:
-    """The launches with sources for images, and the images by tensor; none on most processors."""
+    """The launches, with sources that use images, and the extent of each image by tensor.
+
+    There are no images on most processors.
+    """
     if not arch.image_edge:
         return list(launches), {}
-    found: dict[str, Extent] = {}
+    extents: dict[str, Extent] = {}
     refused: set[str] = set(external)
     for launch in launches:
         for value in launch.arguments:
@@ -39,10 +42,10 @@ def stored_as_images(
                 and aliases.alone(value.name)
                 and max(extent(value)) <= arch.image_edge
             ):
-                found[value.name] = extent(value)
+                extents[value.name] = extent(value)
             else:
                 refused.add(value.name)
-    images = {name: size for name, size in found.items() if name not in refused}
+    images = {name: size for name, size in extents.items() if name not in refused}
     return [_rewritten(launch, frozenset(images)) for launch in launches], images
 
 

@@ -1,4 +1,4 @@
-"""Indices out of range that the kernels of a bound program have noted."""
+"""Indices out of range that the kernels of a bound program have stored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ __all__ = ["NotedIndices"]
 
 
 class NotedIndices:
-    """A number for each check: 0, or an index that is out of range. 0 itself never is."""
+    """One number for each check: 0, or an index that is out of range. 0 is always in range."""
 
     def __init__(self, checks: Mapping[str, IndexCheck], memory: DeviceMemory | HostArrays) -> None:
         self._checks = tuple(checks.values())
         self.position = {name: number for number, name in enumerate(checks)}
-        """By the name of a check."""
+        """Position of a check's number, by name of the check."""
         self._numbers = aligned_empty(Tensor("", (len(checks),), "int64"))
         self._numbers[...] = 0
         self._memory = memory
@@ -34,7 +34,7 @@ class NotedIndices:
     def refuse(self) -> None:
         """
         Raises:
-            InputError: a kernel that has ended met an index that is out of range.
+            InputError: a kernel that has ended has found an index that is out of range.
         """
         if isinstance(self._memory, DeviceMemory):
             self._memory.read(self.buffer, self._numbers)

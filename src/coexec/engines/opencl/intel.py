@@ -1,12 +1,13 @@
 """Intel's CPU runtime: its threads start with the first context, and the calling thread computes.
 
-With n threads there are n - 1 workers beside the thread that waits for the kernels; with n = 1 a
-single worker stands in for it now and then. Workers keep the cores that they are bound to.
+With n threads, n - 1 workers compute beside the thread that waits for the kernels. With n = 1, a
+single worker sometimes computes in place of that thread. Workers stay on the cores to which they
+are bound.
 
-Several devices in one process have one core each. Each is a part of the device, partitioned by
-names, so that two callers compute at the same time; the name is a number of ours, as the runtime
-binds no thread by it. Equal partitions and contexts on the whole device take turns. The worker
-that stands in may then run on any of these cores.
+Several devices in one process have one core each. Each of them is a sub-device, partitioned by
+names, so that two callers compute at the same time. The name is a number that coexec chooses, as
+the runtime does not bind threads by it. Equal partitions, and contexts on the whole device, would
+compute one after the other. The single worker may then run on any of these cores.
 """
 
 import os
@@ -29,21 +30,23 @@ __all__ = ["Intel"]
 
 _THREADS = "DPCPP_CPU_NUM_CUS"
 _VECTORIZER = "CL_CONFIG_USE_VECTORIZER"
-"""It would make vectors of work items. The engine's kernels are vectors already: without it they
-compile seven times as fast and run no slower (squeezenet: 5 s of CPU time in place of 34)."""
+"""Whether the runtime makes vectors of work items. The engine's kernels use vectors already:
+without the vectorizer they compile seven times as fast and run no slower (squeezenet: 5 s of CPU
+time in place of 34)."""
 _BY_NAMES, _END = 0x4052, -1
 """CL_DEVICE_PARTITION_BY_NAMES_INTEL and CL_PARTITION_BY_NAMES_LIST_END_INTEL."""
 _FILL_BYTES = 1 << 22
-"""Enough for a fill to be shared among all threads."""
+"""Bytes of a fill that is large enough to be shared among all threads."""
 _FILLS = 20
-"""At most. Workers start as there is work for them; those that start later than this keep the cores
-that the runtime gives them, which are those of the thread that made the first context."""
+"""Largest number of fills. Workers start when there is work for them. A worker that starts after
+these fills keeps the cores that the runtime gives it: those of the thread that made the first
+context."""
 
 
 class Intel(CpuRuntime):
-    """Any number of cores for one device; one core each for several.
+    """Intel's runtime: any number of cores for one device; one core each for several devices.
 
-    On fewer cores than there are threads, threads take turns.
+    On fewer cores than threads, several threads share a core.
     """
 
     binds = True
@@ -55,7 +58,7 @@ class Intel(CpuRuntime):
         self._threads = 0
         self._wanted: tuple[int, ...] = (0,)
         self._parts: dict[int, Any] = {}
-        """By core, the part of the device that is bound to it."""
+        """The sub-device that is bound to each core."""
 
     def want(self, cores: Sequence[int]) -> None:
         self._wanted = tuple(cores)
@@ -66,7 +69,7 @@ class Intel(CpuRuntime):
         import pyopencl as cl
 
         self._threads = int(os.environ.get(_THREADS, len(self._wanted)))
-        before = thread_ids()
+        earlier_threads = thread_ids()
         values = {_THREADS: str(self._threads), _VECTORIZER: "False"}
         with environment(values), calling_from(self._wanted):
             context = cl.Context([handle])
@@ -75,7 +78,7 @@ class Intel(CpuRuntime):
             for _ in range(_FILLS):
                 cl.enqueue_fill_buffer(queue, memory, b"\0", 0, _FILL_BYTES)
                 queue.finish()
-                self._workers = sorted(thread_ids() - before)
+                self._workers = sorted(thread_ids() - earlier_threads)
                 if len(self._workers) >= self._threads - 1:
                     break
 
@@ -90,14 +93,14 @@ class Intel(CpuRuntime):
             )
         if self._threads == 1:
             return self._on_one(handle, cores)
-        if others := self._elsewhere(cores):
+        if in_use := self._elsewhere(cores):
             raise DeviceError(
-                f"{self.title} computes on cores {', '.join(map(str, others))} in this process; "
+                f"{self.title} computes on cores {', '.join(map(str, in_use))} in this process; "
                 f"several devices in one process have one core each: close that device first, "
                 f"give each device one core, or use another process"
             )
-        others_cores = zip(cycle((*cores[1:], cores[0])), self._workers, strict=False)
-        bind(self._workers, [{core} for core, _ in others_cores])
+        worker_cores = zip(cycle((*cores[1:], cores[0])), self._workers, strict=False)
+        bind(self._workers, [{core} for core, _ in worker_cores])
         return CoreBinding(handle, cores, cores[:1])
 
     def _on_one(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
@@ -109,7 +112,7 @@ class Intel(CpuRuntime):
         return CoreBinding(self._parts[core], cores, cores)
 
     def _part(self, handle: Any, core: int) -> Any:
-        """A part of the device that no other core has; all of it where it cannot be divided."""
+        """A new sub-device for a core; the whole device if it cannot be divided."""
         if handle.max_compute_units == 1:  # this process may use one core only
             return handle
         (part,) = handle.create_sub_devices([_BY_NAMES, len(self._parts), _END])

@@ -1,4 +1,4 @@
-"""Exhaustive tuning: run the candidates on the device, take the fastest, remember it."""
+"""Exhaustive tuning: run the candidates on the device, and store the choice of the fastest one."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _RUNS = 5
 
 
 class Measuring:
-    """Chooses variants and groups by their time on the device, on random numbers."""
+    """Chooses variants and groups by their time on the device, with random numbers as data."""
 
     def __init__(self, queue: DeviceQueue, choices: Choices) -> None:
         self._queue = queue
@@ -29,9 +29,9 @@ class Measuring:
 
     def variant(self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]) -> str:
         """The name of the fastest variant of a node."""
-        known = self._choices.get(key)
-        if known in variants:
-            return str(known)
+        stored_choice = self._choices.get(key)
+        if stored_choice in variants:
+            return str(stored_choice)
         seconds = {}
         for name, make in variants.items():
             launches = make()
@@ -42,22 +42,22 @@ class Measuring:
         return best
 
     def group(self, launch: KernelLaunch) -> Grid:
-        """The fastest group of a launch that leaves the choice."""
+        """The group of a launch: the one that the launch fixes, else the fastest one."""
         if launch.group:
             return launch.group
         sizes = [str(a) for a in launch.arguments if isinstance(a, int)]
         key = " ".join(["group", str(launch.grid), *sizes, launch.source])
-        known = self._choices.get(key)
+        choice = self._choices.get(key)
         options = {str(group): group for group in candidates(launch, self._queue.arch)}
-        if known not in options:
+        if choice not in options:
             seconds = {text: self._seconds([launch], [group]) for text, group in options.items()}
-            known = min(seconds, key=seconds.__getitem__)
-            self._choices.set(key, known)
-        return options[known]
+            choice = min(seconds, key=seconds.__getitem__)
+            self._choices.set(key, choice)
+        return options[choice]
 
     def _seconds(self, launches: Sequence[KernelLaunch], groups: Sequence[Grid]) -> float:
-        """Of all launches; infinite if the device cannot run them, which is no error here."""
-        buffers: dict[Any, Any] = {}  # alive until the end: kernels do not keep them
+        """Median seconds of all launches together; infinite if the device cannot run them."""
+        buffers: dict[Any, Any] = {}  # kernels do not keep their buffers alive
         try:
             calls = [
                 (self._kernel(launch, buffers), rounded(launch.grid, group), group)
@@ -93,7 +93,7 @@ class Measuring:
         return kernel
 
     def _random(self, value: Value) -> Any:
-        """Zeros would hide denormals, and run faster than data does."""
+        """A buffer of random numbers. Zeros would hide denormals, and be faster than real data."""
         ctype = np.float16 if value.half else np.dtype(value.dtype)
         numbers = np.random.default_rng(0).integers(0, 2, max(value.items, 1)).astype(ctype)
         return self._queue.constant(numbers, writable=True)

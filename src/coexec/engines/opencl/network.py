@@ -1,7 +1,7 @@
-"""A module as the engine sees it: operators, tensors and constants; cleaned up and fused.
+"""The network of a module: operators, tensors and constants, cleaned up and fused.
 
-Clean-up, in this order: pads are merged into the convolution or pool behind them, identities
-disappear, and element-wise operators join the kernel that makes what they work on.
+Clean-up, in this order: pads are merged into the convolution behind them, identities are removed,
+and element-wise operators are fused into the kernel of the operator whose result they read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ _LONGEST_EPILOGUE = 16
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What one program computes."""
+    """The operators that one program computes, with their tensors."""
 
     nodes: tuple[Node, ...]
-    """In an order in which they can run."""
+    """In topological order."""
     tensors: Mapping[str, Tensor]
     constants: Mapping[str, Array]
     inputs: tuple[str, ...]
@@ -65,23 +65,23 @@ def read_network(module: Module) -> Network:
 
 
 def clean_up(network: Network) -> Network:
-    """The network with fewer nodes that computes the same."""
+    """An equivalent network with fewer nodes."""
     return _fuse(_without_identities(_merge_pads(network)))
 
 
 def _readers(network: Network) -> dict[str, list[Node]]:
-    found: dict[str, list[Node]] = {}
+    readers: dict[str, list[Node]] = {}
     for node in network.nodes:
         for name in node.inputs:
-            found.setdefault(name, []).append(node)
-    return found
+            readers.setdefault(name, []).append(node)
+    return readers
 
 
 def _merge_pads(network: Network) -> Network:
-    """Pad with zeros in front of a Conv becomes the Conv's own padding."""
+    """Merge a Pad with zeros in front of a Conv into the padding of the Conv."""
     readers = _readers(network)
     pads = {n.operator.outputs[0]: n.operator for n in network.nodes if n.operator.op_type == "Pad"}
-    gone: set[str] = set()
+    merged_pads: set[str] = set()
     nodes: list[Node] = []
     for node in network.nodes:
         op = node.operator
@@ -92,11 +92,11 @@ def _merge_pads(network: Network) -> Network:
         ):  # fmt: skip
             merged = _merged(pad, op)
         if merged is not None and pad is not None:
-            gone.add(pad.outputs[0])
+            merged_pads.add(pad.outputs[0])
             node = Node(merged)
         nodes.append(node)
-    kept = tuple(n for n in nodes if n.operator.outputs[0] not in gone)
-    return replace(network, nodes=kept)
+    remaining = tuple(n for n in nodes if n.operator.outputs[0] not in merged_pads)
+    return replace(network, nodes=remaining)
 
 
 def _merged(pad: Operator, op: Operator) -> Operator | None:
@@ -115,23 +115,23 @@ def _merged(pad: Operator, op: Operator) -> Operator | None:
     begin, end = [int(v) for v in amounts[:rank]], [int(v) for v in amounts[rank:]]
     if any(begin[:2] + end[:2]) or min(begin + end) < 0:
         return None
-    own = op.ints("pads", (0,) * (2 * (rank - 2)))
-    total = tuple(a + b for a, b in zip(begin[2:] + end[2:], own, strict=True))
+    conv_pads = op.ints("pads", (0,) * (2 * (rank - 2)))
+    total = tuple(a + b for a, b in zip(begin[2:] + end[2:], conv_pads, strict=True))
     attributes = {k: v for k, v in op.attributes.items() if k != "auto_pad"} | {"pads": total}
     return replace(op, attributes=attributes, inputs=(pad.inputs[0], *op.inputs[1:]))
 
 
 def _without_identities(network: Network) -> Network:
-    """Operators that hand on what they get; not where the result leaves the program."""
+    """Remove operators that return their input, except those whose result leaves the program."""
     same: dict[str, str] = {}
-    kept: list[Node] = []
+    nodes: list[Node] = []
     for node in network.nodes:
         op = _renamed(node.operator, same)
         if _is_identity(op, network.tensors) and op.outputs[0] not in network.outputs:
             same[op.outputs[0]] = op.inputs[0]
         else:
-            kept.append(Node(op))
-    return replace(network, nodes=tuple(kept))
+            nodes.append(Node(op))
+    return replace(network, nodes=tuple(nodes))
 
 
 def _renamed(op: Operator, same: Mapping[str, str]) -> Operator:
@@ -144,8 +144,8 @@ def _is_identity(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
         return len([n for n in op.outputs if n in tensors]) == 1
     if op.op_type in ("Concat", "Sum", "Mean", "Max", "Min"):
         return len(read) == 1
-    made = op.outputs[0]
-    unchanged = bool(read and made) and tensors[read[0]].shape == tensors[made].shape
+    result = op.outputs[0]
+    unchanged = bool(read and result) and tensors[read[0]].shape == tensors[result].shape
     if op.op_type in ("Resize", "Upsample"):
         return unchanged and _keeps_scale(op)
     if op.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"):
@@ -158,7 +158,8 @@ def _is_identity(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _keeps_scale(op: Operator) -> bool:
-    """A Resize to the same shape may still resample: by 1.1 five pixels stay five."""
+    """Whether a Resize to the same shape is an identity. With a scale of 1.1, five pixels stay five
+    and are resampled."""
     cropped = op.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     last = len(op.inputs) - 1
     by_size = op.op_type == "Resize" and last == 3 and bool(op.inputs[3])
@@ -167,12 +168,12 @@ def _keeps_scale(op: Operator) -> bool:
 
 
 def _fuse(network: Network) -> Network:
-    """Join element-wise operators to what they work on.
+    """Fuse element-wise operators with the operator whose result they read.
 
-    From each head on, element-wise operators of its output's shape are taken in order as long as
-    they read nothing of the group but values of this shape. The group ends where a single value
-    leaves it; what was taken beyond that is given back. It runs in the position of its last member:
-    by then everything else that it reads is there.
+    A group starts with a head. Element-wise operators that read the group, and whose output has the
+    shape of the head's output, are added in order. The group ends with the last member behind which
+    a single value leaves it; later members are removed again. The group runs in the position of its
+    last member: by then all its other inputs have been computed.
     """
     return _Fusion(network).run()
 
@@ -236,27 +237,27 @@ class _Fusion:
         return not image or (op.op_type in VECTOR_SAFE and out.dtype == "float32")
 
     def _needs_result_of(self, node: Node, group: Sequence[Node]) -> bool:
-        """Whether ``node`` reads something that is computed outside from values of the group."""
+        """Whether ``node`` reads a value that other operators compute from values of the group."""
         inside = {id(n) for n in group}
         start = self._order[id(group[0])]
         stack = [node]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while stack:
             current = stack.pop()
             for name in current.inputs:
-                before = self._makers.get(name)
-                if before is None or id(before) in seen or self._order[id(before)] < start:
+                producer = self._makers.get(name)
+                if producer is None or id(producer) in visited or self._order[id(producer)] < start:
                     continue
-                if id(before) in inside:
+                if id(producer) in inside:
                     if current is not node:
                         return True
                     continue
-                seen.add(id(before))
-                stack.append(before)
+                visited.add(id(producer))
+                stack.append(producer)
         return False
 
     def _escaping(self, group: Sequence[Node]) -> set[str]:
-        """Values of the group that are read outside of it."""
+        """Values of the group that are outputs or are read outside of the group."""
         inside = {id(n) for n in group}
         return {
             n.output

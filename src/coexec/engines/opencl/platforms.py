@@ -1,6 +1,6 @@
 """The OpenCL devices of this machine: GPUs first, then CPU runtimes, which compute on CPU cores.
 
-Of several CPU runtimes Intel's comes first, which is twice as fast as PoCL on two threads.
+Intel's runtime is the first CPU runtime, as it is twice as fast as PoCL on two threads.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _RUNTIMES: dict[str, CpuRuntime] = {
     "Intel(R) OpenCL": Intel(),
     "Portable Computing Language": Pocl(),
 }
-"""By the platform's name, in the order of their devices. Others join when they are found."""
+"""CPU runtimes by platform name, in the order of their devices. Others are added when found."""
 INSTALL = (
     f"{install('pocl')}, or {install('intel-opencl')}, brings a runtime for CPU cores, a GPU needs "
     f"its driver"
@@ -38,7 +38,7 @@ _UUID = 0x106A
 """CL_DEVICE_UUID_KHR."""
 _lock = threading.Lock()
 _loaded = threading.Event()
-"""OpenCL was used, with the threads that were wanted first."""
+"""Set when OpenCL has been loaded with the number of threads of the first call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,9 @@ class DeviceHandle:
 
     handle: Any
     runtime: CpuRuntime | None = None
-    """What computes, where that is CPU cores; None for GPUs."""
+    """The runtime that computes on CPU cores; None for GPUs."""
     told_cpu: str | None = None
-    """The CPU that it was told to compile for, see `pocl_cpu`. None: as it finds out itself."""
+    """CPU name that `pocl_cpu` has set for the compiler; None if the compiler detects the CPU."""
 
     @property
     def on_cpu(self) -> bool:
@@ -57,17 +57,17 @@ class DeviceHandle:
 
     @property
     def binds(self) -> bool:
-        """Whether it computes on chosen cores."""
+        """Whether it can compute on chosen cores."""
         return self.runtime is not None and self.runtime.binds
 
     def on(self, cores: tuple[int, ...]) -> "tuple[DeviceHandle, CoreBinding]":
-        """The device on ``cores``, which are its own as long as the binding lives.
+        """The device on ``cores``, which are reserved for it as long as the binding exists.
 
         Args:
             cores: empty for GPUs.
 
         Raises:
-            DeviceError: it cannot compute there, beside the devices that are open.
+            DeviceError: it cannot compute there while the other devices are open.
         """
         if self.runtime is None:
             return self, CoreBinding(self.handle, (), ())
@@ -87,7 +87,7 @@ class DeviceHandle:
 
     @property
     def platform(self) -> str:
-        """The platform's name: of a runtime for CPU cores, what users choose it by."""
+        """Name of the platform. Users select a runtime for CPU cores by it."""
         return str(self.handle.platform.name).strip()
 
     @property
@@ -97,25 +97,25 @@ class DeviceHandle:
 
     @property
     def driver(self) -> str:
-        """The driver and its version, and the CPU that it was told to compile for."""
+        """Name and version of the driver, and the CPU name that was set for its compiler."""
         device = self.handle
         text = f"{self.platform} {device.driver_version}, {device.version.strip()}"
         return f"{text}, told {self.told_cpu}" if self.told_cpu else text
 
     @property
     def compiles_for(self) -> str:
-        """What a compiled program depends on: the driver, and a CPU's instructions."""
+        """Everything that a compiled program depends on: the driver, and a CPU's instructions."""
         return " ".join([self.driver, *(detect.features() if self.on_cpu else ())])
 
     @property
     def identity(self) -> str:
-        """The UUID of a GPU where its driver tells it, else its name and number."""
+        """UUID of a GPU if its driver reports it, else name and number."""
         if uuid := _uuid(self.handle):
             return uuid
         return f"{self.name} #{self.handle.platform.get_devices().index(self.handle)}"
 
     def facts(self) -> dict[str, str]:
-        """What people want to know of it."""
+        """Properties for users, as text by title."""
         return {
             "units": str(self.handle.max_compute_units),
             "memory": format_bytes(self.memory_bytes),
@@ -140,13 +140,17 @@ class DeviceHandle:
 
     @property
     def vector_width(self) -> int:
-        """Floats that a vector register holds, as the driver says."""
+        """Number of floats in a vector register, as the driver reports it."""
         return int(self.handle.native_vector_width_float)
 
     def architecture(
         self, half: bool = False, storage: str = "auto", block: BlockWidth = "auto"
     ) -> Architecture:
-        """``storage``, ``block``: see the engine's `Options`. Adreno GPUs read images faster."""
+        """The device as a target for kernels.
+
+        ``storage`` and ``block`` are described in the engine's `Options`. With the storage "auto",
+        Adreno GPUs use images, which they read faster.
+        """
         device = self.handle
         images = storage == "image" or (storage == "auto" and "adreno" in self.name.lower())
         common = {
@@ -168,26 +172,26 @@ class DeviceHandle:
 def start(cores: Sequence[int] | None = None) -> None:
     """Load OpenCL. CPU runtimes get a thread for each of ``cores`` (all usable ones by default).
 
-    Their number of threads stays as it is once they have started.
+    Their number of threads does not change after they have started.
 
     Raises:
         DeviceError: pyopencl is not installed.
-        ForkedError: the process that was forked has loaded it.
+        ForkedError: this process was forked from one that has loaded OpenCL.
     """
     refuse_forked()
     with _lock:
         first = not _loaded.is_set()
-        wanted = tuple(cores or detect.usable_cores())
+        thread_cores = tuple(cores or detect.usable_cores())
         if first:
             note_loaded()
-            _load(len(wanted))
+            _load(len(thread_cores))
             _loaded.set()
         for runtime in _RUNTIMES.values() if first or cores else ():
-            runtime.want(wanted)
+            runtime.want(thread_cores)
 
 
 def _load(threads: int) -> None:
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # pyopencl's would answer with stale binaries
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # its own cache returns stale binaries
     try:
         import pyopencl
     except ImportError as error:
@@ -197,28 +201,28 @@ def _load(threads: int) -> None:
     values = dict(vendors.variables(Path(pyopencl.__file__).parent))
     for runtime in _RUNTIMES.values():
         values |= runtime.variables(threads)
-    before = thread_ids()
+    earlier_threads = thread_ids()
     with environment(values):
         for platform in _platforms():
             _handles(platform)
     for runtime in _RUNTIMES.values():
-        runtime.loaded(sorted(thread_ids() - before))
+        runtime.loaded(sorted(thread_ids() - earlier_threads))
 
 
 def devices() -> list[DeviceHandle]:
-    """All devices, GPUs first. Whether one works is said by `coexec.engines.opencl.trial`."""
+    """All devices, GPUs first. `coexec.engines.opencl.trial` tests whether one works."""
     start()
-    found = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
+    candidates = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
     ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}
-    return sorted((f for f in found if f), key=lambda f: ranks.get(id(f.runtime), 0))
+    return sorted((f for f in candidates if f), key=lambda f: ranks.get(id(f.runtime), 0))
 
 
 def find(device: Device, runtime: str = "") -> DeviceHandle:
-    """The OpenCL device for a processor, tried before.
+    """The OpenCL device for a processor; it has passed its trial.
 
     Args:
         device: CPU cores, or a GPU by its identity.
-        runtime: for CPU cores, a part of the name of the runtime to take.
+        runtime: for CPU cores, a part of the name of the runtime to use.
 
     Raises:
         DeviceError: there is none, or none that works.
@@ -227,16 +231,16 @@ def find(device: Device, runtime: str = "") -> DeviceHandle:
 
     start(device.cores)
     reasons = []
-    for found in devices():
-        if _is_meant(found, device, runtime):
-            reason = unusable(found)
+    for candidate in devices():
+        if _is_meant(candidate, device, runtime):
+            reason = unusable(candidate)
             if reason is None:
-                return found
+                return candidate
             reasons.append(reason)
     if device.kind == "cpu":
-        others = ", ".join(found.platform for found in devices() if found.on_cpu)
-        if others and not reasons:
-            reasons.append(f"no OpenCL runtime is called {runtime!r}, only {others}")
+        titles = ", ".join(candidate.platform for candidate in devices() if candidate.on_cpu)
+        if titles and not reasons:
+            reasons.append(f"no OpenCL runtime is called {runtime!r}, only {titles}")
         reasons += absent()
     why = "; ".join(reasons) or f"there is no OpenCL runtime for it; {INSTALL}"
     raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
@@ -249,12 +253,15 @@ def _is_meant(found: DeviceHandle, device: Device, runtime: str) -> bool:
 
 
 def absent() -> list[str]:
-    """Why CPU runtimes that are installed are not among the devices, with the remedy."""
+    """Why installed CPU runtimes are missing among the devices, with the remedy."""
     return vendors.absent(" ".join(platform.name for platform in _platforms()))
 
 
 def _uuid(handle: Any) -> str:
-    """In hexadecimal digits; "" where the driver does not tell it. pyopencl has no name for it."""
+    """UUID in hexadecimal digits; "" if the driver does not report it.
+
+    Calls OpenCL through ctypes, as pyopencl has no name for this property.
+    """
     import pyopencl
 
     if "cl_khr_device_uuid" not in handle.extensions:

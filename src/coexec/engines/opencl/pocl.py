@@ -1,11 +1,11 @@
 """PoCL: its threads start when OpenCL is loaded, and compute for all its devices in the process.
 
-The thread that launches kernels does not compute. A part of the device (``clCreateSubDevices``) is
-no way to more than one set of cores: PoCL 3.0 runs the kernels of any part on all of its threads.
+The thread that launches kernels does not compute. Sub-devices (``clCreateSubDevices``) do not give
+several sets of cores: PoCL 3.0 runs the kernels of any sub-device on all of its threads.
 
-It keeps 128 kernels loaded, for all programs of a process. In PoCL 3.0 one whose binary was asked
-for stays among them for ever: ``clGetProgramInfo`` counts it as running and never as ended. When
-they are all of that kind, each launch loads its kernel from disk, which takes 0.1 ms.
+PoCL keeps 128 kernels loaded, for all programs of a process together. In PoCL 3.0 a kernel whose
+binary was requested stays loaded for ever: ``clGetProgramInfo`` counts it as running and never as
+ended. When all 128 are such kernels, each launch loads its kernel from disk, which takes 0.1 ms.
 """
 
 import os
@@ -24,9 +24,9 @@ _THREADS = "POCL_MAX_PTHREAD_COUNT"
 
 
 class Pocl(CpuRuntime):
-    """One set of cores at a time, and one number of threads as long as the process lives.
+    """PoCL: one set of cores at a time, and one number of threads as long as the process exists.
 
-    On fewer cores, threads take turns.
+    On fewer cores than threads, several threads share a core.
     """
 
     binds = True
@@ -49,8 +49,8 @@ class Pocl(CpuRuntime):
         self._workers = started
 
     def prepare(self, handle: Any) -> str | None:
-        # One code for all groups. Else PoCL compiles each kernel a second time, for the size of
-        # its groups, when it first runs, and keeps that in its own cache and not in ours.
+        # One binary for all group sizes. Else PoCL compiles each kernel a second time, for its
+        # group size, when it first runs. That binary is in PoCL's own cache, not in coexec's.
         os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
         return tell_cpu(handle)
 
@@ -61,9 +61,9 @@ class Pocl(CpuRuntime):
                 f"{len(cores)} cores; open the device with the most cores first, or use another "
                 f"process"
             )
-        if others := self._elsewhere(cores):
+        if in_use := self._elsewhere(cores):
             raise DeviceError(
-                f"PoCL computes on core {', '.join(map(str, others))} in this process and has no "
+                f"PoCL computes on core {', '.join(map(str, in_use))} in this process and has no "
                 f"other threads; close that device first, use another process, or Intel's runtime "
                 f"({install('intel-opencl')}), which has a device for each core"
             )

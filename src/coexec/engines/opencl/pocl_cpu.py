@@ -1,22 +1,23 @@
-"""PoCL told which CPU it compiles for, where its LLVM is older than the CPU.
+"""Sets the CPU for which PoCL compiles, where PoCL's LLVM is older than the CPU.
 
-The PoCL of the wheel pocl-binary-distribution 3.0 contains LLVM 14 (2022), which does not know CPUs
-that are newer, and names them wrongly:
+The PoCL of the wheel pocl-binary-distribution 3.0 contains LLVM 14 (2022). It does not support
+newer CPUs, and gives them wrong names:
 
 * AMD's Zen 5 is "generic", and every build ends with "unknown target CPU 'generic'".
-* AMD's Zen 4 is "znver3", a CPU without AVX-512. PoCL takes its library of functions by the
-  extensions that the CPU has, so it is the one for AVX-512, and the compiler crashes at the first
-  function of 16 numbers, as it has to compile that for a CPU without such registers. Intel's Alder
-  Lake is the same where AVX-512 is switched on.
+* AMD's Zen 4 is "znver3", a CPU without AVX-512. PoCL selects its library of functions by the
+  extensions of the CPU, so it takes the one for AVX-512. The compiler crashes at the first function
+  of 16 numbers, which it has to compile for a CPU without such registers. The same happens on
+  Intel's Alder Lake if AVX-512 is switched on.
 
-No option or environment variable sets another name. PoCL keeps a pointer to the name in its
-structure of the device. This module sets the pointer to the name of an older CPU whose instructions
-this one has.
+No option or environment variable sets another name. PoCL's structure of the device contains a
+pointer to the name. This module sets the pointer to the name of an older CPU whose instructions
+this CPU has.
 
-The offset of the pointer belongs to one build. Nothing is changed unless that build is loaded, and
-the pointer leads to exactly one of these names. Memory is read and written through /proc/self/mem,
-where an address that is not mapped is an error and not a crash. Whether kernels then compute the
-right numbers is found out by the trial (`coexec.engines.opencl.trial`), as for any device.
+The offset of the pointer is valid for one build. Nothing is changed unless that build is loaded,
+and the pointer leads to exactly one of these names. Memory is read and written through
+/proc/self/mem, where an address that is not mapped is an error and not a crash. The trial
+(`coexec.engines.opencl.trial`) then tests whether kernels compute the right numbers, as for any
+device.
 """
 
 import ctypes
@@ -34,20 +35,21 @@ _PLATFORM = "OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6, SLEEF,
 _LIBRARY = "libpocl-21062cec.so"
 """The wheel's library; the digits are a digest of its content."""
 _OFFSET = 640
-"""Bytes from the start of a device's structure to the pointer to its CPU's name, in that build."""
+"""Bytes from the start of a device's structure to the pointer to its CPU name, in that build."""
 _UNKNOWN = ("generic",)
-"""Names of no CPU at all."""
+"""Names that stand for no CPU."""
 _LESS = ("znver3", "alderlake")
-"""Names that CPUs with AVX-512 get, of CPUs without it."""
+"""Names of CPUs without AVX-512 that CPUs with AVX-512 get."""
 _POINTER = struct.Struct("@P")
 
 
 def tell_cpu(handle: Any) -> str | None:
-    """The name of a CPU that a PoCL device was told to compile for, None if it was told nothing.
+    """Set the CPU name of a PoCL device if it is wrong.
+
+    Returns the name that is set, also if an earlier call has set it. None: nothing was changed.
 
     Args:
-        handle: a ``pyopencl.Device``. It must not have compiled anything yet. A device that was
-            told before is left as it is.
+        handle: a ``pyopencl.Device`` that has not compiled anything yet.
     """
     features = detect.features()
     name = known_cpu(features)
@@ -57,7 +59,7 @@ def tell_cpu(handle: Any) -> str | None:
     try:
         memory = os.open("/proc/self/mem", os.O_RDWR)
     except OSError:
-        return None  # forbidden here; the trial then says that kernels do not compile
+        return None  # not permitted; the trial then reports that kernels do not compile
     try:
         return _tell(memory, handle.int_ptr + _OFFSET, wrong, name)
     except (OSError, OverflowError):
@@ -67,7 +69,7 @@ def tell_cpu(handle: Any) -> str | None:
 
 
 def known_cpu(features: Collection[str]) -> str | None:
-    """A CPU that LLVM 14 knows, with no instruction that a CPU with ``features`` lacks."""
+    """A CPU that LLVM 14 supports, and all of whose instructions a CPU with ``features`` has."""
     if "X86_V4" in features:
         return "skylake-avx512"
     return "haswell" if "X86_V3" in features else None
@@ -83,10 +85,10 @@ def _is_loaded(library: str) -> bool:
 
 
 def _tell(memory: int, pointer: int, wrong: Sequence[str], name: str) -> str | None:
-    """Let the pointer at the address ``pointer`` point to ``name``, if it points to a wrong one.
+    """Set the pointer at the address ``pointer`` to ``name``, if it leads to a wrong name.
 
     Args:
-        memory: this process's memory as a file.
+        memory: file descriptor of this process's memory.
     """
     (address,) = _POINTER.unpack(os.pread(memory, _POINTER.size, pointer))
     if _holds(memory, address, name):

@@ -1,4 +1,4 @@
-"""A compiled module: kernels with their constants and memory, and its runs."""
+"""A compiled module: its kernels, constants and memory, and its runs."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ class OpenClProgram:
         memory: DeviceMemory | HostArrays,
         group_of: Callable[[KernelLaunch], Grid | None],
     ) -> None:
-        """``group_of``: work items that form a group; None leaves it to the driver."""
+        """``group_of``: number of work items in a group; None leaves the choice to the driver."""
         self._build = build
         self.memory = memory
         self.queue = queue = memory.queue
@@ -48,7 +48,7 @@ class OpenClProgram:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """For each launch, the result that it works on."""
+        """Name of the operator's result, for each launch."""
         return self._build.tasks
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "_BoundLaunches":
@@ -65,40 +65,40 @@ class OpenClProgram:
             with translated(self.queue.name, f"compiling the kernel {kernel} of {task!r}"):
                 return binaries.program(source, options)
 
-        found = programs(binaries, list(first), options, build, self.queue.arch)
-        return [found[launch.source] for launch in launches]
+        programs_by_source = programs(binaries, list(first), options, build, self.queue.arch)
+        return [programs_by_source[launch.source] for launch in launches]
 
     def _upload(self) -> list[list[Any]]:
-        """Buffers of the constants of each launch; equal arrays have one."""
-        made: dict[int, Any] = {}
-        found: list[list[Any]] = []
+        """Buffers of the constants of each launch. The same array has one buffer."""
+        buffers: dict[int, Any] = {}
+        rows: list[list[Any]] = []
         for launch in self._build.launches:
             row = []
             for argument in launch.arguments:
                 if isinstance(argument, np.ndarray):
-                    if id(argument) not in made:
-                        made[id(argument)] = self.queue.constant(argument)
-                    row.append(made[id(argument)])
-            found.append(row)
-        return found
+                    if id(argument) not in buffers:
+                        buffers[id(argument)] = self.queue.constant(argument)
+                    row.append(buffers[id(argument)])
+            rows.append(row)
+        return rows
 
     @property
     def images(self) -> Collection[str]:
-        """Tensors between launches that lie in images."""
+        """Tensors between launches that are stored as images."""
         return self._build.images.keys()
 
     @property
     def planned_bytes(self) -> int:
-        """Of the memory between the launches, as planned."""
+        """Bytes of memory for the tensors between the launches, as planned."""
         return self._scratch.planned_bytes
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the memory between the launches, as allocated."""
+        """Bytes of memory for the tensors between the launches, as allocated."""
         return self._scratch.allocated_bytes
 
     def buffer_of(self, value: Value, tensors: Mapping[str, Any]) -> tuple[Any, int | None]:
-        """The buffer of a tensor and where it starts there, in scalars; or an image and None."""
+        """The buffer of a tensor and its offset there, in scalars; or its image and None."""
         location = self._build.aliases.of(value.name)
         if location.root in tensors:
             return tensors[location.root].buffer, location.offset
@@ -115,8 +115,8 @@ class _BoundLaunches:
         self._program = program
         self._memory: Any = program.memory
         self._queue = program.queue
-        self._tensors = {n: self._memory.bound(given, None) for n, given in tensors.items()}
-        """As kernels take them."""
+        self._tensors = {n: self._memory.bound(tensor, None) for n, tensor in tensors.items()}
+        """Tensors in the form that kernels use, by name."""
         self._written = written
         checks = program._build.checks
         self.noted = NotedIndices(checks, program.memory) if checks else None
@@ -135,10 +135,10 @@ class _BoundLaunches:
 
     def _set_arguments(self, kernel: Any, launch: KernelLaunch, constants: list[Any]) -> None:
         index = 0
-        rest = iter(constants)
+        buffers = iter(constants)
         for argument in launch.arguments:
             if isinstance(argument, np.ndarray):
-                kernel.set_arg(index, next(rest))
+                kernel.set_arg(index, next(buffers))
                 index += 1
                 continue
             if isinstance(argument, int):
@@ -150,7 +150,7 @@ class _BoundLaunches:
             index += self._set(kernel, index, argument)
 
     def _set(self, kernel: Any, index: int, value: Value) -> int:
-        """Set a tensor; how many arguments it takes."""
+        """Set a tensor as an argument. Returns how many arguments it takes."""
         buffer, offset = self._buffer_of(value)
         kernel.set_arg(index, buffer)
         if offset is None:
@@ -164,11 +164,11 @@ class _BoundLaunches:
         return self._program.buffer_of(value, self._tensors)
 
     def set_input(self, name: str, tensor: Any) -> None:
-        before = self._tensors.get(name)
-        found = self._memory.bound(tensor, before)
-        if found is before:
+        previous = self._tensors.get(name)
+        bound = self._memory.bound(tensor, previous)
+        if bound is previous:
             return
-        self._tensors[name] = found
+        self._tensors[name] = bound
         for kernel, index, value in self._uses.get(name, ()):
             self._set(kernel, index, value)
 
@@ -193,7 +193,7 @@ class _BoundLaunches:
         return _EnqueuedKernels(self, memory, queue, written, events, sent)
 
     def translated(self) -> AbstractContextManager[None]:
-        """Errors of OpenCL, with what this runs."""
+        """Convert errors of OpenCL; the message names the tasks of this program."""
         tasks = self._program.tasks
         doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
         return translated(self._queue.name, doing, ExecutionError)
@@ -213,9 +213,9 @@ class _EnqueuedKernels:
     ) -> None:
         """
         Args:
-            written: the tensors that are complete when all has ended.
-            events: of the kernels, in order.
-            sent: the event of what sends tensors to the host behind them, if anything does.
+            written: the tensors that are complete when all commands have ended.
+            events: events of the kernels, in order.
+            sent: last event of the transfer of tensors to the host behind the kernels, if any.
         """
         self._bound, self._memory, self._queue = bound, memory, queue
         self._timer = queue.timer

@@ -1,4 +1,4 @@
-"""Memory for what lies between the launches of a program, shared as the best strategy says."""
+"""Memory for the tensors between the launches of a program; they share it by the best strategy."""
 
 from itertools import accumulate
 from typing import Any
@@ -13,11 +13,11 @@ from coexec.memory.strategies import smallest
 __all__ = ["ScratchMemory"]
 
 _ALIGNMENT = 256
-"""Bytes: what any device wants a vector or a part of a buffer to start at."""
+"""Bytes: alignment that is enough for vectors and for parts of a buffer on any device."""
 
 
 class ScratchMemory:
-    """One buffer for all tensors that have an offset in it, and images, which are whole."""
+    """One buffer in which tensors have offsets, and images, each for whole tensors."""
 
     def __init__(self, build: Build, queue: DeviceQueue) -> None:
         self._images: dict[str, Any] = {}
@@ -40,9 +40,9 @@ class ScratchMemory:
 
     @property
     def allocated_bytes(self) -> int:
-        """As OpenCL itself tells of what was allocated."""
-        made = [*({id(i): i for i in self._images.values()}.values()), self._arena]
-        return sum(int(memory.size) for memory in made if memory is not None)
+        """Bytes of the allocated buffer and images, as OpenCL reports them."""
+        allocations = [*({id(i): i for i in self._images.values()}.values()), self._arena]
+        return sum(int(memory.size) for memory in allocations if memory is not None)
 
     def of(self, name: str) -> tuple[Any, int | None]:
         """The buffer of a tensor and its offset in bytes; or its image, and None."""
@@ -53,20 +53,21 @@ class ScratchMemory:
     def _make_images(
         self, queue: DeviceQueue, width: int, height: int, members: list[Scratch]
     ) -> None:
-        """Images of one extent share: other extents would need a view that OpenCL 1.2 lacks."""
+        """Make images that tensors of one extent share. For tensors of other extents they would
+        need a view, which OpenCL 1.2 lacks."""
         half = cl.channel_type.HALF_FLOAT if queue.arch.half else cl.channel_type.FLOAT
         form = cl.ImageFormat(cl.channel_order.RGBA, half)
         _, plan = smallest([Record(s.size_bytes, s.first, s.last) for s in members], ("objects",))
         flags = cl.mem_flags.READ_WRITE
-        made = [
+        images = [
             cl.create_image(queue.context, flags, form, shape=(width, height)) for _ in plan.sizes
         ]
-        self._images |= {s.name: made[i] for s, i in zip(members, plan.object_of, strict=True)}
-        self.image_bytes += len(made) * width * height * (8 if queue.arch.half else 16)
+        self._images |= {s.name: images[i] for s, i in zip(members, plan.object_of, strict=True)}
+        self.image_bytes += len(images) * width * height * (8 if queue.arch.half else 16)
 
 
 def _plan(scratch: list[Scratch]) -> tuple[dict[str, int], int]:
-    """Offset in bytes of each tensor in the one buffer that holds them all, and its size."""
+    """Offset in bytes of each tensor in one buffer for all of them, and the size of that buffer."""
     if not scratch:
         return {}, 0
     records = [

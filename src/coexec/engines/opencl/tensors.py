@@ -1,4 +1,4 @@
-"""Tensors on an OpenCL device, and the way there and back."""
+"""Tensors in the memory of an OpenCL device, and their transfer from and to the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +25,20 @@ class DeviceTensor:
     value: Value
     buffer: Any
     leaving: bool = False
-    """The program that writes it sends it to the host in the same run."""
+    """Whether the program that writes it sends it to the host in the same run."""
     sent: bool = False
-    """The host's copy has been made since it was written."""
+    """Whether it was sent to the host after it was written."""
     staging: "_Staging | None" = None
 
 
 @dataclass(eq=False)
 class _Staging:
-    """The tensor as numpy sees it, and the kernels that bring it there and back."""
+    """The tensor in the layout of numpy, and the kernels that convert from and to this layout."""
 
     buffer: Any
     host: Any
-    """An array over the buffer itself while it is mapped, where memory is unified; elsewhere over
-    page-locked memory that is copied from and to."""
+    """Array for the host. With unified memory it is the mapped buffer itself. Else it is
+    page-locked memory, which is copied to and from the buffer."""
     up: "tuple[Any, Any, Any] | None"
     down: "tuple[Any, Any, Any] | None"
 
@@ -51,7 +51,7 @@ class DeviceMemory:
         self.queue = queue
         self._unified = unified
         self._host_queue = cl.CommandQueue(queue.context)
-        """Maps what was sent: the other queue may have kernels to run by then."""
+        """Queue that maps sent tensors: the other queue may have further kernels to run by then."""
 
     def allocate(self, value: Value, leaving: bool = False) -> DeviceTensor:
         """Uninitialised memory for a tensor."""
@@ -63,7 +63,8 @@ class DeviceMemory:
         self.fill(tensor, [(array, Region.whole(array.shape))] if array.size else [])
 
     def fill(self, tensor: DeviceTensor, boxes: Sequence[tuple[Array, Region]]) -> None:
-        """Copy arrays into boxes, which are all of ``tensor``. Returns once they have been read."""
+        """Copy arrays into boxes that together cover ``tensor``. Returns once the arrays have been
+        read."""
         staging = self._staging(tensor)
         self.take_back([tensor])
         for array, region in boxes:
@@ -92,7 +93,7 @@ class DeviceMemory:
         cl.enqueue_copy(self._host_queue, buffer, array)
 
     def send(self, tensors: Sequence[DeviceTensor]) -> Any:
-        """Enqueue what brings those of ``tensors`` that leave to where the host can read them.
+        """Enqueue the transfer of those of ``tensors`` that leave to memory that the host can read.
 
         Returns:
             The last event; None if nothing had to be enqueued.
@@ -101,12 +102,13 @@ class DeviceMemory:
         return next((event for event in reversed(events) if event is not None), None)
 
     def sent(self, tensors: Sequence[DeviceTensor]) -> None:
-        """What `send` has enqueued for these is done."""
+        """Note that the commands that `send` has enqueued for ``tensors`` have ended."""
         for tensor in tensors:
             tensor.sent = tensor.leaving
 
     def _send(self, tensor: DeviceTensor) -> Any:
-        """The last event, if something had to be enqueued."""
+        """Enqueue the transfer of a tensor. Returns the last event; None if nothing had to be
+        enqueued."""
         staging = self._staging(tensor)
         event = self._reorder(staging.down, tensor)
         if not self._unified:
@@ -115,12 +117,12 @@ class DeviceMemory:
         return event
 
     def bound(self, tensor: DeviceTensor, before: DeviceTensor | None) -> DeviceTensor:
-        """What kernels take for ``tensor``."""
+        """The tensor that kernels use for ``tensor``, which is ``tensor`` itself."""
         return tensor
 
     def take_back(self, tensors: Sequence[DeviceTensor]) -> None:
-        """``tensors`` are going to be written: until they are mapped again, the host may not read
-        them."""
+        """Unmap ``tensors``, which will be written. The host must not read them until they are
+        mapped again."""
         for tensor in tensors:
             tensor.sent = False
             staging = tensor.staging
@@ -129,7 +131,7 @@ class DeviceMemory:
                 staging.host = None
 
     def _reorder(self, launch: "tuple[Any, Any, Any] | None", tensor: DeviceTensor) -> Any:
-        """The event; None if the layout stays."""
+        """Enqueue a change of layout. Returns its event; None if the layout stays."""
         if launch is None:
             return None
         return self.queue.launch(*launch, "reorder", tensor.value.name)
@@ -150,7 +152,7 @@ class DeviceMemory:
         return tensor.staging
 
     def _map(self, staging: _Staging, value: Value, queue: Any, writable: bool = False) -> Any:
-        """The array through which the host sees a tensor."""
+        """The host's array of a tensor; maps the buffer if it is not mapped."""
         if staging.host is None:
             buffer = staging.buffer
             if not self._unified:
@@ -158,7 +160,7 @@ class DeviceMemory:
                 size = max(replace(value, block=0, half=False).size_bytes, 1)
                 buffer = cl.Buffer(self.queue.context, pinned, size)
                 writable = True
-            # What is mapped only to be read, kernels may read meanwhile.
+            # Kernels may read a buffer while it is mapped for reading only.
             access: Any = cl.map_flags.READ
             if writable:
                 access |= cl.map_flags.WRITE

@@ -1,4 +1,4 @@
-"""The times that an OpenCL device keeps of what it does."""
+"""Times of commands, as an OpenCL device records them."""
 
 import time
 from typing import Any, Literal
@@ -10,14 +10,16 @@ from coexec.timing.trace import Detail
 __all__ = ["Timer"]
 
 _READINGS = 5
-"""Of both clocks."""
+"""Number of readings of both clocks."""
 
 
 class Timer:
-    """Collects events of a queue with profiling.
+    """Collects the events of a queue with profiling.
 
-    The device's clock is not the host's. What is added to it is read when the timer is made, with
-    nothing running: from a few commands, the one whose end the host sees soonest."""
+    The device's clock differs from the host's. The offset between them is measured when the timer
+    is made, while no command is running. It is the smallest one of a few commands: the host has
+    seen the end of that command soonest.
+    """
 
     def __init__(self, device: str, queue: Any) -> None:
         self._device = device
@@ -29,14 +31,13 @@ class Timer:
         self._events.append((event, name, kind, result))
 
     def span_s(self, first: Any, last: Any) -> tuple[float, float]:
-        """From the begin of an event to the end of another one, which have ended, in seconds of
-        `time.perf_counter`."""
+        """Start of ``first`` and end of ``last``, both ended, in seconds of `time.perf_counter`."""
         return (1e-9 * first.profile.start + self._offset_s,
                 1e-9 * last.profile.end + self._offset_s)  # fmt: skip
 
     def details(self) -> list[Detail]:
-        """What was kept, once all of it has ended."""
-        return [self._detail(*kept) for kept in self._events]
+        """The recorded commands; waits until they have ended."""
+        return [self._detail(*entry) for entry in self._events]
 
     def _detail(
         self, event: Any, name: str, kind: Literal["copy", "kernel"], result: str
@@ -49,7 +50,8 @@ class Timer:
 
 
 def _offset_s(queue: Any) -> float:
-    """The host's clock less the device's, and what it takes to see that a command has ended."""
+    """Host clock minus device clock in seconds, plus the time in which the host sees the end of a
+    command."""
     marker = cl.enqueue_marker(queue)
     marker.wait()
     return time.perf_counter() - 1e-9 * marker.profile.end

@@ -1,4 +1,4 @@
-"""Whether an OpenCL device works: a small kernel is compiled and run there.
+"""Trial of an OpenCL device: a small kernel is compiled and run there.
 
 python -m coexec.engines.opencl.trial NAME DRIVER
 """
@@ -28,18 +28,18 @@ __kernel void trial(__global const float* x, __global float* y) {
   y[get_global_id(0)] = mad(v.x, 2.0f, sum);
 }
 """
-"""What all the engine's kernels are made of: vectors, functions of vectors, local memory and a
-barrier. Functions come from the driver's library, which may have been built for another processor
-than the one that the driver compiles for, and their widest vectors show it."""
+"""A kernel with everything that the engine's kernels use: vectors, functions of vectors, local
+memory and a barrier. Functions come from the driver's library. If that was built for another
+processor than the one for which the driver compiles, the functions of the widest vectors fail."""
 
 
 def unusable(found: DeviceHandle) -> str | None:
-    """Why a device must not be used, and what to do about it. None: it works.
+    """Why a device must not be used, with the remedy; None if it works.
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
     command = processes.command("coexec.engines.opencl.trial", found.name, found.driver)
-    # PoCL's own cache would keep what ours keeps, or what is not to be kept.
+    # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
     failure = trial.verdict(_facts(found), command, lambda: _compute(found), POCL_KERNEL_CACHE="0")
     if not failure:
         return None
@@ -50,7 +50,7 @@ def unusable(found: DeviceHandle) -> str | None:
 
 
 def _facts(found: DeviceHandle) -> dict[str, object]:
-    """All that the verdict depends on."""
+    """Everything that the verdict depends on."""
     import pyopencl
 
     return {
@@ -62,7 +62,7 @@ def _facts(found: DeviceHandle) -> dict[str, object]:
 
 
 def _compute(found: DeviceHandle) -> str:
-    """Compile and run the kernel in this process."""
+    """Compile and run the kernel here. Returns the failure; "" if the numbers are right."""
     import pyopencl as cl
 
     from coexec.engines.opencl.failures import cause
@@ -74,10 +74,10 @@ def _compute(found: DeviceHandle) -> str:
         queue = cl.CommandQueue(context)
         kernel = cl.Kernel(Binaries(found, context, None).program(_SOURCE, OPTIONS), "trial")
         flags = cl.mem_flags
-        given = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
-        made = cl.Buffer(context, flags.READ_WRITE, y.nbytes)
-        kernel(queue, (16,), (8,), given, made)
-        cl.enqueue_copy(queue, y, made)
+        x_buffer = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
+        y_buffer = cl.Buffer(context, flags.READ_WRITE, y.nbytes)
+        kernel(queue, (16,), (8,), x_buffer, y_buffer)
+        cl.enqueue_copy(queue, y, y_buffer)
     except (cl.Error, MemoryError) as error:
         return f"failed ({cause(error)})"
     vectors = np.floor(np.maximum(x, -2)).reshape(16, 4, 4).sum(axis=1)
@@ -88,12 +88,12 @@ def _compute(found: DeviceHandle) -> str:
 
 
 def _named(name: str, driver: str) -> str:
-    """The trial of the device with this name and driver."""
+    """Result of the trial of the device with this name and driver."""
     start(detect.usable_cores()[:1])
-    found = next((d for d in devices() if (d.name, d.driver) == (name, driver)), None)
-    if found is None:
+    device = next((d for d in devices() if (d.name, d.driver) == (name, driver)), None)
+    if device is None:
         return "was not run, as another process does not find the device"
-    return _compute(found)
+    return _compute(device)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many work items form a group: by rule, or measured and remembered.
+"""Number of work items in a group: by rule, or one of the candidates to measure.
 
 The rules are those of TFLite's GPU delegate: a table for Adreno GPUs, where a wrong choice is
 several times slower, and a generic rule for all others.
@@ -23,23 +23,23 @@ _ADRENO: dict[int, tuple[Grid, Grid]] = {
     418: ((8, 4, 8), (8, 4, 8)),
     405: ((8, 4, 8), (8, 4, 8)),
 }
-"""By model: the best group for convolutions, and for depthwise ones."""
+"""Best group for convolutions and for depthwise convolutions, by model number."""
 
 _ADRENO_630: dict[ConvTraits, Grid] = {
     ConvTraits("convolution", 3, 2): (8, 4, 4),
     ConvTraits("depthwise", 3, 2): (4, 4, 4),
     ConvTraits("depthwise", 1, 1): (8, 4, 4),
 }
-"""Kernels (kind, edge, stride) for which that model has a better one."""
+"""Better groups on model 630 for some kernels (kind, edge, stride)."""
 
 _MOST = 256
-"""Work items of a group by rule: larger ones leave registers for fewer of them."""
+"""Largest group by rule: with larger groups, the registers are enough for fewer groups."""
 
 
 def rule(launch: KernelLaunch, arch: Architecture) -> Grid:
-    """The group of a launch that leaves the choice.
+    """The group of a launch: the one that the launch fixes, else one by rule.
 
-    One thread runs a whole group on a CPU, so groups are long in x there.
+    On a CPU one thread runs a whole group, so groups are long in x there.
     """
     if launch.group:
         return launch.group
@@ -47,9 +47,9 @@ def rule(launch: KernelLaunch, arch: Architecture) -> Grid:
     most = min(arch.max_group, _MOST)
     if arch.family == "cpu":
         return min(x, most), 1, 1
-    known = _adreno(launch, arch)
-    if known is not None:
-        return known
+    table_group = _adreno(launch, arch)
+    if table_group is not None:
+        return table_group
     depth = next(d for d in (8, 4, 2, 1) if z % d == 0)
     plane = most // depth
     width = min(max(1, ceil_div(x, 2)), plane)
@@ -57,7 +57,7 @@ def rule(launch: KernelLaunch, arch: Architecture) -> Grid:
 
 
 def _adreno(launch: KernelLaunch, arch: Architecture) -> Grid | None:
-    """From the table; not for results of few channels or few pixels, where it does not hold."""
+    """Group from the table. None for few channels or few pixels, where the table is not valid."""
     model = re.search(r"Adreno\D*(\d{3})", arch.model)
     traits = launch.convolution
     if model is None or traits is None or int(model.group(1)) not in _ADRENO:
@@ -73,7 +73,7 @@ def _adreno(launch: KernelLaunch, arch: Architecture) -> Grid | None:
 
 
 def candidates(launch: KernelLaunch, arch: Architecture) -> Iterator[Grid]:
-    """Groups worth measuring: that of the rule, and all of 1, 2, 4, 8, ... an axis that fit."""
+    """Groups to measure: the one by rule, and all that fit with 1, 2, 4, ... items on an axis."""
     yield rule(launch, arch)
     x, y, z = launch.grid
     sizes = (1, 2, 4, 8, 16, 32, 64)
@@ -88,6 +88,6 @@ def candidates(launch: KernelLaunch, arch: Architecture) -> Iterator[Grid]:
 
 
 def rounded(grid: Grid, group: Grid) -> Grid:
-    """The grid filled up to whole groups."""
+    """The grid, rounded up to whole groups."""
     x, y, z = (ceil_div(g, n) * n for g, n in zip(grid, group, strict=True))
     return x, y, z

@@ -1,11 +1,12 @@
-"""OpenCL runtimes that came as Python wheels and that the loader does not find by itself.
+"""OpenCL runtimes from Python wheels that the OpenCL loader does not find by itself.
 
 The loader reads a folder of vendor files, each with the path of a runtime's library. The file in
-Intel's wheel names a path of Intel's own build machine. So while OpenCL is loaded for the first
-time, the loader is given a folder of ours: the system's vendor files, and one with the right path.
+Intel's wheel contains a path of Intel's own build machine. So when OpenCL is loaded for the first
+time, the loader gets a folder that coexec has written: the system's vendor files, and one with the
+right path.
 
-Environment variables that the user has set (``OCL_ICD_VENDORS``, ``OCL_ICD_FILENAMES``) are left as
-they are, and say which runtimes there are.
+If the user has set ``OCL_ICD_VENDORS`` or ``OCL_ICD_FILENAMES``, these environment variables stay
+as they are and decide which runtimes exist.
 """
 
 import ctypes
@@ -24,16 +25,16 @@ from coexec.keys import digest
 __all__ = ["absent", "installed", "installed_runtimes", "variables"]
 
 _WHEELS = {"intel-opencl-rt": "libintelocl.so"}
-"""By distribution, the library that the loader has to open."""
+"""Library that the loader has to open, by distribution."""
 _SYSTEM = "/etc/OpenCL/vendors"
 _VARIABLES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH")
-"""With which users say which runtimes there are."""
+"""Environment variables with which users select the runtimes."""
 _TBB = "libtbb.so.12"
 
 
 def installed() -> dict[str, Path]:
-    """By distribution, the libraries of runtimes from wheels."""
-    found = {}
+    """Libraries of the runtimes from wheels, by distribution."""
+    libraries = {}
     for name, library in _WHEELS.items():
         try:
             files = distribution(name).files or ()
@@ -41,12 +42,13 @@ def installed() -> dict[str, Path]:
             continue
         paths = (Path(str(file.locate())).resolve() for file in files if file.name == library)
         if path := next((path for path in paths if path.is_file()), None):
-            found[name] = path
-    return found
+            libraries[name] = path
+    return libraries
 
 
 def installed_runtimes() -> str:
-    """What decides which runtimes and drivers there are, without loading any of them."""
+    """Digest of everything that decides which runtimes and drivers exist, computed without loading
+    them."""
     facts: list[object] = []
     for name in ("pyopencl", "pocl-binary-distribution", *_WHEELS):
         with suppress(PackageNotFoundError):
@@ -60,10 +62,10 @@ def installed_runtimes() -> str:
 
 
 def variables(pyopencl_folder: Path) -> Mapping[str, str]:
-    """The variables by which the OpenCL loader finds those libraries, beside what it finds anyway.
+    """Environment variables with which the OpenCL loader finds these libraries beside all others.
 
     Args:
-        pyopencl_folder: where the package is. Its wheels contain a loader (ocl-icd) that reads a
+        pyopencl_folder: folder of the package. Its wheels contain a loader (ocl-icd) that reads a
             folder of vendor files; other loaders take a list of libraries in addition to it.
     """
     libraries = list(installed().values())
@@ -78,8 +80,8 @@ def variables(pyopencl_folder: Path) -> Mapping[str, str]:
 def _folder(system: Path, libraries: list[Path]) -> Path | None:
     """A folder with the vendor files of ``system``, and one for each library.
 
-    None where the cache folder cannot be written. The name is a digest of the content, so that
-    processes with other wheels do not disturb each other.
+    None if the cache folder cannot be written. The name is a digest of the content, so processes
+    with other wheels use another folder.
     """
     texts = {f"coexec-{path.name}.icd": f"{path}\n" for path in libraries}
     for file in system.glob("*.icd") if system.is_dir() else ():
@@ -102,7 +104,7 @@ def _folder(system: Path, libraries: list[Path]) -> Path | None:
 
 
 def absent(platforms: str) -> list[str]:
-    """Why runtimes from wheels are not among the loaded ``platforms``, with the remedy.
+    """Why runtimes from wheels are missing among the loaded ``platforms``, with the remedy.
 
     Args:
         platforms: the names of all platforms of this process.
@@ -133,7 +135,7 @@ def _reason(library: Path) -> str:
 
 
 def _mapped(library: str) -> Path | None:
-    """The file of this name that the process has loaded."""
+    """Path of the loaded library whose name starts with ``library``; None if there is none."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

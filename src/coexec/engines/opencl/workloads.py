@@ -1,7 +1,7 @@
-"""What the kernels of a task do, told by the kernels' own generators: tiles, bands, chunks.
+"""Workloads of a task's kernels, counted by the generators of these kernels: tiles, bands, chunks.
 
-Convolutions are written out as they are generated, and on CPU cores matrix products. All else is
-known by what it computes and moves.
+Convolutions, and on CPU cores matrix products, are counted as they are generated. The workload of
+any other operator follows from what it computes and moves.
 """
 
 import math
@@ -33,34 +33,36 @@ Tensors = Mapping[str, Tensor]
 
 
 def workload(operators: Sequence[Operator], tensors: Tensors, arch: Architecture) -> Workload:
-    """Of a task that is one operator and what is fused behind it."""
+    """Workload of a task: one operator, and the element-wise operators fused behind it."""
     heads = [op for op in operators if op.op_type in ("Conv", "Gemm", "MatMul")]
     head = heads[0] if heads else operators[0]
     context = Context(arch, tensors, {})
-    found = None
+    kind_and_terms = None
     if head.op_type == "Conv":
-        found = _convolution(head, context)
+        kind_and_terms = _convolution(head, context)
     elif head.op_type in ("Gemm", "MatMul") and arch.family == "cpu":
-        found = _product(head, context)
-    if found is None:
+        kind_and_terms = _product(head, context)
+    if kind_and_terms is None:
         return _plain(operators, tensors, context)
-    kind, terms = found
+    kind, terms = kind_and_terms
     return Workload(kind, together(terms, beside(operators, tensors)))
 
 
 def _plain(operators: Sequence[Operator], tensors: Tensors, context: Context) -> Workload:
-    """Row-major tensors are computed a scalar at a time, so that they are a kind of their own."""
-    found = plain_workload(operators, tensors)
+    """Workload of any operator. Row-major tensors have a kind of their own: they are computed
+    scalar by scalar."""
+    work = plain_workload(operators, tensors)
     blocked = context.value(operators[-1].outputs[0]).block
-    return found if blocked else Workload(f"{found.kind}, row-major", found.terms)
+    return work if blocked else Workload(f"{work.kind}, row-major", work.terms)
 
 
 def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
-    """None for what has no image in blocks on both sides, and for weights that are computed."""
+    """Kind and terms of a convolution of images. None if the result is not in blocks, or if the
+    weights are computed."""
     x, y, w = (context.value(n) for n in (op.inputs[0], op.outputs[0], op.inputs[1]))
     tensors = context.tensors
-    known = all(tensors[n].constant for n in op.inputs[1:] if n)
-    if len(x.shape) != 4 or not y.block or not known or windows(op, tensors, w.shape[2:]) is None:
+    fixed = all(tensors[n].constant for n in op.inputs[1:] if n)
+    if len(x.shape) != 4 or not y.block or not fixed or windows(op, tensors, w.shape[2:]) is None:
         return None
     shape, arch = ConvShape.of(op, tensors), context.arch
     if conv_depthwise.fits(shape, x):
@@ -77,7 +79,8 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
 
 
 def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]]:
-    """Whatever the filter, tiles of a size are computed alike."""
+    """Kind and terms on a GPU. All filters share the kind of a tile size, as such tiles are
+    computed alike."""
     tile = conv.ranked_on_gpu(shape, arch)[0]
     if tile is None:
         return "direct", conv_direct.steps(arch, shape)
@@ -86,7 +89,7 @@ def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]
 
 
 def _product(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
-    """None where matrices lie side by side in blocks."""
+    """Kind and terms of a matrix product; None if a block of channels is a block of matrices."""
     if gemm_lanes.fits(Node(op), context):
         return None
     product = Product.of(op, context)

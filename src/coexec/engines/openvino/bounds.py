@@ -1,7 +1,7 @@
-"""Intervals that hold the values of a converted model, if its inputs are within a limit.
+"""Intervals of the values in a converted model, if its inputs are within a limit.
 
-A value with an interval is finite. The bounds hold in exact arithmetic, for every part of a sum
-as well; `_LARGEST` leaves room for rounding.
+A value with an interval is finite. The bounds hold in exact arithmetic, also for each partial sum;
+`_LARGEST` leaves room for rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _INTEGERS = {
 
 
 class Interval(NamedTuple):
-    """From the least value to the largest."""
+    """An interval from the least to the largest value."""
 
     low: float
     high: float
@@ -44,12 +44,12 @@ class ValueBounds:
         self._known: dict[tuple[str, int], Interval | None] = {}
 
     def of(self, port: Any) -> Interval | None:
-        """The interval of a value; None: it may be anything, also NaN."""
+        """The interval of a value; None: the value may be anything, also NaN."""
         node = port.get_node()
         key = node.get_name(), port.get_index()
         if key not in self._known:
-            found = self._of_node(node, port)
-            self._known[key] = found if found and found.magnitude < _LARGEST else None
+            interval = self._of_node(node, port)
+            self._known[key] = interval if interval and interval.magnitude < _LARGEST else None
         return self._known[key]
 
     def _of_node(self, node: Any, port: Any) -> Interval | None:
@@ -64,30 +64,32 @@ class ValueBounds:
             return None
         which, rule = _RULES[kind]
         values = node.input_values()[which]
-        # Weights are looked at last, and seldom: they may be many.
+        # Constants come last, so that large weights are read only if all other inputs are bounded.
         for value in sorted(values, key=_is_constant):
             if self.of(value) is None:
                 return None
-        return rule([found for value in values if (found := self.of(value))], node)
+        return rule([interval for value in values if (interval := self.of(value))], node)
 
     def _of_fed(self, port: Any) -> Interval | None:
         kind = port.get_element_type()
         if kind.is_real():
             return None if self._limit is None else _within(self._limit)
-        found = _INTEGERS.get(kind.to_string())
-        return found and Interval(*found)
+        limits = _INTEGERS.get(kind.to_string())
+        return limits and Interval(*limits)
 
     def _of_product(self, node: Any) -> Interval | None:
         data, weights = node.input_values()[:2]
-        if (known := self.of(data)) is None:
+        if (data_interval := self.of(data)) is None:
             return None
         outer = _PRODUCTS[node.get_type_name()]
         if outer is not None and _is_constant(weights):
             values = np.abs(weights.get_node().get_data())
             most = values.sum(axis=tuple(range(outer, values.ndim)), dtype=np.float64).max()
-            return _within(known.magnitude * float(most)) if np.isfinite(most) else None
-        other = self.of(weights)
-        return other and _within(known.magnitude * other.magnitude * _size(weights))
+            return _within(data_interval.magnitude * float(most)) if np.isfinite(most) else None
+        weight_interval = self.of(weights)
+        return weight_interval and _within(
+            data_interval.magnitude * weight_interval.magnitude * _size(weights)
+        )
 
 
 def _is_constant(port: Any) -> bool:
@@ -98,8 +100,8 @@ def _of_constant(node: Any) -> Interval | None:
     values = node.get_data()
     if values.dtype.kind not in "fiub" or not values.size:
         return None
-    found = Interval(float(values.min()), float(values.max()))
-    return found if np.isfinite(found.magnitude) else None
+    interval = Interval(float(values.min()), float(values.max()))
+    return interval if np.isfinite(interval.magnitude) else None
 
 
 def _size(port: Any) -> float:
@@ -118,7 +120,7 @@ def _same(of: list[Interval], node: Any) -> Interval:
 
 
 def _symmetric(of: list[Interval], node: Any) -> Interval:
-    """No further from zero than the operand."""
+    """The interval of an operator whose result is at most as large in magnitude as its operand."""
     return _within(of[0].magnitude)
 
 
@@ -152,7 +154,8 @@ def _divided(of: list[Interval], node: Any) -> Interval | None:
 
 
 def _normalized(of: list[Interval], node: Any) -> Interval | None:
-    """Deviations from a mean by their own standard deviation. Their squares are added up."""
+    """Deviations from a mean, divided by their standard deviation. Their squares are summed, so the
+    sum of squares has to be finite, too."""
     values = _size(node.input_value(0))
     return _within(sqrt(values)) if of[0].magnitude ** 2 * values < _LARGEST else None
 
@@ -165,7 +168,8 @@ _PRODUCTS: Mapping[str, int | None] = {
     "Convolution": 1, "GroupConvolution": 2, "MatMul": None, "ConvolutionBackpropData": None,
     "GroupConvolutionBackpropData": None,
 }  # fmt: skip
-"""How many axes of the weights are those of output channels; None: not the first ones."""
+"""Number of leading axes of the weights that belong to output channels; None: the output channels
+are not the leading axes."""
 
 _FIRST, _BOTH, _ALL = slice(0, 1), slice(0, 2), slice(None)
 _RULES: Mapping[str, tuple[slice, _Rule]] = {
@@ -201,4 +205,4 @@ _RULES: Mapping[str, tuple[slice, _Rule]] = {
     "SoftPlus": (_FIRST, lambda of, node: Interval(0.0, of[0].magnitude + 1.0)),
     "Subtract": (_BOTH, _sum),
 }  # fmt: skip
-"""By operator, the inputs that count and what follows from their bounds."""
+"""By operator, the inputs that bound the result, and the rule that derives its interval."""

@@ -1,16 +1,17 @@
-"""OpenVINO's threads on the cores of a device, and on no other.
+"""Bind OpenVINO's threads to the cores of a device.
 
-OpenVINO offers no way to choose cores. What it does, as measured with 2026.4:
+OpenVINO has no option to choose cores. Its behaviour, as measured with 2026.4:
 
-* With streams turned off (``NUM_STREAMS=0``) a model is compiled and run by the calling thread
-  alone. So a device of one core needs nothing but a bound caller, and there may be any number.
-* With one stream of several threads, the calling thread computes beside workers of TBB. These
-  workers are one pool for the process. OpenVINO can bind them (``ENABLE_CPU_PINNING``), but only
-  to the first cores that the process may use; and a stream that is free again is reused for the
-  next model with as many threads, together with the cores of the old one.
+* With streams turned off (``NUM_STREAMS=0``), the calling thread alone compiles and runs a model.
+  So for a device of one core it is enough to bind the calling thread. There may be any number of
+  such devices.
+* With one stream of several threads, the calling thread computes together with worker threads of
+  TBB. These workers are one pool for the process. OpenVINO can bind them (``ENABLE_CPU_PINNING``),
+  but only to the first cores that the process may use. A stream that is free again is reused for
+  the next model with the same number of threads, together with the cores of the old model.
 
-So workers are bound here. They are recognised by their name, which Linux copies from the thread
-that starts them. As they are one pool, only one group of several cores can be open at a time.
+So the workers are bound here. They are recognised by their name, which Linux copies from the thread
+that starts them. Since they are one pool, only one group of several cores can be open at a time.
 """
 
 import os
@@ -27,14 +28,14 @@ from coexec.errors import DeviceError
 __all__ = ["CoreGroup", "check_cores", "workers"]
 
 _NAME = "coexec-openvino"
-"""Of threads that OpenVINO starts. Linux keeps 15 characters."""
+"""Name of the threads that OpenVINO starts. Linux keeps 15 characters."""
 _TASKS = Path("/proc/self/task")
 _lock = threading.Lock()
 _open: "weakref.WeakSet[CoreGroup]" = weakref.WeakSet()
 
 
 class CoreGroup:
-    """Several cores for OpenVINO's threads. They are free again when the object is gone."""
+    """Several cores for OpenVINO's threads. They are free again when the object is collected."""
 
     def __init__(self, device: str, cores: Sequence[int]) -> None:
         """Claim ``cores`` for the device of that name.
@@ -61,27 +62,29 @@ class CoreGroup:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """While this thread gives OpenVINO work: mark the threads that start, then bind them."""
+        """Context in which this thread calls OpenVINO. Threads that start in it get the name of
+        workers, and are bound at its end."""
         if not _can_bind():
             yield
             return
-        own = _TASKS / str(threading.get_native_id()) / "comm"
-        name = own.read_text().strip()
-        own.write_text(_NAME)
+        comm = _TASKS / str(threading.get_native_id()) / "comm"
+        name = comm.read_text().strip()
+        comm.write_text(_NAME)
         try:
             yield
         finally:
-            own.write_text(name)
+            comm.write_text(name)
             self.bind()
 
     def bind(self) -> None:
-        """The first core is the calling thread's, the others belong to the workers.
+        """Bind all workers to the cores except the first one, which the calling thread uses.
 
-        There may be more workers than other cores, left from a larger group or idle for other
-        reasons. So each may use all of these cores, and the system spreads those that work.
+        There may be more workers than cores, because some are left from a larger group or idle for
+        other reasons. So each worker may use all of these cores, and the system distributes the
+        busy workers.
 
-        This is repeated when programs are bound to their tensors, for workers that TBB has
-        started late.
+        This is repeated when programs are bound to their tensors, for workers that TBB has started
+        later.
         """
         if not _can_bind():
             return
@@ -92,29 +95,29 @@ class CoreGroup:
 
 def workers() -> list[int]:
     """The ids of the threads that OpenVINO has started for groups of cores, TBB's among them."""
-    found = []
+    ids = []
     for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
         with suppress(OSError):  # it has ended
             if (task / "comm").read_text().strip() == _NAME:
-                found.append(int(task.name))
-    return [worker for worker in found if worker != threading.get_native_id()]
+                ids.append(int(task.name))
+    return [worker for worker in ids if worker != threading.get_native_id()]
 
 
 def check_cores(
     device: str, cores: Sequence[int], properties: Mapping[str, Any], group: CoreGroup | None
 ) -> None:
-    """Run a small model on the first of ``cores``, and check where OpenVINO computed it.
+    """Run a small model on the first of ``cores``, and check on which cores OpenVINO computed it.
 
-    The threads of a group are started by it.
+    This run starts the threads of a group.
 
     Args:
         device: its name.
         cores: of the device.
-        properties: that its models are compiled with.
+        properties: the properties with which its models are compiled.
         group: the same cores, if there are several.
 
     Raises:
-        DeviceError: a core was used that is not the device's.
+        DeviceError: OpenVINO used a core that does not belong to the device.
     """
     if not _can_bind() or set(cores) == set(usable_cores()):
         return

@@ -1,4 +1,4 @@
-"""OpenVINO on the cores of a device, or on a GPU or NPU that it has a plug-in for."""
+"""OpenVINO on the cores of a device, or on a GPU or NPU for which it has a plug-in."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,11 +26,11 @@ from coexec.system.hardware import Device, EngineInfo
 __all__ = ["PRECISIONS", "OpenVinoDevice"]
 
 PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
-"""Precisions of computing, with OpenVINO's names."""
+"""OpenVINO's names of the precisions in which it computes."""
 
 
 class OpenVinoDevice(OpenEngine):
-    """CPU cores, a GPU or an NPU, as OpenVINO drives it. Its tensors lie in main memory."""
+    """CPU cores, a GPU or an NPU, driven by OpenVINO. Its tensors lie in main memory."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class OpenVinoDevice(OpenEngine):
         """Open a processor.
 
         Args:
-            device: names its cores; all usable ones if it names none.
+            device: with its cores; if it has none, all usable cores.
             options: how to compute.
-            folder: of the cache, for the kernels that GPUs and NPUs compile; None: nothing is kept.
+            folder: the cache folder for compiled kernels of GPUs and NPUs; None: nothing is kept.
             plugin: OpenVINO's name of the processor: "CPU", "GPU.0", "NPU".
 
         Raises:
             DeviceError: OpenVINO is missing, the processor does not compute in that precision, or
-                its threads cannot be kept on these cores.
+                its threads cannot be bound to these cores.
         """
         super().__init__(device, info)
         self._plugin, self._options, self._folder = plugin, options, folder
@@ -86,7 +86,7 @@ class OpenVinoDevice(OpenEngine):
             _check_outputs(name, module, model)
             return Compiled(model, converted.inputs, converted.limited, converted.axes)
 
-        # Numbers of 16 bits overflow where the bounds of 32 bits promise that they do not.
+        # The bounds are for numbers of 32 bits; numbers of 16 bits overflow earlier.
         limit = None if self._options.precision == "fp16" else LIMIT
         return OpenVinoProgram(module, compiled, limit, name, self._group)
 
@@ -94,7 +94,8 @@ class OpenVinoDevice(OpenEngine):
         return self._group.compiling() if self._group else nullcontext()
 
     def _of_integers(self, quantized: bool) -> dict[str, Any]:
-        """Compute quantized models in floating-point numbers where integers would saturate."""
+        """Properties that make a quantized model compute in floating-point numbers, if integers
+        would saturate."""
         if self._plugin != "CPU" or not quantized:
             return {}
         from coexec.engines.openvino.trial import saturates
@@ -102,7 +103,7 @@ class OpenVinoDevice(OpenEngine):
         return {"LP_TRANSFORMS_MODE": False} if saturates() else {}
 
     def _properties(self) -> dict[str, Any]:
-        """What models are compiled with: the latency of one request at a time counts."""
+        """The properties with which models are compiled, for a low latency of single requests."""
         common = {
             "INFERENCE_PRECISION_HINT": PRECISIONS[self._options.precision],
             "PERFORMANCE_HINT": "LATENCY",
@@ -110,18 +111,19 @@ class OpenVinoDevice(OpenEngine):
         if self._plugin == "CPU":
             common |= _cpu_properties(self._threads)
         elif self._folder is not None:
-            # For the CPU there is little to keep: it compiles as fast as it would read.
+            # Not for the CPU, where compiling is as fast as reading from the cache.
             common["CACHE_DIR"] = str(_kernels(self._folder, self._plugin))
         return common
 
     def _check_threads(self, compiled: Any) -> None:
-        """Refuse fewer threads than cores: the process may have been confined to some of them."""
+        """Refuse fewer threads than cores: the process may have had fewer cores when OpenVINO was
+        loaded."""
         if self._group is None:
             return
-        found = int(compiled.get_property("INFERENCE_NUM_THREADS"))
-        if found != self._threads:
+        threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
+        if threads != self._threads:
             raise DeviceError(
-                f"{self.device.name} has {self._threads} cores, and OpenVINO takes {found} "
+                f"{self.device.name} has {self._threads} cores, and OpenVINO takes {threads} "
                 f"threads: it was loaded while the process could use fewer cores; open it in a new "
                 f"process"
             )
@@ -131,7 +133,7 @@ class OpenVinoDevice(OpenEngine):
 
 
 def _cpu_properties(threads: int) -> dict[str, Any]:
-    """Why streams: `engines/openvino/cores.py`."""
+    """Properties for this number of threads. `engines/openvino/cores.py` explains the streams."""
     if threads == 1:
         return {"NUM_STREAMS": 0}
     return {
@@ -144,15 +146,19 @@ def _cpu_properties(threads: int) -> dict[str, Any]:
 
 
 def _kernels(folder: Path, plugin: str) -> Path:
-    """The folder for kernels of a GPU or NPU: one for each OpenVINO, processor and driver."""
+    """The folder for kernels of a GPU or NPU. Each OpenVINO version, processor and driver has a
+    folder of its own."""
     from coexec.engines.openvino.processors import processors
 
-    facts = [installed_version(), *(found for found in processors() if found.plugin == plugin)]
+    facts = [
+        installed_version(),
+        *(processor for processor in processors() if processor.plugin == plugin),
+    ]
     return folder / f"openvino-{digest(*facts, digits=16)}"
 
 
 def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -> None:
-    """Refuse what would silently be computed in another precision.
+    """Refuse a precision that OpenVINO would silently replace by another one.
 
     Raises:
         DeviceError: ``precision`` is unknown, or not among the processor's ``capabilities``.
@@ -166,12 +172,12 @@ def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -
 
 
 def _check_outputs(device: str, module: Module, compiled: Any) -> None:
-    """Refuse a model whose outputs OpenVINO gives another shape or type than ONNX.
+    """Refuse a model if OpenVINO's outputs have another shape or type than ONNX's.
 
     Raises:
         DeviceError: with both shapes.
     """
-    # Further outputs are the ends of computed indices.
+    # Further outputs are the least and largest computed indices (`indices`).
     for tensor, port in zip(module.outputs, compiled.outputs, strict=False):
         shape = tuple(port.partial_shape.to_shape()) if port.partial_shape.is_static else None
         dtype = np.dtype(port.element_type.to_dtype()).name

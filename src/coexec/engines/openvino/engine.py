@@ -24,10 +24,10 @@ _MISSING = f"OpenVINO is not installed; {install('openvino')}"
 
 @dataclass(frozen=True, slots=True)
 class OpenVinoOptions:
-    """The choices that the engine leaves."""
+    """Options of the engine."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """In which numbers it computes. Tensors between segments keep their types."""
+    """Precision in which it computes. Tensors between segments keep their types."""
 
 
 class OpenVino(Engine):
@@ -52,10 +52,10 @@ class OpenVino(Engine):
         from coexec.engines.openvino.processors import processors
 
         return [
-            Processor(kind, found.name, found.uuid or found.pci or found.plugin, found.driver,
-                      facts=_facts(found.memory_bytes, found.precisions))
-            for found in processors()
-            if found.plugin.partition(".")[0].lower() == kind
+            Processor(kind, p.name, p.uuid or p.pci or p.plugin, p.driver,
+                      facts=_facts(p.memory_bytes, p.precisions))
+            for p in processors()
+            if p.plugin.partition(".")[0].lower() == kind
         ]  # fmt: skip
 
     def describe(self, device: Device, options: OpenVinoOptions) -> EngineInfo:
@@ -63,8 +63,8 @@ class OpenVino(Engine):
             raise DeviceError(f"device {device.name!r} cannot be used through OpenVINO: {_MISSING}")
         driver, memory_bytes = "", main_memory_bytes()
         if device.kind != "cpu":
-            found = _found(device)
-            driver, memory_bytes = f", {found.driver}", found.memory_bytes
+            processor = _found(device)
+            driver, memory_bytes = f", {processor.driver}", processor.memory_bytes
         version = f"{self.version}{driver}"
         return EngineInfo(
             self.name, version, memory_bytes=memory_bytes, precision=options.precision
@@ -75,7 +75,7 @@ class OpenVino(Engine):
     ) -> OpenEngine:
         from coexec.engines.openvino.device import OpenVinoDevice
 
-        core()  # says what is wrong if the library does not load
+        core()  # raises an error with the cause if the library cannot be loaded
         plugin = "CPU" if device.kind == "cpu" else _found(device).plugin
         return OpenVinoDevice(device, info, options, folder, plugin)
 
@@ -86,11 +86,11 @@ def _facts(memory_bytes: int | None, precisions: Sequence[str]) -> dict[str, str
 
 
 def _found(device: Device) -> "OpenVinoProcessor":
-    """OpenVINO's processor for a GPU or NPU."""
+    """The processor that OpenVINO lists for a GPU or NPU."""
     from coexec.engines.openvino.processors import processors
 
-    for found in processors():
-        if device.identity and device.identity in (found.uuid, found.pci, found.plugin):
-            return found
+    for processor in processors():
+        if device.identity and device.identity in (processor.uuid, processor.pci, processor.plugin):
+            return processor
     raise DeviceError(f"device {device.name!r} cannot be used through OpenVINO: it finds no "
                       f"{device.processor}; update its driver, or use another engine")  # fmt: skip

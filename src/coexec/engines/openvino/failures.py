@@ -1,4 +1,4 @@
-"""OpenVINO's errors in words that say what to do."""
+"""OpenVINO's errors as errors of coexec that name a remedy."""
 
 import re
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from coexec.errors import CoexecError, DeviceError, ExecutionError, first_line
 __all__ = ["cause", "execution_error", "translated"]
 
 _PLACE = re.compile(r"^(Exception from \S+:\d+:|Check '.*' failed at \S+:)\s*")
-"""Where in OpenVINO's source it happened: before the reason, on each level that passed it on."""
+"""Position in OpenVINO's source. It precedes the reason, and is repeated by each calling level."""
 _ADVICE = "To facilitate the conversion"
-"""Begins a pointer to OpenVINO's guide for those who extend it."""
+"""Begin of a reference to OpenVINO's guide for extensions."""
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def translated(device: str, doing: str, remedy: str) -> Iterator[None]:
     Args:
         device: its name.
         doing: completes "the device failed while ...".
-        remedy: what the user can do.
+        remedy: advice for the user.
     """
     try:
         yield
@@ -35,9 +35,9 @@ def translated(device: str, doing: str, remedy: str) -> Iterator[None]:
 
 
 def cause(error: BaseException) -> str:
-    """The innermost reason, on one line.
+    """The innermost reason of an error, on one line.
 
-    OpenVINO lists the levels that an error passed, one a line, and the reason behind them.
+    OpenVINO's message has a line for each level that the error passed; the reason comes last.
     """
     lines = (_PLACE.sub("", line.strip()) for line in str(error).splitlines())
     reasons = [line for line in lines if line and not line.startswith(_ADVICE)]
@@ -45,7 +45,7 @@ def cause(error: BaseException) -> str:
 
 
 def execution_error(device: str, error: BaseException) -> ExecutionError | None:
-    """What to raise for an error of a running program; None if it is not OpenVINO's.
+    """The error to raise for an error of a running program; None if OpenVINO did not raise it.
 
     A signal handler may have raised it, in the middle of a call.
     """
@@ -54,7 +54,7 @@ def execution_error(device: str, error: BaseException) -> ExecutionError | None:
         traceback = traceback.tb_next
     if traceback is None or not isinstance(error, RuntimeError | MemoryError):
         return None
-    # What C++ code raises arises in the frame that has called it.
+    # An exception of C++ code has the calling Python frame as its innermost frame.
     name = str(traceback.tb_frame.f_globals.get("__name__", ""))
     if not name.startswith(("openvino", __package__ or "")):
         return None

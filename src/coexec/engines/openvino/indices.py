@@ -1,8 +1,8 @@
-"""Indices of Gather that come with a request, or are computed: are they inside of their axis?
+"""Checks that the indices of a Gather lie inside of their axis.
 
-OpenVINO gives zeros for an index that is outside, and takes 32 bits of one that has 64. ONNX
-Runtime raises. So indices that are fed are checked before a run. Of those that a program computes,
-the least and the largest are further outputs.
+For an index outside of the axis, OpenVINO returns zeros. Of an index with 64 bits, it uses 32 bits.
+ONNX Runtime raises an error in both cases. So indices that are fed are checked before a run. For
+indices that a program computes, the least and the largest one are further outputs of the program.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,13 @@ class Axis(NamedTuple):
     node: str
     size: int
     fed: str | None
-    """The input that they are; None: they are computed."""
+    """The model's input with the indices; None: the indices are computed."""
 
     def check(self, least: int, largest: int) -> None:
-        """
+        """Check the least and the largest index.
+
         Raises:
-            ExecutionError: one of them is outside.
+            ExecutionError: one of them is outside of the axis.
         """
         if least < -self.size or largest >= self.size:
             wrong = least if least < -self.size else largest
@@ -40,19 +41,19 @@ class Axis(NamedTuple):
 
 
 def with_ends(model: Any, inputs: Mapping[str, int]) -> tuple[Axis, ...]:
-    """The axes that computed and fed indices of an `openvino.Model` refer to.
+    """The axes to which computed and fed indices of an `openvino.Model` refer.
 
-    For each that is computed, the model gets two outputs behind its own, the least and the largest
-    index, in the same order.
+    For each axis with computed indices, the model gets two more outputs behind its own: the least
+    and the largest index. They are in the order of the axes.
 
     Args:
-        inputs: numbers of the model's inputs by name.
+        inputs: by name, the numbers of the model's inputs.
     """
     from openvino import opset14
 
     names = {number: name for name, number in inputs.items()}
     fed = {port.get_node().get_name(): names.get(i) for i, port in enumerate(model.inputs)}
-    found = []
+    index_axes = []
     for op in model.get_ordered_ops():
         if op.get_type_name() != "Gather" or _source(op.input_value(1)) == "Constant":
             continue
@@ -61,13 +62,13 @@ def with_ends(model: Any, inputs: Mapping[str, int]) -> tuple[Axis, ...]:
             continue
         size = op.input_value(0).get_partial_shape()[int(axis.get_data().item())].get_length()
         name = fed.get(_start(op.input_value(1)).get_name())
-        found.append(Axis(op.get_friendly_name(), size, name))
+        index_axes.append(Axis(op.get_friendly_name(), size, name))
         if name is None:
             indices = op.input_value(1)
             axes = opset14.constant(np.arange(len(indices.get_partial_shape())))
             for reduce in (opset14.reduce_min, opset14.reduce_max):
                 model.add_results([opset14.result(reduce(indices, axes, False))])
-    return tuple(found)
+    return tuple(index_axes)
 
 
 def _start(port: Any) -> Any:

@@ -1,11 +1,12 @@
 """The OpenVINO library, loaded when it is first needed.
 
-It takes a quarter of a second to import. It brings a TBB library of its own; Intel's OpenCL runtime
-needs a newer one, and a process has one only.
+Its import takes a quarter of a second. It includes a TBB library. Intel's OpenCL runtime needs a
+newer TBB, and a process can load only one.
 
-TBB in turn loads libtbbbind, if it lies beside it, and that gives every thread that runs a model
-the affinity of the whole process while it does. A device of some cores could not be had. So TBB is
-loaded through a link in an empty folder, where it finds no libtbbbind and leaves threads alone.
+TBB loads libtbbbind if this library lies in the same folder. libtbbbind gives every thread that
+runs a model the affinity of the whole process during the run. Then a device could not be limited to
+some cores. So TBB is loaded through a link in an empty folder, where it finds no libtbbbind and
+does not change the affinity of threads.
 """
 
 import ctypes
@@ -28,9 +29,9 @@ _REMEDY = f"{install('openvino')} installs it"
 
 
 def installed_version() -> str | None:
-    """The version of the installed OpenVINO, as in "2026.4.1"; None without one.
+    """The version of the installed OpenVINO, such as "2026.4.1"; None if none is installed.
 
-    It does not load the library, so that profiles and caches can be looked up by it cheaply.
+    The library is not loaded, so that profiles and caches can be looked up by version quickly.
     """
     try:
         return version("openvino")
@@ -61,10 +62,10 @@ def core() -> Any:
 def load_tbb() -> None:
     """Load TBB without libtbbbind, unless the process has a TBB already.
 
-    It is the one that Intel's OpenCL runtime came with, if that is installed. It is newer than
-    OpenVINO's, and both work with it. Then it does not matter which of them is opened first, as
-    long as this is called before. Where it fails, TBB is loaded as usual, and devices find out
-    that they cannot have their cores.
+    The TBB of Intel's OpenCL runtime is preferred, if that is installed: it is newer than
+    OpenVINO's, and both libraries work with it. Then the order in which they are opened does not
+    matter, as long as this function is called first. If it fails, TBB is loaded as usual, and the
+    check of a device's cores (`cores.check_cores`) reports the problem.
     """
     with suppress(OSError, ImportError, ValueError):
         library = _tbb()
@@ -77,7 +78,7 @@ def load_tbb() -> None:
 
 
 def _tbb() -> Path | None:
-    """TBB of the wheel that Intel's OpenCL runtime needs, else of OpenVINO's."""
+    """The TBB library of the wheel that Intel's OpenCL runtime needs, or else OpenVINO's."""
     with suppress(PackageNotFoundError):
         for file in distribution("tbb").files or ():
             path = Path(str(file.locate())).resolve()

@@ -1,4 +1,4 @@
-"""The processors of this machine that OpenVINO has a plug-in for."""
+"""The processors of this machine for which OpenVINO has a plug-in."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,24 +15,25 @@ _DRIVER = {"GPU": "GPU_DRIVER_VERSION", "NPU": "NPU_DRIVER_VERSION"}
 
 @dataclass(frozen=True, slots=True)
 class OpenVinoProcessor:
-    """What OpenVINO tells of a processor. What it does not tell is "" or None."""
+    """OpenVINO's description of a processor. A field is "" or None if OpenVINO does not report
+    it."""
 
     plugin: str
     """OpenVINO's name of it: "CPU", "GPU.0", "NPU"."""
     name: str
     """The processor's own name."""
     precisions: tuple[str, ...]
-    """In which it computes: names of `PRECISIONS`."""
+    """The precisions in which it computes: names of `PRECISIONS`."""
     uuid: str = ""
-    """16 bytes in hexadecimal digits. OpenCL and Level Zero give a GPU the same."""
+    """16 bytes in hexadecimal digits. OpenCL and Level Zero report the same UUID for a GPU."""
     pci: str = ""
-    """Its place, as Linux writes it: "0000:03:00.0"."""
+    """Its PCI address, as Linux writes it: "0000:03:00.0"."""
     memory_bytes: int | None = None
     driver: str = ""
 
 
 def processors() -> tuple[OpenVinoProcessor, ...]:
-    """The processors that OpenVINO finds here, each for itself.
+    """The processors that OpenVINO finds on this machine.
 
     Raises:
         DeviceError: OpenVINO is missing or does not start.
@@ -58,12 +59,12 @@ def _processor(library: Any, plugin: str) -> OpenVinoProcessor:
 
 
 def _property(library: Any, plugin: str, name: str | None) -> Any:
-    """The value of a property, None where the plug-in or its driver has it not."""
+    """The value of a property; None if the plug-in or its driver does not have it."""
     if name is None:
         return None
     try:
         return library.get_property(plugin, name)
-    except (RuntimeError, TypeError):  # unknown to it; of a type that Python does not get
+    except (RuntimeError, TypeError):  # unknown property; value of a type without a Python binding
         return None
 
 

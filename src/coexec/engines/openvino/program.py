@@ -1,4 +1,4 @@
-"""A compiled model of OpenVINO on memory of the caller."""
+"""A compiled model of OpenVINO that computes on the caller's memory."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -20,20 +20,21 @@ __all__ = ["Compiled", "OpenVinoProgram", "exceeds"]
 
 @dataclass(frozen=True)
 class Compiled:
-    """A module in OpenVINO's form."""
+    """A module that OpenVINO has compiled."""
 
     model: Any
     """An `openvino.CompiledModel`."""
     inputs: Mapping[str, int]
-    """The numbers of the inputs that it has, by name."""
+    """By name, the numbers of its inputs."""
     limited: bool
-    """Whether it is right only where no number that is fed exceeds the limit."""
+    """Whether its results are right only if no fed number exceeds the limit."""
     axes: tuple[Axis, ...]
-    """The axes that indices refer to."""
+    """The axes to which indices refer."""
 
 
 class OpenVinoProgram:
-    """A module, compiled for numbers up to a limit, and for all others when they come."""
+    """A module that is compiled for numbers up to a limit. It is compiled again, for all numbers,
+    when larger numbers are fed for the first time."""
 
     def __init__(
         self,
@@ -47,10 +48,10 @@ class OpenVinoProgram:
 
         Args:
             module: the operators, with their weights.
-            compiled: compiles it for numbers up to a limit; None: for all.
-            limit: to begin with.
+            compiled: compiles the module for numbers up to a limit; None: for all numbers.
+            limit: the limit of the first compilation.
             device: its name, for messages.
-            group: where its threads belong, if it has several.
+            group: the cores of its threads, if it has several.
         """
         self._limit = limit
         self._first = compiled(limit)
@@ -64,7 +65,7 @@ class OpenVinoProgram:
 
     @property
     def compiled(self) -> Any:
-        """The `openvino.CompiledModel` of usual requests."""
+        """The `openvino.CompiledModel` for numbers up to the limit."""
         return self._first.model
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_OpenVinoBound":
@@ -78,34 +79,36 @@ class OpenVinoProgram:
         return bound
 
     def request(self) -> "_InferRequest":
-        """For numbers up to the limit."""
+        """An infer request for numbers up to the limit."""
         return _InferRequest(self._first, self._outputs, self._device)
 
     def request_for_all(self) -> "_InferRequest":
-        """For numbers of any size, NaN and infinities. It is compiled when it is first needed."""
+        """An infer request for numbers of any size, NaN and infinities. Its model is compiled at
+        the first call."""
         with self._lock:
             if self._for_all is None:
                 self._for_all = self._compile(None)
         return _InferRequest(self._for_all, self._outputs, self._device)
 
     def fits(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether the usual request answers these inputs as ONNX Runtime does."""
+        """Whether `request` computes the same results as ONNX Runtime for these inputs."""
         if not self._first.limited or self._limit is None:
             return True
         return not any(exceeds(arrays[name], self._limit) for name in self._first.inputs)
 
 
 def exceeds(values: Array, limit: float) -> bool:
-    """Whether a number is larger than ``limit`` in magnitude, or is none."""
+    """Whether an element is larger than ``limit`` in magnitude, or NaN."""
     if values.dtype.kind != "f" or not values.size:
         return False
-    if values.dtype.itemsize == 2:  # NumPy is slow with these; without sign they order as integers
+    # NumPy is slow for float16. Without their sign bits, such numbers are ordered like integers.
+    if values.dtype.itemsize == 2:
         return bool((values.view(np.uint16) & 0x7FFF).max() > np.float16(limit).view(np.uint16))
     return not (values.max() <= limit and values.min() >= -limit)
 
 
 class _OpenVinoBound:
-    """Infer requests that read and write arrays of the caller: nothing is copied."""
+    """Infer requests that read and write the caller's arrays: nothing is copied."""
 
     def __init__(self, program: OpenVinoProgram) -> None:
         self._program = program
@@ -116,7 +119,7 @@ class _OpenVinoBound:
 
     def set_input(self, name: str, tensor: Array) -> None:
         if self._read.get(name) is tensor:
-            return  # a caller that fills one array again and again
+            return  # the caller fills the same array again
         self._read[name] = tensor
         for request in self._requests():
             request.read(name, tensor)
@@ -165,9 +168,9 @@ class _InferRequest:
         try:
             setter(number, self._tensor(array, shared_memory=True))
         except Exception as error:
-            if (ours := execution_error(self._device, error)) is None:
+            if (failure := execution_error(self._device, error)) is None:
                 raise
-            raise ours from error
+            raise failure from error
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         try:
@@ -180,12 +183,12 @@ class _InferRequest:
         except ExecutionError as error:
             raise ExecutionError(f"{self._device}: {error}") from None
         except Exception as error:
-            if (ours := execution_error(self._device, error)) is None:
+            if (failure := execution_error(self._device, error)) is None:
                 raise
-            raise ours from error
+            raise failure from error
 
     def _ends(self) -> list[int]:
-        """The least and the largest of all indices that were computed."""
+        """The least and the largest index for each axis with computed indices."""
         count = 2 * sum(axis.fed is None for axis in self._axes)
         first = len(self._outputs)
         return [int(self._request.get_output_tensor(first + i).data.item()) for i in range(count)]

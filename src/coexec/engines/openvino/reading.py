@@ -1,10 +1,10 @@
-"""From a module to OpenVINO's own form of a model, without a copy of the weights.
+"""Convert a module to OpenVINO's form of a model without copying the weights.
 
-OpenVINO's ONNX reader copies every initializer of a model in memory, and building such a model
-copies them twice before: 9 s and 3 GB for 0.5 GB of weights. So large weights are declared as
-inputs, and once the operators are converted, each of these becomes a constant on the memory of the
-caller: 14 ms, and nothing is copied. It is no matter how large they are together (protobuf's
-limit is 2 GiB).
+OpenVINO's ONNX reader copies every initializer of a model in memory. Building such a model copies
+them twice more: 9 s and 3 GB for 0.5 GB of weights. So large weights are declared as inputs. After
+the operators are converted, each of these inputs becomes a constant on the caller's memory: this
+takes 14 ms, and nothing is copied. The total size of the weights does not matter (protobuf's limit
+is 2 GiB).
 """
 
 import ctypes
@@ -23,33 +23,33 @@ from coexec.frontend.module import Module
 __all__ = ["Read", "read", "writable"]
 
 _EMBEDDED_BYTES = 1 << 16
-"""Weights up to this size are given to the reader: axes, shapes and scales, whose values it may
-have to know to convert an operator."""
+"""Weights up to this size are passed to the reader: axes, shapes and scales, whose values it may
+need to convert an operator."""
 
 
 class Read(NamedTuple):
-    """A converted model, and where its inputs went."""
+    """A converted model, and the numbers of its inputs."""
 
     model: Any
     """An `openvino.Model`."""
     inputs: Mapping[str, int]
-    """By name, the number of an input. Inputs that no operator reads are missing."""
+    """By name, the numbers of the inputs. Inputs that no operator reads are missing."""
     limited: bool
-    """Whether it is right only where no number that is fed exceeds the limit."""
+    """Whether its results are right only if no fed number exceeds the limit."""
     axes: tuple[Axis, ...]
-    """The axes that indices refer to."""
+    """The axes to which indices refer."""
     quantized: bool
     """Whether OpenVINO may compute with integers of 8 bits."""
 
 
 def read(module: Module, limit: float | None) -> Read:
-    """Convert ``module``. Its weights have to live as long as what is compiled of the result.
+    """Convert ``module``. Its weights have to live as long as models compiled from the result.
 
     Args:
         limit: largest magnitude of floating-point inputs; None: they may be anything.
 
     Raises:
-        RuntimeError: OpenVINO's, for what it does not convert.
+        RuntimeError: OpenVINO does not convert an operator.
     """
     proto = onnx.load_model_from_string(module.proto)
     large = _with_inputs_for_large_weights(proto, module.weights)
@@ -66,20 +66,22 @@ def read(module: Module, limit: float | None) -> Read:
 
 
 def _widens_integers(op: Any) -> bool:
-    """Whether integers of 8 bits become numbers here, as weights do that are stored so."""
+    """Whether an operator converts integers of 8 bits to floating-point numbers, as for weights
+    that are stored as integers."""
     small = op.get_type_name() == "Convert" and op.input_value(0).get_element_type().size == 1
     return small and bool(op.output(0).get_element_type().is_real())
 
 
 def _origins(proto: onnx.ModelProto) -> Mapping[str, str]:
-    """By value, the first input of the node that makes it."""
+    """By value, the first input of the node that computes it."""
     return {name: node.input[0] for node in proto.graph.node if node.input for name in node.output}
 
 
 def _name(port: Any, origins: Mapping[str, str]) -> str:
     """The ONNX name of an input.
 
-    An input has the name of the last value that is the same: of what Dropout makes of it.
+    OpenVINO gives an input the name of the last value with the same elements, for example of the
+    output of a Dropout.
     """
     name: str = next(iter(port.get_names()))
     while name in origins:
@@ -90,7 +92,10 @@ def _name(port: Any, origins: Mapping[str, str]) -> str:
 def _with_inputs_for_large_weights(
     proto: onnx.ModelProto, weights: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Take the external weights of ``proto`` in, or declare them as inputs. Return the latter."""
+    """Embed small external weights in ``proto``, and declare large ones as inputs.
+
+    Returns the large weights by name.
+    """
     large: dict[str, Array] = {}
     inline = []
     for initializer in proto.graph.initializer:
@@ -129,7 +134,8 @@ def _put_weights_in(model: Any, weights: Mapping[str, Array], origins: Mapping[s
 
 
 def _copy_inputs_to_outputs(model: Any) -> None:
-    """Put an operator before each output that is an input: OpenVINO would not write it."""
+    """Insert an Identity between an input and an output that are the same value: OpenVINO would not
+    write the output."""
     from openvino import opset16
 
     for result in model.get_results():
@@ -139,10 +145,10 @@ def _copy_inputs_to_outputs(model: Any) -> None:
 
 
 def writable(array: Array) -> Array:
-    """``array`` itself, or if it must not be written, another view of the same memory.
+    """``array`` itself, or a writable view of its memory if it is read-only.
 
-    OpenVINO shares memory with arrays that may be written only, though it does not write to
-    constants and inputs. The caller keeps ``array`` alive.
+    OpenVINO shares memory only with writable arrays, although it does not write to constants and
+    inputs. The caller keeps ``array`` alive.
     """
     array = np.ascontiguousarray(array).reshape(array.shape)
     if array.flags.writeable or not array.nbytes:

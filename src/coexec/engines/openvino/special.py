@@ -1,21 +1,21 @@
-"""NaN and infinities through a converted model, as ONNX Runtime hands them on.
+"""Preserve NaN and infinities in a converted model, as ONNX Runtime does.
 
-OpenVINO's Relu, Clamp and HardSigmoid, its maxima and minima and its Softmax take NaN for a number:
-the other operand, a bound, the largest of the rest. Its Exp takes it for infinity. So they are
-written in operators that keep it: ``Select(Less(x, 0), 0, x)`` is a Relu, as no comparison with NaN
-holds. These are compiled to one loop over the elements where they stand side by side. Behind a
-convolution the loop is a pass over its result, though, whereas Relu would be a part of the
-convolution. With OpenVINO 2026.4 on one core of a Zen 3, that made resnet34 take 1.05 times as
-long, squeezenet 1.2 and mobilenet_v2 1.4 times.
+OpenVINO's Relu, Clamp, HardSigmoid, maxima, minima and Softmax replace NaN by a number: the other
+operand, a bound, or the largest other element. Its Exp returns infinity for NaN. So these operators
+are replaced by operators that keep NaN. For example, ``Select(Less(x, 0), 0, x)`` is a Relu,
+because every comparison with NaN is false. OpenVINO compiles neighbouring operators of this kind to
+one loop over the elements. But behind a convolution this loop is a separate pass over its result,
+while a Relu would be fused into the convolution. With OpenVINO 2026.4 on one core of a Zen 3,
+resnet34 took 1.05 times as long, squeezenet 1.2 times and mobilenet_v2 1.4 times.
 
-Where no NaN can come, nothing has to be replaced. That is so if no number that is fed is larger
-than `LIMIT`, as far as a bound of the values is known (`bounds`): behind a Clip or a
-normalization, and for many layers behind the inputs. So a module is compiled for such feeds, and
-compiled again for all others when the first of them comes (`program`).
+If no NaN can occur, nothing has to be replaced. This holds if no fed number is larger than `LIMIT`,
+as far as the values have known bounds (`bounds`): behind a Clip or a normalization, and for many
+layers behind the inputs. So a module is first compiled for such feeds, and compiled again for all
+feeds when the first other feed arrives (`program`).
 
-A quotient becomes a product with the reciprocal, which is infinite of numbers below 2.9e-39: so
-1e-30 / 1e-40 would be infinite, and 0 / 1e-40 NaN. Where the divisor may be so small, the operator
-is marked to stay.
+OpenVINO computes a quotient as a product with the reciprocal. The reciprocal of a number below
+2.9e-39 is infinite: 1e-30 / 1e-40 would be infinite, and 0 / 1e-40 NaN. If the divisor may be so
+small, the operator is marked so that OpenVINO does not rewrite it.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,10 +28,10 @@ from coexec.engines.openvino.bounds import ValueBounds
 __all__ = ["LIMIT", "keep_quotients", "keep_special_values"]
 
 LIMIT = 1e4
-"""Pixels and what networks compute of them are smaller as a rule."""
+"""Pixels, and values that networks compute from them, are usually smaller in magnitude."""
 _LEAST_DIVISOR = 1 / float(np.finfo(np.float32).max)
 _STAYS = "nonconvertable_divide_0"
-"""OpenVINO's mark of a Divide that its passes do not rewrite."""
+"""OpenVINO's mark of a Divide that its passes must not rewrite."""
 
 
 def keep_special_values(model: Any, limit: float | None) -> bool:
@@ -41,15 +41,15 @@ def keep_special_values(model: Any, limit: float | None) -> bool:
         limit: largest magnitude of floating-point inputs; None: they may be anything.
 
     Returns:
-        Whether one stayed that would be replaced without the limit.
+        Whether an operator was kept only because of the limit.
     """
-    known, always = ValueBounds(limit), ValueBounds(None)
+    bounds, bounds_without_limit = ValueBounds(limit), ValueBounds(None)
     stayed = changed = False
     for op in model.get_ordered_ops():
         rule = _RULES.get(op.get_type_name())
-        if rule is None or not _floats(op.output(0)) or _finite(op, always):
+        if rule is None or not _floats(op.output(0)) or _finite(op, bounds_without_limit):
             continue
-        if limit is not None and _finite(op, known):
+        if limit is not None and _finite(op, bounds):
             stayed = True
             continue
         readers = list(op.output(0).get_target_inputs())
@@ -75,7 +75,7 @@ def keep_quotients(model: Any) -> None:
 
 
 def _finite(op: Any, bounds: ValueBounds) -> bool:
-    """Whether operands and result are numbers."""
+    """Whether operands and result are finite."""
     return all(bounds.of(value) is not None for value in (*op.input_values(), op.output(0)))
 
 
@@ -94,28 +94,29 @@ def _number(value: float, like: Any) -> Any:
 
 
 def _is_nan(x: Any) -> Any:
-    """By a comparison: IsNaN is not compiled into the loop of its neighbours."""
+    """Whether ``x`` is NaN, by a comparison: OpenVINO does not fuse IsNaN into a loop with
+    neighbouring operators."""
     return _ops().not_equal(x, x)
 
 
 def _or_nan(x: Any, y: Any) -> Any:
-    """``y``, or where ``x`` is NaN, NaN."""
+    """NaN where ``x`` is NaN, else ``y``."""
     return _ops().select(_is_nan(x), x, y)
 
 
 def _least(x: Any, low: Any) -> Any:
-    """``x``, but not less than ``low``, which is no NaN."""
+    """The larger of ``x`` and ``low``; NaN where ``x`` is NaN. ``low`` is not NaN."""
     return _ops().select(_ops().less(x, low), low, x)
 
 
 def _most(x: Any, high: Any) -> Any:
-    """``x``, but not more than ``high``, which is no NaN."""
+    """The smaller of ``x`` and ``high``; NaN where ``x`` is NaN. ``high`` is not NaN."""
     return _ops().select(_above(x, high), high, x)
 
 
 def _above(x: Any, y: Any) -> Any:
-    """Whether ``x`` is greater; not if either is NaN. OpenVINO's Greater holds for NaN where the
-    processor has AVX-512."""
+    """Whether ``x`` is greater than ``y``; False if one of them is NaN. OpenVINO's Greater is true
+    for NaN on a processor with AVX-512."""
     return _ops().less(y, x)
 
 
@@ -129,13 +130,13 @@ def _relu(op: Any) -> Any:
 
 
 def _clamp(op: Any) -> Any:
-    x, given = op.input_value(0), op.get_attributes()
-    low, high = (_number(_in_floats(given[key]), x) for key in ("min", "max"))
+    x, attributes = op.input_value(0), op.get_attributes()
+    low, high = (_number(_in_floats(attributes[key]), x) for key in ("min", "max"))
     return _most(_least(x, low), high)
 
 
 def _in_floats(value: float) -> float:
-    """A finite bound remains one: 64 bits hold more than 32."""
+    """A bound in 64 bits, limited so that a finite bound stays finite in 32 bits."""
     most = float(np.finfo(np.float32).max)
     return max(-most, min(most, value)) if np.isfinite(value) else value
 
@@ -147,7 +148,10 @@ def _hard_sigmoid(op: Any) -> Any:
 
 
 def _prelu(op: Any) -> Any:
-    """Where the slope is computed, the positive side must not be multiplied with it."""
+    """A PRelu that does not multiply positive elements with the slope: it may be NaN or infinite.
+
+    None, which keeps the operator, if the slope is constant, finite and not 0.
+    """
     x, slope = op.input_values()
     values = _constant(slope)
     if values is not None and np.all(np.isfinite(values)) and np.all(values != 0):
@@ -165,7 +169,11 @@ def _exp(op: Any) -> Any:
 
 
 def _of_two(loses: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """A maximum or minimum. ``loses`` tells where the first operand is not the result."""
+    """The rule of a maximum or minimum.
+
+    Args:
+        loses: whether the first operand is not the result, by element.
+    """
 
     def rule(op: Any) -> Any:
         a, b = op.input_values()
@@ -188,25 +196,30 @@ def _no_nan(port: Any) -> bool:
 
 
 def _pool(op: Any) -> Any:
-    """A window is NaN if it has one. That is found by pooling ones and zeros."""
-    x, given = op.input_value(0), op.get_attributes()
+    """The result of a pool, with NaN for each window that contains NaN. A second pool of ones (NaN)
+    and zeros finds these windows."""
+    x, attributes = op.input_value(0), op.get_attributes()
     ones = _ops().select(_is_nan(x), _number(1.0, x), _number(0.0, x))
     pooled = _ops().max_pool(
-        ones, given["strides"], given.get("dilations") or [1] * len(given["kernel"]),
-        given["pads_begin"], given["pads_end"], given["kernel"], given["rounding_type"],
-        given["auto_pad"],
+        ones, attributes["strides"], attributes.get("dilations") or [1] * len(attributes["kernel"]),
+        attributes["pads_begin"], attributes["pads_end"], attributes["kernel"],
+        attributes["rounding_type"], attributes["auto_pad"],
     )  # fmt: skip
     above = _above(pooled.output(0), _number(0.5, x))
     return _ops().select(above, _number(np.nan, x), op.output(0))
 
 
 def _reduction(sign: float) -> Callable[[Any], Any]:
-    """As of a pool. OpenVINO also gives a finite number where all are infinite."""
+    """The rule of ReduceMax (``sign`` 1) or ReduceMin (-1), which keeps NaN as in a pool.
+
+    It also keeps infinity if all elements are infinite: OpenVINO returns a finite number then.
+    """
 
     def rule(op: Any) -> Any:
         x, axes = op.input_values()
         end = _number(-sign * np.inf, x)
-        # By element: 2 NaN, 1 a value, 0 one that never wins. The largest decides the result.
+        # Class of each element: 2 NaN, 1 a value, 0 the infinity that never wins. The largest class
+        # decides the result.
         kinds = _ops().select(
             _is_nan(x), _number(2.0, x),
             _ops().select(_ops().not_equal(x, end), _number(1.0, x), _number(0.0, x)),
@@ -220,28 +233,31 @@ def _reduction(sign: float) -> Callable[[Any], Any]:
 
 
 def _softmax(op: Any) -> Any:
-    """One NaN or positive infinity makes a row NaN. Their own places are NaN already."""
+    """The result of a Softmax, with NaN in a whole row that contains NaN or positive infinity.
+    OpenVINO returns NaN only at the positions of these elements."""
     y = op.output(0)
     axis = _ops().constant(np.array([op.get_attributes()["axis"]]))
     return _or_nan(_ops().reduce_sum(y, axis, True).output(0), y)
 
 
 def _first_place(op: Any) -> Any:
-    """Of the largest or smallest, which ArgMax and ArgMin ask for: ONNX Runtime takes
-    another element only if it is larger than the one it has. So a NaN at the beginning stays, and
-    others never win."""
+    """Change the operand of a TopK for one element, which ArgMax and ArgMin become.
+
+    ONNX Runtime replaces its current best element only by a larger (smaller) one. So a NaN at the
+    beginning of the axis wins, and every other NaN loses.
+    """
     x, count = op.input_values()
     number = _constant(count)
     if number is None or int(number.item()) != 1:
         return None
-    given, shape = op.get_attributes(), x.get_partial_shape()
-    axis = given["axis"] % len(shape)
-    best = np.inf if given["mode"] == "max" else -np.inf
+    attributes, shape = op.get_attributes(), x.get_partial_shape()
+    axis = attributes["axis"] % len(shape)
+    best = np.inf if attributes["mode"] == "max" else -np.inf
     values = np.full([shape[axis].get_length() if i == axis else 1 for i in range(len(shape))],
                      -best, np.float32)  # fmt: skip
     values[(0,) * len(shape)] = best
-    instead = _ops().constant(values, x.get_element_type())
-    op.input(0).replace_source_output(_ops().select(_is_nan(x), instead, x).output(0))
+    replacement = _ops().constant(values, x.get_element_type())
+    op.input(0).replace_source_output(_ops().select(_is_nan(x), replacement, x).output(0))
     return None
 
 
@@ -260,4 +276,5 @@ _RULES: Mapping[str, Callable[[Any], Any]] = {
     "LogSoftmax": _softmax,
     "TopK": _first_place,
 }
-"""By operator of OpenVINO: what to take in its place; None: itself, perhaps of another operand."""
+"""By OpenVINO operator, a function that returns its replacement. If it returns None, the operator
+stays, possibly with another operand."""

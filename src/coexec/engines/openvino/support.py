@@ -1,9 +1,10 @@
-"""Which operators OpenVINO computes as ONNX says: found by trying, not by asking.
+"""The operators that OpenVINO computes as the ONNX standard defines them, found by tests.
 
-OpenVINO's reader converts more than it computes right, and what it cannot convert may end the
-process (a node with too few inputs does). So this is a list of what came out right with OpenVINO
-2026.4 on a CPU in fp32: in the ONNX project's node tests and in the random cases of
-``tests/helpers``. All else has a reason. Asking takes microseconds a task.
+OpenVINO's reader converts more operators than OpenVINO computes correctly. An operator that it
+cannot convert may end the process (a node with too few inputs does). So this is a list of the
+operators with correct results in OpenVINO 2026.4 on a CPU in fp32, in the ONNX project's node tests
+and in the random cases of ``tests/helpers``. For all others, `why_not` returns a reason. A call
+takes microseconds per task.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,7 +30,7 @@ _COMPARING = frozenset({
     "And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor",
 })  # fmt: skip
 _EXACT_IN_INT32 = frozenset({"Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Sign", "Sub"})
-"""Others go through float32, which has 24 bits."""
+"""Operators that are exact in int32. The others compute in float32, which has 24 bits."""
 _BETWEEN_TYPES = frozenset({
     "Cast", "ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul",
     "QuantizeLinear",
@@ -56,21 +57,22 @@ _TYPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_COMPARING, _FLOATS | {"bool"}),
     **dict.fromkeys(_EXACT_IN_INT32, _FLOATS | {"int32"}),
 }
-"""By operator, the types of what it reads and makes. Types of constant parameters are free."""
+"""By operator, the types of its inputs and outputs. Constant parameters may have other types."""
 
 _INDICES: Mapping[str, int] = {
     "Gather": 1, "GatherElements": 1, "GatherND": 1, "RoiAlign": 2, "Scatter": 1,
     "ScatterElements": 1, "ScatterND": 1,
 }  # fmt: skip
-"""By operator, the input that holds places in another tensor: 32 bits are enough for these."""
+"""By operator, the number of the input that holds indices into another tensor. 32 bits are enough
+for indices."""
 _CHECKED = frozenset({"Gather"})
-"""Those whose indices are looked at while they run (`indices`), or may be any. Others would read or
-write elsewhere."""
+"""Operators whose indices are checked during a run (`indices`), or may have any value. With an
+index out of range, the others would read or write outside of the tensor."""
 _MAKE_INDICES = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
 
 
 def why_not(op: Operator, tensors: _Tensors) -> str | None:
-    """Why OpenVINO does not compute ``op`` as ONNX says, or None."""
+    """The reason why OpenVINO does not compute ``op`` as ONNX defines it; None if it does."""
     name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
     if op.domain or op.op_type not in _TYPES:
         return f"OpenVINO is not known to compute {name}"
@@ -88,14 +90,14 @@ def _types(op: Operator, tensors: _Tensors) -> str | None:
         tensor = tensors.get(name)
         if tensor is None or (position and tensor.constant and tensor.dtype in _PARAMETERS):
             continue
-        places = _INDICES.get(op.op_type) == position and tensor.dtype in ("int32", "int64")
-        measured = op.op_type in ("Shape", "Size") or places
-        if (reason := _type(tensor, _PARAMETERS if measured else allowed)) is not None:
+        is_index = _INDICES.get(op.op_type) == position and tensor.dtype in ("int32", "int64")
+        any_type = op.op_type in ("Shape", "Size") or is_index
+        if (reason := _type(tensor, _PARAMETERS if any_type else allowed)) is not None:
             return reason
     for name in op.outputs:
         tensor = tensors.get(name)
-        made = allowed | {"int64"} if op.op_type in _MAKE_INDICES else allowed
-        if tensor is not None and (reason := _type(tensor, made)) is not None:
+        output_types = allowed | {"int64"} if op.op_type in _MAKE_INDICES else allowed
+        if tensor is not None and (reason := _type(tensor, output_types)) is not None:
             return reason
     return None
 
@@ -140,16 +142,16 @@ def _pool(op: Operator, tensors: _Tensors) -> str | None:
         return None
     pads, strides = op.ints("pads", [0] * 2 * rank), op.ints("strides", [1] * rank)
     dilations, kernel = op.ints("dilations", [1] * rank), op.ints("kernel_shape", ())
-    shape, made = tensors[op.inputs[0]].shape[2:], tensors[op.outputs[0]].shape[2:]
+    shape, output_shape = tensors[op.inputs[0]].shape[2:], tensors[op.outputs[0]].shape[2:]
     for i, size in enumerate(shape):
         room = size + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1
-        if ceil(room / strides[i]) + 1 != made[i]:
+        if ceil(room / strides[i]) + 1 != output_shape[i]:
             return "whose last window begins in the padding: it would not leave it out"
     return None
 
 
 def _skipping(op: Operator, rank: int) -> str | None:
-    """ONNX Runtime refuses windows that would need less than no padding."""
+    """The reason for a pool that ONNX Runtime refuses: its windows would need negative padding."""
     if not op.text("auto_pad", "NOTSET").startswith("SAME"):
         return None
     strides, dilations = op.ints("strides", [1] * rank), op.ints("dilations", [1] * rank)
@@ -185,7 +187,7 @@ def _resize(op: Operator, tensors: _Tensors) -> str | None:
     if before == after and op.text("mode", "nearest") != "nearest":
         return "that changes no size: it would make NaN of the neighbours of an infinity"
     sizes = zip(before, after, scales, strict=False)
-    if any(made != size * scale for size, made, scale in sizes):
+    if any(output_size != size * scale for size, output_size, scale in sizes):
         return "with scales that give no whole sizes: it would take other ones"
     return None
 

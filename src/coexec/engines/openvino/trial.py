@@ -1,5 +1,4 @@
-"""Where OpenVINO runs what it is given, and what becomes of integers: tried with a small model, not
-assumed."""
+"""Measure with small models on which cores OpenVINO runs, and whether its integers saturate."""
 
 import os
 import threading
@@ -17,11 +16,11 @@ __all__ = ["affinity_inside", "saturates"]
 
 
 _RUNS = 10
-"""Enough for every thread to have had work."""
+"""Runs of the model: enough to give every thread some work."""
 
 
 class _Affinity(openvino.Op):  # type: ignore[misc]
-    """Hands its input on, and notes which cores the thread that computes it may use."""
+    """An operator that returns its input and records which cores the computing thread may use."""
 
     def __init__(self, inputs: Any, noted: list[set[int]]) -> None:
         super().__init__(self)
@@ -50,7 +49,7 @@ def affinity_inside(core_number: int, properties: Mapping[str, Any]) -> set[int]
     The model has a convolution that is large enough for all threads, so that they are started.
 
     Args:
-        properties: that the model is compiled with.
+        properties: the properties with which the model is compiled.
     """
     noted: list[set[int]] = []
     failures: list[BaseException] = []
@@ -77,12 +76,12 @@ def affinity_inside(core_number: int, properties: Mapping[str, Any]) -> set[int]
 def saturates() -> bool:
     """Whether products of 8-bit integers are summed in 16 bits on this processor.
 
-    Without VNNI two products of 255 and 127 become 32767, as they do in a convolution of OpenVINO
-    that has been quantized. Of processors of one name, some have VNNI and some virtual machines
-    hide it; what counts is which kernels OpenVINO takes.
+    Without VNNI, the sum of two products of 255 and 127 becomes 32767, also in OpenVINO's quantized
+    convolutions. Processors with the same name may or may not have VNNI, and some virtual machines
+    hide it. So this measures which kernels OpenVINO uses.
     """
-    found = core().compile_model(_quantized(), "CPU", {"NUM_STREAMS": 0})
-    result = found({0: np.full((1, 4, 8, 8), _SCALE * 255, np.float32)})[0]
+    compiled = core().compile_model(_quantized(), "CPU", {"NUM_STREAMS": 0})
+    result = compiled({0: np.full((1, 4, 8, 8), _SCALE * 255, np.float32)})[0]
     return bool(result.max() < 0.75 * 4 * 255 * 127 * _SCALE * _SCALE)
 
 
@@ -90,7 +89,7 @@ _SCALE = 0.5
 
 
 def _quantized() -> Any:
-    """A convolution of integers, each as large as it can be."""
+    """A convolution whose inputs and weights are the largest integers of 8 bits."""
     x = opset14.parameter([1, 4, 8, 8], np.float32)
     scale, low, high = (opset14.constant(np.float32(v)) for v in (_SCALE, 0.0, _SCALE * 255))
     rounded = opset14.fake_quantize(x, low, high, low, high, 256)

@@ -1,4 +1,5 @@
-"""What a splitting rule is, and the common kind: axes of the output that are axes of the inputs."""
+"""The interface of splitting rules, and the common kind: axes of the output that are axes of the
+inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,12 +29,13 @@ AxisMaps = Sequence[Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class OperatorRegion:
-    """One operator cut down to a region of its output: all that is needed to write it as a node."""
+    """One operator cut down to a region of its output: the data for writing it as a node."""
 
     output: Region
-    """What is wanted."""
+    """The requested region."""
     computes: Region
-    """What the node yields on ``inputs``: ``output``, or a region around it to be cropped."""
+    """The region that the node computes from ``inputs``: ``output``, or a larger region, which is
+    cropped."""
     inputs: tuple[Region | None, ...]
     """By input position, weights included; None where absent, of size 0 where nothing is read."""
     attributes: Mapping[str, Scalars | None] = field(default_factory=dict)
@@ -50,17 +52,18 @@ class OperatorRegion:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How operators of one type are cut; their first output is the only one that is read.
+    """How operators of one type are cut; only their first output is read.
 
-    ``cut`` is only called with regions that are neither whole nor empty, and cut along ``axes``.
+    ``cut`` is called only with regions that are neither whole nor empty, and that are cut along
+    ``axes``.
     """
 
     axes: Callable[[Operator, Tensors], tuple[int, ...]]
     """The output axes along which any cut is exact."""
     cut: Callable[[Operator, Tensors, Region], OperatorRegion]
     aligned: int = 0
-    """So many of the first inputs are cut along an axis only if the output is cut along the same
-    one: what an operator that is fused behind another one must have."""
+    """Number of first inputs that are cut along an axis only if the output is cut along the same
+    axis. A task can fuse this operator behind another one only through such an input."""
 
 
 def cut_by_axes(
@@ -109,7 +112,7 @@ def box(ranges: Iterable[tuple[int, int]]) -> Region:
 
 
 def empty_region(rank: int) -> Region:
-    """The region that stands for nothing at all."""
+    """An empty region."""
     return Region((0,) * rank, (0,) * rank)
 
 

@@ -34,13 +34,15 @@ def _values(op: Operator, name: str, position: int) -> Sequence[int] | None:
 
 
 def _sliced(op: Operator, tensors: Tensors) -> dict[int, _Steps] | None:
-    """The axes that are sliced; None if that is not known."""
+    """The steps of each sliced axis; None if they are not known."""
     shape = tensors[op.inputs[0]].shape
-    given = [_values(op, *row) for row in (("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4))]
-    if any(v is None for v in given):
+    parameters = [
+        _values(op, *row) for row in (("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4))
+    ]
+    if any(v is None for v in parameters):
         return None
-    starts, ends, axes, steps = (list(v or ()) for v in given)
-    found = {}
+    starts, ends, axes, steps = (list(v or ()) for v in parameters)
+    steps_by_axis = {}
     for i, start in enumerate(starts):
         axis = normalized(axes[i] if axes else i, len(shape))
         step = steps[i] if steps else 1
@@ -51,8 +53,8 @@ def _sliced(op: Operator, tensors: Tensors) -> dict[int, _Steps] | None:
             first = max(first, 0)
         if max(0, -((first - end) // step)) != output_shape(op, tensors)[axis]:
             return None
-        found[axis] = _Steps(first, step)
-    return found
+        steps_by_axis[axis] = _Steps(first, step)
+    return steps_by_axis
 
 
 def _slice_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
@@ -60,7 +62,7 @@ def _slice_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
 
 
 def _slice(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
-    """The needed range is cut off by the region, so only step and direction are left to do."""
+    """The input is already cut to the needed range, so only step and direction are left to do."""
     sliced = _sliced(op, tensors) or {}
     needed = region
     for axis, steps in sliced.items():
@@ -73,8 +75,8 @@ def _slice(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
         return OperatorRegion(region, region, inputs, {"starts": starts, "ends": ends})
     # All four have one type, which may be int32 in the source: replace them together.
     rows = (starts, ends, tuple(sliced), tuple(steps.step for steps in sliced.values()))
-    given = {i: row for i, row in enumerate(rows, 1) if i < len(op.inputs) and op.inputs[i]}
-    return OperatorRegion(region, region, inputs, constants=given)
+    constants = {i: row for i, row in enumerate(rows, 1) if i < len(op.inputs) and op.inputs[i]}
+    return OperatorRegion(region, region, inputs, constants=constants)
 
 
 class _Border(NamedTuple):
@@ -85,7 +87,8 @@ class _Border(NamedTuple):
     def needed(self, a: int, b: int, reach: int) -> tuple[int, int, int, int]:
         """Input range and padding for the output rows [a, b), or for more than those.
 
-        ``reach`` is how many rows at a border the padding is made from, beyond its own width.
+        ``reach`` is the number of input rows at a border that each row of padding reads, in
+        addition to the border row.
         """
         low, high = a - self.begin, b - self.begin
         begin, end = max(0, -low), max(0, high - self.size)
@@ -98,21 +101,22 @@ class _Border(NamedTuple):
 
 
 _REACH = {"constant": 0, "edge": 0, "reflect": 1}
-"""Modes that are cut along padded axes. Reflecting n rows at a border reads n + 1 rows there."""
+"""Input rows read for each row of padding, for modes that can be cut along padded axes. To reflect
+n rows at a border, n + 1 rows are read there."""
 
 
 def _borders(op: Operator, tensors: Tensors) -> dict[int, _Border] | None:
-    """The axes that ``pads`` is about; None if it is not known."""
+    """The axes that ``pads`` covers; None if they are not known."""
     shape = tensors[op.inputs[0]].shape
     pads, axes = _values(op, "pads", 1), _values(op, "axes", 3)
     if pads is None or axes is None or not pads:
         return None
     count = len(pads) // 2
     order = [normalized(a, len(shape)) for a in axes] if axes else list(range(count))
-    found = {a: _Border(shape[a], pads[i], pads[count + i]) for i, a in enumerate(order)}
+    borders = {a: _Border(shape[a], pads[i], pads[count + i]) for i, a in enumerate(order)}
     output = output_shape(op, tensors)
-    fits = all(b.size + b.begin + b.end == output[a] and b.size > 0 for a, b in found.items())
-    return found if fits else None
+    fits = all(b.size + b.begin + b.end == output[a] and b.size > 0 for a, b in borders.items())
+    return borders if fits else None
 
 
 def _pad_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:

@@ -19,9 +19,9 @@ def _broadcast(op: Operator, tensors: Tensors) -> AxisMaps | None:
     if "broadcast" in op.attributes:
         return None  # before opset 7: another alignment of axes than numpy's
     output = output_shape(op, tensors)
-    found = [broadcast_axes(tensors[n].shape, output) if n else {} for n in op.inputs]
-    maps = [axis_map for axis_map in found if axis_map is not None]
-    return maps if len(maps) == len(found) else None
+    axis_maps = [broadcast_axes(tensors[n].shape, output) if n else {} for n in op.inputs]
+    maps = [axis_map for axis_map in axis_maps if axis_map is not None]
+    return maps if len(maps) == len(axis_maps) else None
 
 
 def _dropout(op: Operator, tensors: Tensors) -> AxisMaps | None:

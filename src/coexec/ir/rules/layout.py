@@ -31,7 +31,7 @@ def _parameters(op: Operator, tensors: Tensors) -> list[Region | None]:
 
 
 def _concat(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
-    """Inputs that do not reach into ``region`` are not read: an empty region."""
+    """Inputs that ``region`` does not contain are not read: their region is empty."""
     axis = normalized(op.int("axis", 1), len(region.start))
     offset, inputs = 0, []
     for name in op.inputs:
@@ -73,13 +73,13 @@ def _tile(op: Operator, tensors: Tensors) -> AxisMaps | None:
 
 
 def _factors(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Output axes of a reshape that can be cut: axis -> (input axis, input rows a row takes).
+    """Output axes of a reshape that can be cut: axis -> (input axis, input rows for an output row).
 
     Both shapes fall into groups of axes of equal product. In a group the first axis that is not 1
-    is the outermost one of a contiguous run; cutting it cuts the run into equal blocks, and each
-    block is whole rows of the input's outermost axis, if the size of one divides the other.
+    is the outermost one of a contiguous run. Cutting it cuts the run into equal blocks. Each block
+    is whole rows of the input's outermost axis if the size of one divides the other.
     """
-    found: dict[int, tuple[int, int]] = {}
+    factors: dict[int, tuple[int, int]] = {}
     left = [i for i, d in enumerate(source) if d != 1]
     right = [i for i, d in enumerate(target) if d != 1]
     while left and right:
@@ -92,15 +92,15 @@ def _factors(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[in
             else:
                 output_inner *= target[right.pop(0)]
         if output_inner % inner == 0:
-            found[output_axis] = (axis, output_inner // inner)
-    return found
+            factors[output_axis] = (axis, output_inner // inner)
+    return factors
 
 
 def _reshape_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
     source, target = tensors[op.inputs[0]].shape, output_shape(op, tensors)
-    wanted = _GIVEN[op.op_type]
-    given = not wanted or wanted in op.attributes or 1 in op.constants
-    if not given or not math.prod(source):
+    parameter = _GIVEN[op.op_type]
+    has_parameter = not parameter or parameter in op.attributes or 1 in op.constants
+    if not has_parameter or not math.prod(source):
         return ()
     return tuple(_factors(source, target))
 
@@ -120,8 +120,9 @@ def _reshape_cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegi
 
 
 _GIVEN = {"Flatten": "", "Reshape": "shape", "Squeeze": "axes", "Unsqueeze": ""}
-"""The attribute or constant without which a piece cannot be written: a piece's own shape replaces
-Reshape's, and Squeeze without axes would drop every axis on which the piece has one element."""
+"""The attribute or constant without which a piece cannot be written: Reshape's is replaced by the
+piece's own shape, and Squeeze without axes would drop every axis on which the piece has one
+element."""
 
 
 def _space_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
@@ -129,7 +130,7 @@ def _space_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
 
 
 def _depth_to_space(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
-    """Whole blocks are computed and cropped."""
+    """Whole blocks are computed, then cropped."""
     size, data = op.int("blocksize", 1), tensors[op.inputs[0]].whole
     rows = [(region.start[i] // size, -(-region.stop[i] // size)) for i in (2, 3)]
     batch = (region.start[0], region.stop[0])

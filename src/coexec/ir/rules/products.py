@@ -42,7 +42,8 @@ def _matmul(op: Operator, tensors: Tensors) -> AxisMaps | None:
 
 
 def _gather(op: Operator, tensors: Tensors) -> AxisMaps:
-    """Output axes: those of the data before ``axis``, those of the indices, the data's others."""
+    """Output axes: the data's axes before ``axis``, the axes of the indices, the data's other
+    axes."""
     data, indices = (tensors[n].shape for n in op.inputs)
     axis = normalized(op.int("axis", 0), len(data))
     shift = len(indices) - 1

@@ -32,12 +32,12 @@ def _along(
 
 def _reduce(op: Operator, tensors: Tensors) -> AxisMaps | None:
     rank = len(tensors[op.inputs[0]].shape)
-    given = op.attributes.get("axes", ())
+    numbers = op.attributes.get("axes", ())
     if len(op.inputs) > 1 and op.inputs[1]:
         if 1 not in op.constants:
             return None  # the axes are known only when the model runs
-        given = op.constants[1]
-    axes = {normalized(int(a), rank) for a in given}  # type: ignore[union-attr]
+        numbers = op.constants[1]
+    axes = {normalized(int(a), rank) for a in numbers}  # type: ignore[union-attr]
     if not axes and not op.int("noop_with_empty_axes", 0):
         return None  # all axes are reduced
     return _along(op, tensors, axes, bool(op.int("keepdims", 1)))
@@ -77,13 +77,13 @@ def _one_axis(default: int) -> Callable[[Operator, Tensors], AxisMaps]:
 def _layer_norm(op: Operator, tensors: Tensors) -> AxisMaps | None:
     output = output_shape(op, tensors)
     first = normalized(op.int("axis", -1), len(output))
-    found = [broadcast_axes(tensors[n].shape, output) if n else {} for n in op.inputs]
+    axis_maps = [broadcast_axes(tensors[n].shape, output) if n else {} for n in op.inputs]
     maps = [
         {o: i for o, i in axis_map.items() if o < first}
-        for axis_map in found
+        for axis_map in axis_maps
         if axis_map is not None
     ]
-    return maps if len(maps) == len(found) else None
+    return maps if len(maps) == len(axis_maps) else None
 
 
 def _batch_norm(op: Operator, tensors: Tensors) -> AxisMaps | None:

@@ -1,7 +1,7 @@
 """Resize and Upsample: exact where an axis is scaled by a whole number, or not at all.
 
-An axis enlarged s times is cut at input rows: s output rows belong to each, the coordinates of a
-piece are those of the whole moved by a whole number of rows, and the border of the piece, where
+An axis that is enlarged s times is cut at input rows: s output rows belong to each. The coordinates
+of a piece are those of the whole moved by a whole number of rows. The border of the piece, where
 interpolation would stop short, is cropped.
 """
 
@@ -36,25 +36,26 @@ def _coordinates(op: Operator) -> str:
 
 
 def _scales(op: Operator, tensors: Tensors) -> dict[int, int] | None:
-    """Per axis the whole number by which it is enlarged; 0 for any other scale. None if not known.
+    """For each axis the whole number by which it is enlarged; 0 for any other scale. None if not
+    known.
 
-    A scale that is merely close to a whole number moves coordinates in the course of a long axis,
-    so the scales themselves decide where they are given, not the sizes that come out.
+    A scale that is only close to a whole number moves the coordinates along a long axis. Therefore
+    the scales decide where they are given, not the sizes of the output.
     """
     source, target = tensors[op.inputs[0]].shape, output_shape(op, tensors)
     position = 1 if _old(op) else 2
-    given = op.attributes.get("scales", op.constants.get(position, ()))
-    known = given or (3 in op.constants and not _old(op))
+    scales = op.attributes.get("scales", op.constants.get(position, ()))
+    has_scale = scales or (3 in op.constants and not _old(op))
     stretches = op.text("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if not known or not stretches or op.int("antialias", 0) or 0 in source:
+    if not has_scale or not stretches or op.int("antialias", 0) or 0 in source:
         return None
     axes = _axes_of(op, len(source))
-    found = {axis: 1 for axis in range(len(source))}
+    factors = {axis: 1 for axis in range(len(source))}
     for i, axis in enumerate(axes):
-        scale = float(given[i]) if given else target[axis] / source[axis]  # type: ignore[index]
+        scale = float(scales[i]) if scales else target[axis] / source[axis]  # type: ignore[index]
         exact = scale.is_integer() and source[axis] * scale == target[axis]
-        found[axis] = int(scale) if exact else 0
-    return found
+        factors[axis] = int(scale) if exact else 0
+    return factors
 
 
 def _axes_of(op: Operator, rank: int) -> list[int]:
@@ -75,7 +76,7 @@ def _cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     needed, computes = data, region
     for axis, scale in scales.items():
         if axis not in cuttable:
-            continue  # whole, as the caller has made sure
+            continue  # whole: the caller ensures it
         a, b = region.start[axis], region.stop[axis]
         if scale > 1:
             a, b = _needed(op, a, b, scale, data.stop[axis])
@@ -89,9 +90,10 @@ def _cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
 
 
 def _needed(op: Operator, a: int, b: int, scale: int, size: int) -> tuple[int, int]:
-    """The input rows that the output rows [a, b) are interpolated from, and those they belong to.
+    """The input rows for the output rows [a, b): those for interpolation, and those that the output
+    rows belong to.
 
-    The latter make the node yield the rows at all: between pixel centres "floor" takes each
+    The node would not yield the rows without the latter: between pixel centres "floor" takes each
     output row from the input row before the one that it belongs to.
     """
     if op.text("mode", "nearest") == "nearest":

@@ -21,8 +21,8 @@ class _Spread:
 
     def needed(self, a: int, b: int) -> tuple[int, int, int, int, int]:
         """Input range, padding at both ends (which crops) and rows to add, for output [a, b)."""
-        # Rows between two spread inputs that touch neither are bias alone. Reading from the last
-        # input that starts at or before row a keeps the piece's own first row at or before it.
+        # Rows that no spread input reaches contain the bias alone. Reading from the last input that
+        # starts at or before row a keeps the piece's own first row at or before it.
         reaching = -(-(a + self.begin - self.extent + 1) // self.stride)
         start = max(0, min(reaching, (a + self.begin) // self.stride, self.size - 1))
         stop = max(start, min((b - 1 + self.begin) // self.stride, self.size - 1)) + 1
@@ -31,7 +31,7 @@ class _Spread:
 
 
 def _spreads(op: Operator, tensors: Tensors) -> list[_Spread] | None:
-    """One a spatial axis; None where the padding follows from a wanted output shape."""
+    """One for each spatial axis; None where the padding follows from a requested output shape."""
     sizes, kernel = tensors[op.inputs[0]].shape[2:], tensors[op.inputs[1]].shape[2:]
     count = len(sizes)
     ones, zeros = (1,) * count, (0,) * count
@@ -40,13 +40,13 @@ def _spreads(op: Operator, tensors: Tensors) -> list[_Spread] | None:
     if "output_shape" in op.attributes or op.text("auto_pad", "NOTSET") != "NOTSET":
         return None
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    found = [_Spread(*row) for row in zip(sizes, extents, strides, pads[:count], strict=True)]
+    spreads = [_Spread(*row) for row in zip(sizes, extents, strides, pads[:count], strict=True)]
     rows = [
         (s.size - 1) * s.stride - s.begin + s.extent + extra[i] - pads[count + i]
-        for i, s in enumerate(found)
+        for i, s in enumerate(spreads)
     ]
     fits = rows == list(output_shape(op, tensors)[2:]) and min(pads, default=0) >= 0
-    return found if fits else None
+    return spreads if fits else None
 
 
 def _axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:

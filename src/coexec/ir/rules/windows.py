@@ -1,9 +1,10 @@
 """Sliding windows: convolution and pooling.
 
 Along a spatial axis the rows [a, b) of the output read the rows [a * stride - pad,
-(b - 1) * stride - pad + extent) of the input. What of that lies outside of the tensor is padding,
-so a piece keeps padding at the tensor's own borders only. Pools are not told how large the rest of
-the tensor is, so a border window sees the same elements and the same padding as in the whole.
+(b - 1) * stride - pad + extent) of the input. Rows outside of the tensor are padding, so a piece
+keeps padding at the tensor's own borders only. The result of a pool does not depend on the size of
+the rest of the tensor, so a border window covers the same elements and the same padding as in the
+whole.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ __all__ = ["RULES", "ReceptiveRange", "Window", "group_range", "windows"]
 
 @dataclass(frozen=True, slots=True)
 class ReceptiveRange:
-    """A range of one axis: what is read of the input, with which padding, and what comes out."""
+    """A range along one axis: input rows that are read, their padding, and output rows computed."""
 
     start: int
     stop: int
@@ -27,7 +28,7 @@ class ReceptiveRange:
     first: int
     """The first output row computed."""
     last: int
-    """One behind the last output row computed."""
+    """One past the last output row computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Window:
     """How a window slides along one spatial axis."""
 
     size: int
-    """Of the input."""
+    """Size of the input."""
     output: int
     extent: int
     """Rows from the first to the last one that a window reads, dilation included."""
@@ -54,7 +55,8 @@ class Window:
         return rows == self.output and min(self.begin, self.end, room) >= 0 and self.size > 0
 
     def needed(self, a: int, b: int) -> ReceptiveRange:
-        """What the output rows [a, b) need. At least one row is read, as no engine takes none."""
+        """The range for the output rows [a, b). It reads at least one row: engines accept no empty
+        input."""
         if self.ceil and b == self.output:
             return self._tail(a)
         a = min(a, (self.size - 1 + self.begin) // self.stride)
@@ -66,8 +68,8 @@ class Window:
         return ReceptiveRange(start, stop, begin, end, a, a + rows)
 
     def _tail(self, a: int) -> ReceptiveRange:
-        """The last rows under ``ceil_mode``: the last window may reach behind the padding, and
-        what it makes of that differs between pools, so nothing changes at this end."""
+        """The range for the last rows under ``ceil_mode``: the last window may reach behind the
+        padding, where the results of pools differ, so nothing changes at this end."""
         a = min(a, (self.size - 1 + self.begin) // self.stride)
         low = a * self.stride - self.begin
         start = max(low, 0)
@@ -79,9 +81,9 @@ def _same_pads(
 ) -> tuple[int, ...]:
     """``auto_pad`` SAME_UPPER or SAME_LOWER as numbers.
 
-    As ONNX Runtime has them: for one row of the output to each step through the input, of a window
-    without dilation. Where windows leave out rows between them, pools cut off what is behind the
-    last one at both ends: the padding is negative, rounded towards zero.
+    They are those of ONNX Runtime: one row of the output for each step through the input, for a
+    window without dilation. If the stride leaves out rows between windows, pools cut off the rows
+    behind the last window at both ends: the padding is negative, rounded towards zero.
     """
     begins, ends = [], []
     for size, extent, stride in zip(sizes, kernel, strides, strict=True):
@@ -95,11 +97,12 @@ def _same_pads(
 
 
 def group_range(first: int, last: int, per_group: int) -> tuple[int, int, int, int]:
-    """Groups and channels to compute for the channels [first, last) of ``per_group`` each.
+    """Groups and channels to compute for the channels [first, last), with ``per_group`` channels a
+    group.
 
-    Returns (first group, one behind the last group, first channel, one behind the last channel):
-    the channels as they are inside one group, else extended to whole groups, because the groups of
-    one convolution must be equally wide.
+    Returns (first group, one past the last group, first channel, one past the last channel).
+    Channels inside one group stay as they are; others are extended to whole groups, because the
+    groups of one convolution must be equally wide.
     """
     low, high = first // per_group, -(-last // per_group)
     if high - low == 1:
@@ -108,7 +111,7 @@ def group_range(first: int, last: int, per_group: int) -> tuple[int, int, int, i
 
 
 def windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Window] | None:
-    """One window a spatial axis; None where the padding cannot be told."""
+    """One window for each spatial axis; None where the padding is not known."""
     sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]
     ones = (1,) * len(sizes)
     strides, dilations = op.ints("strides", ones), op.ints("dilations", ones)
@@ -122,17 +125,18 @@ def windows(op: Operator, tensors: Tensors, kernel: Sequence[int]) -> list[Windo
         pads = (0, 0) * len(sizes) if kind == "VALID" else op.ints("pads", (0, 0) * len(sizes))
     ceil = bool(op.int("ceil_mode", 0))
     count = len(sizes)
-    found = [
+    axis_windows = [
         Window(sizes[i], outputs[i], extents[i], strides[i], pads[i], pads[count + i], ceil)
         for i in range(count)
     ]
-    return found if all(w.fits for w in found) else None
+    return axis_windows if all(w.fits for w in axis_windows) else None
 
 
 def _receptive_ranges(
     op: Operator, tensors: Tensors, kernel: Sequence[int], region: Region
 ) -> tuple[list[ReceptiveRange], dict[str, Scalars | None]]:
-    """The spatial axes of ``region`` and the attributes that say the same of a piece."""
+    """The ranges of the spatial axes of ``region``, and the attributes of a piece with these
+    ranges."""
     slides = windows(op, tensors, kernel)
     if slides is None:
         sizes, outputs = tensors[op.inputs[0]].shape[2:], output_shape(op, tensors)[2:]

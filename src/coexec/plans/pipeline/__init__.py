@@ -1,8 +1,8 @@
 """Plans of several machines: one model as a pipeline of stages.
 
-plan      what is stored: stages, leaders, shares
-flow      what follows of it for one frame: computations and messages, and what waits for what
-work      what each share computes, useful and redundant
-memory    what each machine holds
-verify    what a plan must keep
+plan      the stored data: stages, leaders, shares
+flow      computations and messages for one frame, and their dependencies
+work      useful and redundant work of each share
+memory    bytes that each machine needs
+verify    checks of a plan
 """

@@ -1,13 +1,14 @@
-"""What happens with one frame in a pipeline plan: computations, messages, and their order.
+"""Computations and messages for one frame of a pipeline plan, and their order.
 
-A tensor that is handed on lies either in a leader, stitched, or in the shares that made it. A stage
-that exchanges through its leader first brings all that is handed on there (*forward*), from the
-leader that has it; parts that still lie in shares are *gathered* by the leader of the stage that
-made them. Then each share gets its part (*scatter*). A stage that exchanges between neighbours has
-no leader in between: each share gets its parts from where they lie (*exchange*), from its own
-machine first, and what is not moved stays. Behind the last stage its leader collects the outputs
-of the model. The frame itself is in the first leader from the beginning, and answers stay in the
-last one; or both are in the machine of the *door*, from where frames come.
+A tensor at the boundary of two stages lies either in a leader, stitched, or in the shares that made
+it. For a stage that exchanges through its leader, all boundary tensors are first sent to this
+leader (*forward*), from the leader that has them. Parts that still lie in shares are *gathered*
+before, by the leader of the stage that made them. Then each share gets its part (*scatter*). A
+stage that exchanges between neighbours uses no leader in between: each share gets its parts from
+where they lie (*exchange*), from its own machine first; parts on its own machine do not move. After
+the last stage, its leader collects the outputs of the model. The frame itself is in the first
+leader from the beginning, and the outputs stay in the last leader. With a *door*, the machine from
+which frames come, both are in the door's machine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ Purpose = Literal["forward", "scatter", "gather", "exchange"]
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A share."""
+    """Computation of a share."""
 
     stage: int
     share: int
@@ -42,8 +43,8 @@ class Message:
     """Parts of tensors that one machine sends to another one at once."""
 
     stage: int
-    """The stage whose leader or share receives a frame's data; of what is gathered, the stage that
-    made it."""
+    """The stage whose leader or share receives the data of a frame; for a gather, the stage that
+    made them."""
     purpose: Purpose
     source: str
     target: str
@@ -53,24 +54,25 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that takes time, and the earlier actions, by index, that must have ended before."""
+    """A computation or message, and the indices of the earlier actions that must have ended
+    before."""
 
     what: Computation | Message
     after: tuple[int, ...]
 
 
 def actions(plan: PipelinePlan, graph: Graph, door: str | None = None) -> tuple[Action, ...]:
-    """All that happens with one frame, in an order in which it could happen one by one.
+    """All actions for one frame, in an order in which they could run one by one.
 
     Args:
-        door: the machine that has the frame, and gets the answer; None: the first leader and the
-            last one.
+        door: the machine that has the frame and gets the outputs; None: the first leader has the
+            frame, and the last leader gets the outputs.
     """
     flow = _FrameFlow(plan, graph, door)
     for index, stage in enumerate(plan.stages):
-        handed_on = boundary(graph, plan.stages, index)
+        names = boundary(graph, plan.stages, index)
         if stage.exchange == "leader":
-            flow.collect(index, stage.leader, handed_on)
+            flow.collect(index, stage.leader, names)
         flow.compute(index)
     count = len(plan.stages)
     if plan.stages:
@@ -83,7 +85,7 @@ def actions(plan: PipelinePlan, graph: Graph, door: str | None = None) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A region of a tensor that is in a machine once some actions have ended."""
+    """A region of a tensor that a machine has once some actions have ended."""
 
     machine: str
     region: Region
@@ -98,13 +100,13 @@ class _FrameFlow:
         self._stitched: dict[str, _Copy] = {
             name: _Copy(first, graph.tensors[name].whole, ()) for name in graph.inputs
         }
-        """By tensor, the leader that has all of it."""
+        """Copy of the whole tensor in a leader, by tensor."""
         self._made: dict[str, list[_Copy]] = {}
-        """By tensor, what each share has made of it."""
+        """Copies that the shares have made, by tensor."""
         self._maker: dict[str, int] = {}
 
     def collect(self, stage: int, leader: str, names: Sequence[str]) -> None:
-        """Bring all of these tensors into the leader of a stage."""
+        """Bring these tensors into the leader of a stage."""
         loose: dict[int, list[str]] = {}
         for name in names:
             if name not in self._stitched:
@@ -124,7 +126,7 @@ class _FrameFlow:
                 self._stitched[name] = _Copy(leader, region, (number,))
 
     def compute(self, index: int) -> None:
-        """All shares of a stage, each behind what it receives."""
+        """Compute all shares of a stage, each after it has received its parts."""
         stage = self._plan.stages[index]
         for number, share in enumerate(stage.shares):
             strip = share_strip(self._graph, stage, number)
@@ -143,7 +145,7 @@ class _FrameFlow:
                 self._maker[name] = index
 
     def _gather(self, stage: int, names: Sequence[str]) -> None:
-        """Bring what shares of a stage have made into its leader."""
+        """Bring the parts that shares of a stage have made into its leader."""
         leader = self._plan.stages[stage].leader
         arrived: dict[str, list[int]] = {name: [] for name in names}
         parts: dict[str, list[tuple[str, _Copy]]] = {}
@@ -164,25 +166,26 @@ class _FrameFlow:
     def _sources(
         self, reads: Iterable[Part], reader: str, direct: bool
     ) -> Mapping[str, tuple[list[Part], tuple[int, ...]]]:
-        """By machine: the parts of ``reads`` that are taken from there, and what they wait for.
+        """By machine: the parts of ``reads`` that come from there, and the actions that must have
+        ended before.
 
-        ``direct``: from the shares that made them, where shares did.
+        ``direct``: take a tensor from the shares that made it, if there are any.
         """
         parts: dict[str, list[Part]] = {}
         waits: dict[str, list[int]] = {}
         for name, region in reads:
             made = self._made.get(name) if direct else None
             copies = made or [self._stitched[name]]
-            rest: tuple[Region, ...] = (region,)
+            uncovered: tuple[Region, ...] = (region,)
             for copy in sorted(copies, key=lambda copy: copy.machine != reader):
-                taken = [(name, box.overlap(copy.region)) for box in rest]
-                taken = [part for part in taken if part[1].size or not region.size]
-                if taken:
-                    parts.setdefault(copy.machine, []).extend(taken)
+                overlaps = [(name, box.overlap(copy.region)) for box in uncovered]
+                overlaps = [part for part in overlaps if part[1].size or not region.size]
+                if overlaps:
+                    parts.setdefault(copy.machine, []).extend(overlaps)
                     waits.setdefault(copy.machine, []).extend(copy.after)
-                rest = tuple(left for box in rest for left in missing(box, [copy.region]))
-        return {source: (found, tuple(dict.fromkeys(waits[source])))
-                for source, found in parts.items()}  # fmt: skip
+                uncovered = tuple(gap for box in uncovered for gap in missing(box, [copy.region]))
+        return {source: (source_parts, tuple(dict.fromkeys(waits[source])))
+                for source, source_parts in parts.items()}  # fmt: skip
 
     def _send(
         self, stage: int, purpose: Purpose, source: str, target: str, parts: Sequence[Part],
@@ -190,8 +193,8 @@ class _FrameFlow:
     ) -> int:  # fmt: skip
         tensors = self._graph.tensors
         size_bytes = sum(region.size * tensors[name].item_bytes for name, region in parts)
-        what = Message(stage, purpose, source, target, tuple(parts), size_bytes)
-        return self._add(what, after)
+        message = Message(stage, purpose, source, target, tuple(parts), size_bytes)
+        return self._add(message, after)
 
     def _add(self, what: Computation | Message, after: Iterable[int]) -> int:
         self.found.append(Action(what, tuple(dict.fromkeys(after))))

@@ -1,4 +1,4 @@
-"""Bytes that each machine of a pipeline plan holds."""
+"""Bytes that each machine of a pipeline plan needs."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,12 +13,12 @@ __all__ = ["MachineMemory", "machine_memory"]
 
 
 class MachineMemory(NamedTuple):
-    """What one machine holds."""
+    """Memory that one machine needs."""
 
     weight_bytes: int
-    """Of the tasks in its shares, each tensor once."""
+    """Weights of the tasks in its shares, each tensor once."""
     feature_bytes: int
-    """Parts of feature maps that are alive together, for one frame."""
+    """Parts of feature maps that are alive at the same time, for one frame in each stage."""
 
     @property
     def total_bytes(self) -> int:
@@ -26,11 +26,11 @@ class MachineMemory(NamedTuple):
 
 
 def machine_memory(graph: Graph, plan: PipelinePlan) -> Mapping[str, MachineMemory]:
-    """By machine, what it holds.
+    """Memory that each machine needs, by machine.
 
-    Each stage that a machine serves may be at a frame of its own, so their feature maps add up;
-    with one frame at a time the largest counts. A leader of several shares holds all inputs and
-    outputs of its stage on top. Frames that wait in queues come on top of it all.
+    Each stage of a machine may compute a different frame, so the feature maps of its stages add up;
+    with one frame at a time, only the largest counts. A leader of several shares also holds all
+    inputs and outputs of its stage. Frames that wait in queues are not counted.
     """
     weights: dict[str, set[str]] = {name: set() for name in plan.machines}
     features: dict[str, list[int]] = {name: [] for name in plan.machines}
@@ -43,8 +43,8 @@ def machine_memory(graph: Graph, plan: PipelinePlan) -> Mapping[str, MachineMemo
         if len(stage.shares) > 1:
             names = dict.fromkeys((*boundary(graph, plan.stages, index),
                                    *stage_outputs(graph, plan.stages, index)))  # fmt: skip
-            held = sum(graph.tensors[name].size_bytes for name in names)
-            features[stage.leader].append(held)
+            boundary_bytes = sum(graph.tensors[name].size_bytes for name in names)
+            features[stage.leader].append(boundary_bytes)
     gathered = max if plan.at_once == 1 else sum
     return {
         name: MachineMemory(
@@ -56,7 +56,7 @@ def machine_memory(graph: Graph, plan: PipelinePlan) -> Mapping[str, MachineMemo
 
 
 def _peak_bytes(graph: Graph, strip: Strip) -> int:
-    """The most bytes of parts that are alive together while the pieces run one by one."""
+    """The most bytes of parts that are alive at the same time, while the pieces run one by one."""
     made = {graph.task[piece.task].outputs[0]: piece.region for piece in strip.pieces}
     regions = dict(strip.reads) | made
     last = _last_reads(graph, strip)
@@ -66,23 +66,23 @@ def _peak_bytes(graph: Graph, strip: Strip) -> int:
         return regions[name].size * graph.tensors[name].item_bytes
 
     alive = {name for name, _ in strip.reads}
-    held = peak = sum(map(size, alive))
+    alive_bytes = peak = sum(map(size, alive))
     for step, piece in enumerate(strip.pieces):
         output = graph.task[piece.task].outputs[0]
-        held += size(output)
+        alive_bytes += size(output)
         alive.add(output)
-        peak = max(peak, held)
+        peak = max(peak, alive_bytes)
         for name in [n for n in alive if last.get(n, -1) <= step and n not in kept]:
-            held -= size(name)
+            alive_bytes -= size(name)
             alive.discard(name)
     return peak
 
 
 def _last_reads(graph: Graph, strip: Strip) -> Mapping[str, int]:
-    """By tensor, the last piece that reads it."""
-    found: dict[str, int] = {}
+    """Index of the last piece that reads a tensor, by tensor."""
+    last_reads: dict[str, int] = {}
     for step, piece in enumerate(strip.pieces):
         names: Sequence[str] = graph.task[piece.task].inputs
         needed = needed_inputs(graph, graph.task[piece.task], piece.region)
-        found |= {name: step for name in names if needed[name].size}
-    return found
+        last_reads |= {name: step for name in names if needed[name].size}
+    return last_reads

@@ -1,4 +1,4 @@
-"""A pipeline plan: stages of one model, and which machine computes which part of each.
+"""A pipeline plan: stages of one model, and the part of each stage that each machine computes.
 
 Nothing else is stored. Halos, messages and memory follow from it and the graph.
 """
@@ -18,26 +18,26 @@ from coexec.plans.schedule import Part
 __all__ = ["Exchange", "PipelinePlan", "Share", "Stage", "boundary", "stage_outputs"]
 
 _FORMAT = 1
-"""Of files."""
+"""Version of the format of plan files."""
 
 Exchange = Literal["leader", "neighbours"]
-"""How the shares of a stage get their inputs. "leader": the leader has all that is handed on from
-stage to stage, cuts it and sends each share its part. "neighbours": each share gets every part
-straight from the machine that has it, so only what is elsewhere moves."""
+"""How the shares of a stage get their inputs. "leader": the leader gets all tensors of the
+boundary, cuts them, and sends each share its part. "neighbours": each share gets each part directly
+from the machine that has it, so only parts on other machines move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one machine computes of a stage: regions of the stage's outputs."""
+    """Regions of a stage's outputs that one machine computes."""
 
     machine: str
     outputs: tuple[Part, ...]
-    """Each output of which it computes something, once. Shares of a stage are disjoint."""
+    """The outputs of which it computes a region, each once. Shares of a stage are disjoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Tasks that follow each other, computed by some machines side by side."""
+    """Consecutive tasks that some machines compute in parallel."""
 
     tasks: tuple[str, ...]
     """Names, in topological order."""
@@ -48,7 +48,7 @@ class Stage:
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Those that compute, in the order of the shares."""
+        """Machines that compute, in the order of the shares."""
         return tuple(share.machine for share in self.shares)
 
 
@@ -61,21 +61,21 @@ class PipelinePlan:
     stages: tuple[Stage, ...]
     provenance: Provenance
     at_once: int | None = None
-    """The most frames that may be inside of the pipeline at a time; None: no limit of its own. 1
-    for plans in which all machines work at one frame, layer after layer."""
+    """Maximum number of frames in flight; None: the plan sets no limit. 1 for plans in which all
+    machines compute the same frame, layer after layer."""
     notes: tuple[str, ...] = ()
-    """What a user should know about it, one sentence each."""
+    """Remarks for the user, one sentence each."""
 
     @cached_property
     def machines(self) -> tuple[str, ...]:
         """All machines of the plan, in the order of their first stage."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for stage in self.stages:
-            found |= dict.fromkeys((stage.leader, *stage.machines))
-        return tuple(found)
+            names |= dict.fromkeys((stage.leader, *stage.machines))
+        return tuple(names)
 
     def to_json(self) -> str:
-        """As text that a person can read and edit; `from_json` reads it back."""
+        """JSON text that a person can read and edit; `from_json` reads it back."""
         head = {"format": _FORMAT, "model": self.model, "provenance": asdict(self.provenance),
                 "at_once": self.at_once, "notes": self.notes}  # fmt: skip
         return json.dumps(head | {"stages": [_row(s) for s in self.stages]}, indent=1, default=str)
@@ -85,7 +85,7 @@ class PipelinePlan:
         """Inverse of `to_json`.
 
         Raises:
-            PlanError: not a pipeline plan, or one of another version.
+            PlanError: the text is no pipeline plan, or has another format.
         """
         try:
             data = json.loads(text)
@@ -103,26 +103,26 @@ class PipelinePlan:
 
 
 def boundary(graph: Graph, stages: Sequence[Stage], index: int) -> tuple[str, ...]:
-    """Tensors that are handed on to the stage ``index``: inputs of the model and outputs of
-    earlier stages that it or a later one reads, or that are outputs of the model.
+    """Tensors at the begin of the stage ``index``: inputs of the model and outputs of earlier
+    stages that this stage or a later one reads, or that are outputs of the model.
 
-    Behind the last stage (``index`` is their number) these are the outputs of the model.
+    After the last stage (``index`` is the number of stages) these are the outputs of the model.
     """
     before = {name for stage in stages[:index] for name in stage.tasks}
     made = [*graph.inputs, *(n for t in graph.tasks if t.name in before for n in t.outputs)]
-    found = []
+    names = []
     for name in made:
         later = any(reader.name not in before for reader in graph.readers[name])
         if later or (name in graph.outputs and name not in graph.inputs):
-            found.append(name)
-    return tuple(found)
+            names.append(name)
+    return tuple(names)
 
 
 def stage_outputs(graph: Graph, stages: Sequence[Stage], index: int) -> tuple[str, ...]:
     """Tensors of the stage ``index`` that later stages read, or that are outputs of the model."""
-    handed_on = set(boundary(graph, stages, index + 1))
+    needed = set(boundary(graph, stages, index + 1))
     tasks: list[Task] = [graph.task[name] for name in stages[index].tasks]
-    return tuple(name for task in tasks for name in task.outputs if name in handed_on)
+    return tuple(name for task in tasks for name in task.outputs if name in needed)
 
 
 def _row(stage: Stage) -> dict[str, Any]:

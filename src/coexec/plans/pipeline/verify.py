@@ -1,4 +1,4 @@
-"""Refuse pipeline plans that do not compute the model, or that no machine can hold."""
+"""Refuse pipeline plans that do not compute the model, or whose machines have too little memory."""
 
 from collections.abc import Mapping
 
@@ -19,8 +19,9 @@ def verify_pipeline(plan: PipelinePlan, graph: Graph, system: System) -> None:
     """Refuse a plan whose stages do not compute ``graph`` exactly once on machines of ``system``.
 
     Raises:
-        PlanError: another model, an unknown machine, a task that is left out, given twice or behind
-            a reader, or outputs that shares overlap in or leave out.
+        PlanError: the plan is for another model, or uses an unknown machine; or a task is missing,
+            listed twice or listed after a reader; or shares overlap or leave out a part of an
+            output.
         InfeasibleError: a machine cannot hold its shares.
     """
     if plan.model != graph.fingerprint:
@@ -41,7 +42,7 @@ def verify_pipeline(plan: PipelinePlan, graph: Graph, system: System) -> None:
 
 
 def _verify_chain(plan: PipelinePlan, graph: Graph) -> None:
-    """Each task in one stage, none before what it reads."""
+    """Refuse tasks that are missing, in two stages, or before a task that they read."""
     stage_of: dict[str, int] = {}
     for index, stage in enumerate(plan.stages):
         for name in stage.tasks:
@@ -58,14 +59,15 @@ def _verify_chain(plan: PipelinePlan, graph: Graph) -> None:
                         f"order tasks and stages topologically"
                     )
             stage_of[name] = index
-    left = [task.name for task in graph.tasks if task.name not in stage_of]
-    if left:
-        raise PlanError(f"the pipeline plan leaves out {len(left)} of {len(graph.tasks)} tasks, "
-                        f"{left[0]!r} among them; plan again")  # fmt: skip
+    absent = [task.name for task in graph.tasks if task.name not in stage_of]
+    if absent:
+        raise PlanError(f"the pipeline plan leaves out {len(absent)} of {len(graph.tasks)} tasks, "
+                        f"{absent[0]!r} among them; plan again")  # fmt: skip
 
 
 def _verify_shares(stage: Stage, index: int, graph: Graph, outputs: tuple[str, ...]) -> None:
-    """Regions that can be computed by themselves, disjoint, and together all of each output."""
+    """Refuse regions that overlap, that cannot be computed independently, or that leave out a part
+    of an output."""
     if len(set(stage.machines)) < len(stage.machines):
         raise PlanError(f"stage {index} has two shares of one machine, of "
                         f"{', '.join(stage.machines)}; give each machine one")  # fmt: skip
@@ -79,17 +81,17 @@ def _verify_shares(stage: Stage, index: int, graph: Graph, outputs: tuple[str, .
                 raise PlanError(f"stage {index} does not hand on {name!r}, which {share.machine!r} "
                                 f"is to compute; it hands on {', '.join(outputs)}")  # fmt: skip
             _verify_region(graph, name, region, f"{share.machine!r} in stage {index}")
-            for other, taken in regions[name]:
-                if taken.overlap(region).size:
+            for other, box in regions[name]:
+                if box.overlap(region).size:
                     raise PlanError(
-                        f"{other!r} and {share.machine!r} both compute {taken.overlap(region)} of "
+                        f"{other!r} and {share.machine!r} both compute {box.overlap(region)} of "
                         f"{name!r} in stage {index}; shares of a stage are disjoint"
                     )
             regions[name].append((share.machine, region))
-    for name, found in regions.items():
-        left = missing(graph.tensors[name].whole, [region for _, region in found])
-        if left:
-            raise PlanError(f"stage {index} leaves out {', '.join(map(str, left))} of {name!r}, "
+    for name, machine_regions in regions.items():
+        gaps = missing(graph.tensors[name].whole, [region for _, region in machine_regions])
+        if gaps:
+            raise PlanError(f"stage {index} leaves out {', '.join(map(str, gaps))} of {name!r}, "
                             f"which is {graph.tensors[name].whole}; plan again")  # fmt: skip
 
 
@@ -108,20 +110,21 @@ def _verify_region(graph: Graph, name: str, region: Region, what: str) -> None:
 
 
 def _verify_memory(plan: PipelinePlan, graph: Graph, system: System) -> None:
-    """The machine that has the most too much is named."""
+    """Refuse plans that need more memory than a machine has. The error names the machine with the
+    largest ratio."""
     over: Mapping[str, float] = {
-        name: held.total_bytes / limit
-        for name, held in machine_memory(graph, plan).items()
+        name: need.total_bytes / limit
+        for name, need in machine_memory(graph, plan).items()
         if (limit := system.device[name].engines[0].memory_bytes) is not None
-        and held.total_bytes > limit
+        and need.total_bytes > limit
     }
     if not over:
         return
     name = max(over, key=lambda machine: over[machine])
-    held, limit = machine_memory(graph, plan)[name], system.device[name].engines[0].memory_bytes
+    need, limit = machine_memory(graph, plan)[name], system.device[name].engines[0].memory_bytes
     raise InfeasibleError(
         f"machine {name!r} has {format_bytes(limit or 0)} and would hold "
-        f"{format_bytes(held.total_bytes)}: {format_bytes(held.weight_bytes)} of weights and "
-        f"{format_bytes(held.feature_bytes)} of feature maps; use more machines, or a planner that "
+        f"{format_bytes(need.total_bytes)}: {format_bytes(need.weight_bytes)} of weights and "
+        f"{format_bytes(need.feature_bytes)} of feature maps; use more machines, or a planner that "
         f"gives each a part of the model, such as pico"
     )

@@ -1,4 +1,4 @@
-"""What each share of a pipeline plan computes, and how much of it others compute, too."""
+"""Work of each share of a pipeline plan, and how much of it other shares repeat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,34 +15,34 @@ __all__ = ["SharedWork", "redundancy", "share_strip", "stage_work"]
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """What one share computes."""
+    """Work of one share."""
 
     machine: str
     strip: Strip
     useful_macs: Fraction
-    """What n shares of the stage compute alike counts as one n-th to each of them, so that the
-    useful parts of all shares add up to what is computed at least once."""
+    """Work that n shares of the stage repeat counts as one n-th for each of them. So the useful
+    work of all shares adds up to the work without repetition."""
 
     @property
     def redundant_macs(self) -> Fraction:
-        """What would not have to be computed if no other share computed the same."""
+        """Work that could be saved if no other share computed the same."""
         return self.strip.macs - self.useful_macs
 
 
 def share_strip(graph: Graph, stage: Stage, index: int) -> Strip:
-    """The strip of the share ``index``: pieces with halos, what it reads and what it hands on."""
+    """Strip of the share ``index``: pieces with halos, the parts that it reads, and its outputs."""
     return strip_of(graph, _tasks(graph, stage), dict(stage.shares[index].outputs))
 
 
 def stage_work(graph: Graph, stage: Stage) -> tuple[SharedWork, ...]:
-    """By share, its work."""
+    """Work of each share of a stage."""
     strips = [share_strip(graph, stage, index) for index in range(len(stage.shares))]
     regions = [{piece.task: piece.region for piece in strip.pieces} for strip in strips]
     useful = [Fraction(0)] * len(strips)
     for task in _tasks(graph, stage):
-        own = [found.get(task.name) for found in regions]
+        task_regions = [region_by_task.get(task.name) for region_by_task in regions]
         whole = graph.output_of(task).whole.size
-        for index, size in enumerate(_own_elements(own)):
+        for index, size in enumerate(_own_elements(task_regions)):
             useful[index] += task.macs * size / max(1, whole)
     return tuple(
         SharedWork(machine, strip, min(own_macs, Fraction(strip.macs)))
@@ -51,7 +51,7 @@ def stage_work(graph: Graph, stage: Stage) -> tuple[SharedWork, ...]:
 
 
 def redundancy(graph: Graph, plan: PipelinePlan) -> float:
-    """Share of all that machines compute which is computed more often than once, 0 to 1."""
+    """Ratio of the repeated work to the work of all machines, 0 to 1."""
     works = [work for stage in plan.stages for work in stage_work(graph, stage)]
     total = sum(work.strip.macs for work in works)
     return float(sum(work.redundant_macs for work in works) / total) if total else 0.0
@@ -62,21 +62,22 @@ def _tasks(graph: Graph, stage: Stage) -> list[Task]:
 
 
 def _own_elements(regions: Sequence[Region | None]) -> list[Fraction]:
-    """By region its number of elements, those that n regions hold as one n-th each.
+    """Number of elements by region; an element in n regions counts as one n-th for each.
 
-    The borders of all regions cut space into cells that lie inside or outside of each.
+    The borders of all regions cut space into cells. Each cell lies either inside or outside a
+    region.
     """
-    found = [Fraction(0)] * len(regions)
-    there = [region for region in regions if region is not None]
-    if not there:
-        return found
+    counts = [Fraction(0)] * len(regions)
+    present = [region for region in regions if region is not None]
+    if not present:
+        return counts
     edges = [
-        sorted({edge for r in there for edge in (r.start[axis], r.stop[axis])})
-        for axis in range(len(there[0].start))
+        sorted({edge for r in present for edge in (r.start[axis], r.stop[axis])})
+        for axis in range(len(present[0].start))
     ]
     for corner in product(*(pairwise(marks) for marks in edges)):
         cell = Region(tuple(a for a, _ in corner), tuple(b for _, b in corner))
         holders = [i for i, r in enumerate(regions) if r is not None and r.contains(cell)]
         for index in holders:
-            found[index] += Fraction(cell.size, len(holders))
-    return found
+            counts[index] += Fraction(cell.size, len(holders))
+    return counts

@@ -1,9 +1,9 @@
-"""Decisions, moments and what has to hold between them: a model that any exact solver can read.
+"""Decisions, moments and the constraints between them: a model for any exact solver.
 
-A literal is a decision or, with a minus, its opposite. A rule says that one sum of moments and
-decided durations is not less than another, always or where some literals are true. CP-SAT takes
-rules as they are; an integer program weakens each by what it can be violated by at most, which
-follows from the ranges of its moments.
+A literal is the number of a decision or, negated, its opposite. A rule requires that one sum of
+moments and conditional durations is not less than another one, either always or if some literals
+are true. CP-SAT takes rules as they are. An integer program relaxes each rule by its largest
+possible violation, which follows from the ranges of its moments.
 """
 
 import math
@@ -18,9 +18,9 @@ FALSE: Literal = -1
 
 
 class Sum(NamedTuple):
-    """A constant, a moment, and something for each literal that is true.
+    """The sum of a constant, a moment, and a duration for each literal that is true.
 
-    In seconds when it is made; in ticks once it is part of `Constraints`.
+    In seconds when it is created; in ticks once it is part of `Constraints`.
     """
 
     constant: float = 0
@@ -28,10 +28,14 @@ class Sum(NamedTuple):
     flags: tuple[tuple[float, Literal], ...] = ()
 
     def plus(self, seconds: float = 0.0, flags: Iterable[tuple[float, Literal]] = ()) -> "Sum":
-        """This and ``seconds``, and for each literal that is true its own."""
-        added = [(s, literal) for s, literal in flags if s and literal != FALSE]
-        constant = self.constant + seconds + sum(s for s, literal in added if literal == TRUE)
-        free = tuple(pair for pair in added if pair[1] != TRUE)
+        """This sum plus ``seconds`` plus the duration of each literal that is true.
+
+        Args:
+            flags: durations in seconds with their literals.
+        """
+        nonzero = [(s, literal) for s, literal in flags if s and literal != FALSE]
+        constant = self.constant + seconds + sum(s for s, literal in nonzero if literal == TRUE)
+        free = tuple(pair for pair in nonzero if pair[1] != TRUE)
         return Sum(constant, self.moment, self.flags + free)
 
 
@@ -42,40 +46,40 @@ class Rule(NamedTuple):
     early: Sum
     literals: tuple[Literal, ...] = ()
     otherwise: float | None = None
-    """By how much ``late`` may be less where they are not, if that is known."""
+    """Largest value of ``early - late`` if a literal is false, in ticks; None if it is unknown."""
 
 
 class _Definition(NamedTuple):
-    """``literal`` is true exactly where all of ``parts`` are."""
+    """``literal`` is true if and only if all of ``parts`` are true."""
 
     literal: Literal
     parts: tuple[Literal, ...]
 
 
 class Constraints:
-    """A model that grows: decisions, moments, clauses, rules.
+    """A model to which decisions, moments, clauses and rules are added.
 
-    It counts time in ticks of ``tick_s`` seconds, in ``whole`` ones if a solver wants that: then
-    what adds up here adds up there.
+    Time is counted in ticks of ``tick_s`` seconds. With ``whole``, each duration is a whole number
+    of ticks, so that sums here are equal to the sums of a solver that works with integers.
     """
 
     def __init__(self, tick_s: float, whole: bool = False) -> None:
         self.tick_s, self.whole = tick_s, whole
         self.flags = 1
-        """Decisions are numbered from 1 to this; the first is `TRUE`."""
+        """Number of decisions. They are numbered from 1; the first is `TRUE`."""
         self.moments: list[tuple[float, float]] = []
-        """By moment, its earliest and latest tick."""
+        """The earliest and the latest tick of each moment."""
         self.clauses: list[tuple[Literal, ...]] = []
-        """In each, at least one literal is true."""
+        """In each clause, at least one literal is true."""
         self.rules: list[Rule] = []
         self._definitions: dict[tuple[Literal, ...], _Definition] = {}
 
     def ticks(self, seconds: float) -> float:
-        """So many ticks."""
+        """``seconds`` in ticks, rounded if this model has whole ticks."""
         return round(seconds / self.tick_s) if self.whole else seconds / self.tick_s
 
     def in_ticks(self, terms: Sum) -> Sum:
-        """The same in ticks, each term rounded on its own."""
+        """A sum of seconds in ticks; each term is rounded on its own."""
         flags = tuple((self.ticks(s), literal) for s, literal in terms.flags)
         return Sum(self.ticks(terms.constant), terms.moment, flags)
 
@@ -90,7 +94,7 @@ class Constraints:
         return len(self.moments) - 1
 
     def all_of(self, literals: Iterable[Literal]) -> Literal:
-        """What is true where all of them are."""
+        """A literal that is true if and only if all of ``literals`` are true."""
         parts = tuple(sorted(set(literals) - {TRUE}))
         if FALSE in parts or any(-part in parts for part in parts):
             return FALSE
@@ -104,11 +108,11 @@ class Constraints:
         return self._definitions[parts].literal
 
     def any_of(self, literals: Iterable[Literal]) -> Literal:
-        """What is true where one of them is."""
+        """A literal that is true if and only if at least one of ``literals`` is true."""
         return -self.all_of(-literal for literal in literals)
 
     def clause(self, *literals: Literal) -> None:
-        """One of them is true."""
+        """Require that at least one of ``literals`` is true."""
         if TRUE not in literals:
             self.clauses.append(tuple(x for x in literals if x != FALSE))
 
@@ -119,7 +123,11 @@ class Constraints:
         literals: Iterable[Literal] = (),
         otherwise_s: float | None = None,
     ) -> None:
-        """``late`` is not less than ``early`` where all ``literals`` are true."""
+        """Require that ``late`` is not less than ``early`` if all ``literals`` are true.
+
+        Args:
+            otherwise_s: as `Rule.otherwise`, in seconds.
+        """
         conditions = tuple(x for x in literals if x != TRUE)
         otherwise = None if otherwise_s is None else self.ticks(otherwise_s)
         if FALSE not in conditions:
@@ -127,11 +135,11 @@ class Constraints:
             self.rules.append(Rule(late, early, conditions, otherwise))
 
     def rounding(self) -> float:
-        """Ticks by which rounded terms can lengthen or shorten a way through all moments.
+        """The most ticks by which rounding can lengthen or shorten a path through all moments.
 
-        Such a way passes each moment once, by one of the rules that it is the later side of; each
-        term there is off by half a tick at most. One more for each moment is left to the solver's
-        own rule, one task after the other.
+        Such a path passes each moment once, by one of the rules whose ``late`` side has the moment.
+        Each term of a rule has a rounding error of at most half a tick. One additional term for
+        each moment covers the solver's own constraint that tasks do not overlap.
         """
         terms: dict[int | None, int] = {}
         for rule in self.rules:
@@ -140,7 +148,11 @@ class Constraints:
         return 0.5 * (sum(terms.values()) + len(self.moments)) if self.whole else 0.0
 
     def complete(self, chosen: Mapping[Literal, bool]) -> list[bool]:
-        """By decision, its value, where the free ones are ``chosen``; the rest is defined."""
+        """The value of each decision, by its number.
+
+        Args:
+            chosen: values of the free decisions; the others follow from their definitions.
+        """
         values = [False] * (self.flags + 1)
         values[TRUE] = True
         for literal, value in chosen.items():
@@ -152,7 +164,13 @@ class Constraints:
     def earliest(
         self, values: Sequence[bool], order: Sequence[int], extra: Sequence[Rule] = ()
     ) -> list[float]:
-        """By moment, the least that fits the decisions; fast if ``order`` is theirs in time."""
+        """The earliest tick of each moment under all rules that apply.
+
+        Args:
+            values: the value of each decision.
+            order: moments in an order; the computation is fast if it is their order in time.
+            extra: further rules.
+        """
         place = {moment: at for at, moment in enumerate(order)}
         active = [
             (rule.late.moment, rule.early.moment, _fixed(rule, values))
@@ -161,20 +179,21 @@ class Constraints:
             and all(values[abs(x)] == (x > 0) for x in rule.literals)
         ]
         active.sort(key=lambda row: place.get(row[0], len(place)))
-        found: list[float] = [0] * len(self.moments)
-        for _ in self.moments:  # each pass settles one more, if the decisions have no circle
+        ticks: list[float] = [0] * len(self.moments)
+        # Each pass fixes at least one more moment if the decisions contain no cycle.
+        for _ in self.moments:
             changed = False
             for late, early, after in active:
-                least = after + (0 if early is None else found[early])
-                if found[late] < least:
-                    found[late], changed = least, True
+                least = after + (0 if early is None else ticks[early])
+                if ticks[late] < least:
+                    ticks[late], changed = least, True
             if not changed:
                 break
-        return found
+        return ticks
 
 
 def _fixed(rule: Rule, values: Sequence[bool]) -> float:
-    """What ``early`` has on top of its moment, less that of ``late``."""
+    """Ticks by which the moment of ``late`` must follow the moment of ``early``."""
     return _chosen(rule.early, values) - _chosen(rule.late, values)
 
 

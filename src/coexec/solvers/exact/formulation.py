@@ -1,8 +1,9 @@
-"""The planners' model of time as constraints: what an exact planner gives to its solver.
+"""The planners' model of time as constraints, for the solver of an exact planner.
 
-The rules are those of `problem.timeline.Timeline`. With ``fused`` they are weaker, so that no plan
-takes less than they say in the simulator either: the tasks of a segment pay for one launch, what
-makes a new segment is left out, and what one task sends may leave in any order.
+The rules are those of `problem.timeline.Timeline`. With ``fused`` the rules are relaxed, so that
+their optimum is a lower bound for the simulator, too: the tasks of a segment pay for one launch,
+the conditions that start a new segment are left out, and the tensors that one task sends may leave
+in any order.
 """
 
 import math
@@ -21,17 +22,17 @@ __all__ = ["Formulation", "Valuation"]
 
 
 class Valuation(NamedTuple):
-    """A value for each decision, a tick for each moment."""
+    """A solution: a value for each decision and a tick for each moment."""
 
     flags: Sequence[bool]
     moments: Sequence[float]
 
 
 class Formulation(Placement):
-    """All constraints but one: that a device runs one task at a time.
+    """All constraints except one: that a device runs one task at a time.
 
-    That is for the solver to say in its own words (then `keep_order` has to follow), or with
-    `one_at_a_time`.
+    The caller adds that one: either with the solver's own constraint for it and a call of
+    `keep_order`, or with `one_at_a_time`.
     """
 
     def __init__(
@@ -43,12 +44,16 @@ class Formulation(Placement):
         tails_s: Sequence[float],
         fused: bool = False,
     ) -> None:
-        """``tails_s``: by task, what follows its end before the moment to be minimised."""
+        """Create all decisions, moments and rules.
+
+        Args:
+            tails_s: by task, the least seconds between its end and the moment to be minimised.
+        """
         super().__init__(problem, tasks, timeline, constraints, fused)
         self.end_of_all = constraints.moment()
         """The moment to be minimised."""
         self.horizon = math.inf
-        """The tick at which everything is over."""
+        """The last tick of a solution."""
         self._tails_s = tails_s
         copied_by_target(self)
         sent_by_source(self)
@@ -69,7 +74,8 @@ class Formulation(Placement):
                 rule(self.begins(task), Sum(free_s), [self.on(task, device)])
 
     def _wait_for_predecessors(self) -> None:
-        """And for the latency of the link, where they are on another device."""
+        """A task begins after its predecessors, and after the latency of the link from each
+        predecessor on another device."""
         rule = self.constraints.rule
         for task in self.tasks:
             for source in self.problem.predecessors[task]:
@@ -82,7 +88,7 @@ class Formulation(Placement):
                         rule(self.begins(task), ready, [crosses], otherwise_s=wait_s)
 
     def _end_after_all(self) -> None:
-        """After each task, and after each device has done all of its own."""
+        """The end of all comes after each task with its tail, and after all work of each device."""
         over = Sum(moment=self.end_of_all)
         for task in self.tasks:
             self.constraints.rule(over, self.ends(task).plus(self._tails_s[task]))
@@ -91,7 +97,8 @@ class Formulation(Placement):
         for device in self.problem.devices:
             able = [task for task in self.tasks if self.on(task, device) != FALSE]
             if able:
-                # What follows the last task need not wait for all that this sends.
+                # The tail of the device's last task starts when the task ends. It does not wait for
+                # the sends of the task, which are part of `busy`.
                 rests_s = [self._tails_s[task] - self._most_sent_s(task, device) for task in able]
                 busy = self._busy(able, device)
                 self.constraints.rule(over, busy.plus(max(0.0, min(rests_s))))
@@ -100,7 +107,7 @@ class Formulation(Placement):
         return sum(part.seconds for part in self.sends[task] if part.device == device)
 
     def _busy(self, tasks: Sequence[int], device: int) -> Sum:
-        """When ``device`` has done its share of ``tasks`` and sent what it has to."""
+        """The time at which ``device`` has run its share of ``tasks`` and done all its copies."""
         busy = Sum(self.free_s[device])
         for task in tasks:
             occupied = self.occupies(task, device)
@@ -109,7 +116,7 @@ class Formulation(Placement):
         return busy
 
     def one_at_a_time(self) -> None:
-        """A device runs one task at a time, said with an order for each two tasks."""
+        """Require that a device runs one task at a time, by an order for each pair of tasks."""
         for one, two in combinations(self.tasks, 2):
             shared = [self.crosses(one, two, d, d) for d in self.problem.devices]
             if self.before(one, two) == TRUE and self.sends[one]:
@@ -118,7 +125,11 @@ class Formulation(Placement):
         self.keep_order()
 
     def keep_order(self) -> None:
-        """What asking for the order of two tasks on one device has promised."""
+        """Add the constraints for all order decisions that `before` has created.
+
+        A task begins after the tasks that precede it in this order. For two tasks on one device,
+        exactly one of the two orders holds.
+        """
         clause, rule = self.constraints.clause, self.constraints.rule
         for (one, two), first in self.order.items():
             rule(self.begins(two), self.leaves(one), [first])
@@ -129,7 +140,8 @@ class Formulation(Placement):
                     clause(first, self.order[two, one], -here[0], -here[1])
 
     def within(self, horizon: float) -> None:
-        """Everything is over at tick ``horizon``; narrows the moments to what that leaves."""
+        """Limit all moments to tick ``horizon``, and narrow the ranges of the tasks' moments to the
+        ticks that remain possible."""
         self.horizon = horizon
         ticks, moments = self.constraints.ticks, self.constraints.moments
         for moment in range(len(moments)):
@@ -143,7 +155,11 @@ class Formulation(Placement):
             moments[self.end[task]] = (first, max(first, last))
 
     def solution(self, assignment: Sequence[int], sequence: Sequence[int]) -> Valuation:
-        """The plan of a `problem.solution.Solution`, as early as the constraints allow."""
+        """The valuation of a plan, each moment as early as the constraints allow.
+
+        Args:
+            assignment, sequence: those of a `problem.solution.Solution`.
+        """
         at = {task: place for place, task in enumerate(sequence)}
         chosen: dict[Literal, bool] = {}
         for task in self.tasks:
@@ -160,7 +176,7 @@ class Formulation(Placement):
         return Valuation(flags, self.constraints.earliest(flags, moments, turns))
 
     def read(self, solution: Valuation) -> tuple[list[int], list[int]]:
-        """Assignment (by task of the graph) and sequence (of these tasks) of a solution."""
+        """The assignment (by task of the graph) and sequence (of these tasks) of a solution."""
         flags, moments = solution
         assignment = self.timeline.place.copy()
         keys = {}
@@ -169,19 +185,20 @@ class Formulation(Placement):
                 literal = self.on(task, device)
                 if flags[abs(literal)] == (literal > 0):
                     assignment[task] = device
-            # One of no length may share its start with a task that has to wait for it.
+            # A task of length zero may start at the same tick as its successor. The smaller end
+            # puts it first.
             run = self.constraints.ticks(self.run_s[task][assignment[task]])
             keys[task] = (moments[self.start[task]], moments[self.start[task]] + run, task)
         return assignment, in_turn(self.problem, self.tasks, keys.__getitem__)
 
 
 def _turns(assignment: Sequence[int], sequence: Sequence[int]) -> list[tuple[int, int]]:
-    """Each two tasks that follow each other on a device."""
+    """All pairs of tasks that directly follow each other on a device."""
     last: dict[int, int] = {}
-    found = []
+    pairs = []
     for task in sequence:
         device = assignment[task]
         if device in last:
-            found.append((last[device], task))
+            pairs.append((last[device], task))
         last[device] = task
-    return found
+    return pairs

@@ -1,4 +1,4 @@
-"""The solvers' packages, loaded when a planner needs one."""
+"""Import of a solver's package, at the time at which a planner needs it."""
 
 import importlib
 from types import ModuleType
@@ -13,13 +13,13 @@ def library(planner: str, solver: str, module: str) -> ModuleType:
     """The module of a solver that comes with the extra ``exact``.
 
     Args:
-        planner: needs it, for messages.
-        solver: what users call it.
-        module: its name in imports.
+        planner: the planner that needs the solver, for messages.
+        solver: the solver's name, for messages.
+        module: the name of the module to import.
 
     Raises:
-        PackageError: it is not installed, or cannot be loaded: two packages may bring different
-            versions of one native library.
+        PackageError: the package is not installed, or cannot be loaded, for example because two
+            packages contain different versions of one native library.
     """
     try:
         return importlib.import_module(module)

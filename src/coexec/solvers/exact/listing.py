@@ -1,4 +1,4 @@
-"""List scheduling in the planners' own model of time: a good plan in no time to start from."""
+"""List scheduling in the planners' model of time: a good plan within a short time to start from."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -13,11 +13,12 @@ __all__ = ["in_turn", "listed"]
 def listed(
     problem: Problem, tasks: Sequence[int], timeline: Timeline, urgency_s: Sequence[float]
 ) -> tuple[Timeline, list[int]]:
-    """Give ``tasks`` to devices behind what ``timeline`` has run; the timeline then, the sequence.
+    """The timeline after list scheduling of ``tasks``, and the sequence of these tasks.
 
-    Of the tasks whose predecessors are placed, the one that can start first comes next; of those
-    that can start as soon as some device is free, the most urgent one. It goes where it ends
-    first. O(|V| (|V| + |D|)).
+    Tasks are placed after those that ``timeline`` has run already; ``timeline`` itself is not
+    changed. Of the tasks whose predecessors are placed, the one that can start first comes next; of
+    those that can start as soon as some device is free, the most urgent one. A task goes to the
+    device on which it ends first. O(|V| (|V| + |D|)).
     """
     timeline = timeline.copy()
 
@@ -33,14 +34,14 @@ def listed(
 
 
 def in_turn(problem: Problem, tasks: Sequence[int], turn: Callable[[int], Any]) -> list[int]:
-    """``tasks`` by rising ``turn``, but none before its predecessors."""
+    """``tasks`` by rising ``turn``, but no task before its predecessors."""
     return list(_ready_first(problem, tasks, turn))
 
 
 def _ready_first(
     problem: Problem, tasks: Sequence[int], turn: Callable[[int], Any]
 ) -> Iterator[int]:
-    """Of the tasks whose predecessors are done, always the one with the least ``turn``."""
+    """Yield, again and again, the task with the least ``turn`` whose predecessors were yielded."""
     inside = set(tasks)
     missing = {t: len(inside.intersection(problem.predecessors[t])) for t in tasks}
     ready = [task for task in tasks if not missing[task]]

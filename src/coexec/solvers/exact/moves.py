@@ -1,8 +1,8 @@
 """Copies between devices as constraints, for each kind of link.
 
-As in `problem.timeline.Timeline`: a tensor moves to a device once, for the first task that reads it
-there. What has been moved before is there. In which order a task sends its tensors is left open
-in a formulation with fused tasks: the simulator takes the order of segments.
+As in `problem.timeline.Timeline`, a tensor moves to a device once, for the first task that reads it
+there. Later readers find it there. In a formulation with fused tasks, the order in which a task
+sends its tensors is left open, because the simulator takes the order of segments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ from coexec.system.hardware import Busy
 __all__ = ["copied_by_target", "queued", "sent_by_source"]
 
 _MOST_QUEUED = 150
-"""Tensors that may queue for one link. With more, that they wait for each other is left out."""
+"""With more tensors than this on one link, the constraints that queue them are left out."""
 
 
 class _Way(NamedTuple):
-    """A tensor that may have to move."""
+    """A possible transfer of a tensor from one device to another."""
 
     tensor: int
     maker: int
@@ -33,39 +33,42 @@ class _Way(NamedTuple):
 def copied_by_target(placement: Placement) -> None:
     """Links that keep the target busy: the first reader on a device copies a tensor."""
     all_of, before = placement.constraints.all_of, placement.before
-    for way in _ways(placement, "target"):
-        a, b = way.source, way.target
-        for reader in way.readers:
+    for route in _ways(placement, "target"):
+        a, b = route.source, route.target
+        for reader in route.readers:
             earlier = [
                 all_of([placement.on(other, b), before(other, reader)])
-                for other in way.readers if other != reader
+                for other in route.readers if other != reader
             ]  # fmt: skip
-            copies = all_of([placement.crosses(way.maker, reader, a, b), *(-e for e in earlier)])
+            copies = all_of([placement.crosses(route.maker, reader, a, b), *(-e for e in earlier)])
             if copies != FALSE:
-                placement.copies[reader].append(Occupation(b, way.transfer_s, copies))
+                placement.copies[reader].append(Occupation(b, route.transfer_s, copies))
 
 
 def sent_by_source(placement: Placement) -> None:
-    """Links that keep the source busy: it sends a tensor right after it was made."""
-    ways = list(_ways(placement, "source"))
-    for way in ways:
-        if way.maker in placement.sends:
-            part = Occupation(way.source, way.transfer_s, _moves(placement, way))
-            placement.sends[way.maker].append(part)
-    for way in ways:
+    """Links that keep the source busy: the source sends a tensor right after it was made."""
+    routes = list(_ways(placement, "source"))
+    for route in routes:
+        if route.maker in placement.sends:
+            part = Occupation(route.source, route.transfer_s, _moves(placement, route))
+            placement.sends[route.maker].append(part)
+    for route in routes:
         ahead = [
-            (other.transfer_s, _leaves_first(placement, other, way))
-            for other in ways
-            if other != way
-            and (other.maker, other.source) == (way.maker, way.source)
+            (other.transfer_s, _leaves_first(placement, other, route))
+            for other in routes
+            if other != route
+            and (other.maker, other.source) == (route.maker, route.source)
             and not placement.fused
         ]
-        _arrive(placement, way, placement.ends(way.maker).plus(way.transfer_s, ahead))
-    _delay_by_late_sends(placement, [way for way in ways if way.maker not in placement.sends])
+        _arrive(placement, route, placement.ends(route.maker).plus(route.transfer_s, ahead))
+    _delay_by_late_sends(
+        placement, [route for route in routes if route.maker not in placement.sends]
+    )
 
 
 def _delay_by_late_sends(placement: Placement, ways: Sequence[_Way]) -> None:
-    """What was made before these tasks and is read only now, is sent before any of them."""
+    """A tensor that was made before these tasks, and that one of them reads, is sent before any of
+    these tasks begins on its source device."""
     for device in placement.problem.devices:
         sends = [(w.transfer_s, _moves(placement, w)) for w in ways if w.source == device]
         for task in placement.tasks if sends else ():
@@ -74,16 +77,16 @@ def _delay_by_late_sends(placement: Placement, ways: Sequence[_Way]) -> None:
 
 
 def queued(placement: Placement) -> None:
-    """Links that keep nobody busy: tensors queue for them in the order in which they are made."""
+    """Links that keep no device busy: tensors queue for a link in the order of their creation."""
     rule = placement.constraints.rule
-    ways = list(_ways(placement, "none"))
-    moments = {way: Sum(moment=placement.constraints.moment()) for way in ways}
-    for way, leaves in moments.items():
-        rule(leaves, placement.ends(way.maker))
-        rule(leaves, Sum(placement.timeline.link_free_s.get((way.source, way.target), 0.0)))
-        _arrive(placement, way, leaves.plus(way.transfer_s))
+    routes = list(_ways(placement, "none"))
+    moments = {route: Sum(moment=placement.constraints.moment()) for route in routes}
+    for route, leaves in moments.items():
+        rule(leaves, placement.ends(route.maker))
+        rule(leaves, Sum(placement.timeline.link_free_s.get((route.source, route.target), 0.0)))
+        _arrive(placement, route, leaves.plus(route.transfer_s))
     for a, b in permutations(placement.problem.devices, 2):
-        queue = [way for way in ways if (way.source, way.target) == (a, b)]
+        queue = [route for route in routes if (route.source, route.target) == (a, b)]
         for one, two in combinations(queue, 2) if len(queue) <= _MOST_QUEUED else ():
             both = [_moves(placement, one), _moves(placement, two)]
             if placement.fused and one.maker == two.maker:
@@ -94,7 +97,7 @@ def queued(placement: Placement) -> None:
 
 
 def _ways(placement: Placement, busy: Busy) -> Iterable[_Way]:
-    """The tensors that tasks may have to get over links of one kind."""
+    """All transfers over links of one kind that the tasks may need."""
     problem, there = placement.problem, placement.timeline.there
     readers: dict[int, list[int]] = {}
     for task in placement.tasks:
@@ -105,20 +108,20 @@ def _ways(placement: Placement, busy: Busy) -> Iterable[_Way]:
         for a, b in permutations(problem.devices, 2):
             transfer_s = problem.transfer_s[tensor][a][b]
             if problem.links[a][b].busy == busy and transfer_s and (tensor, b) not in there:
-                way = _Way(tensor, maker, a, b, transfer_s, tuple(tasks))
-                if _moves(placement, way) != FALSE:
-                    yield way
+                route = _Way(tensor, maker, a, b, transfer_s, tuple(tasks))
+                if _moves(placement, route) != FALSE:
+                    yield route
 
 
 def _moves(placement: Placement, way: _Way) -> Literal:
-    """Whether the tensor takes this way."""
+    """Literal: whether the transfer happens."""
     return placement.constraints.any_of(
         placement.crosses(way.maker, reader, way.source, way.target) for reader in way.readers
     )
 
 
 def _arrive(placement: Placement, way: _Way, copied: Sum) -> None:
-    """No reader computes before the tensor has been copied and its device knows of it."""
+    """A reader computes after the tensor was copied and after the latency of the link."""
     a, b = way.source, way.target
     for reader in way.readers:
         wait_s = placement.problem.links[a][b].sync_latency_s + placement.launch_s(reader, b)
@@ -127,7 +130,7 @@ def _arrive(placement: Placement, way: _Way, copied: Sum) -> None:
 
 
 def _leaves_first(placement: Placement, one: _Way, two: _Way) -> Literal:
-    """Whether, if both move, the tensor of ``one`` does before that of ``two``."""
+    """Literal: whether transfer ``one`` comes before transfer ``two``, if both happen."""
     if one.maker != two.maker:
         return placement.before(one.maker, two.maker)
     crosses, reads = placement.crosses, placement.problem.reads

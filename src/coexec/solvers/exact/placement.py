@@ -1,4 +1,4 @@
-"""The unknowns of a plan: where tasks run, when, and what follows from that for their devices."""
+"""The unknowns of a plan: where and when tasks run, and how long they keep devices busy."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ __all__ = ["Occupation", "Placement"]
 
 
 class Occupation(NamedTuple):
-    """A device is busy for some seconds more where ``literal`` is true."""
+    """``device`` is busy for additional ``seconds`` if ``literal`` is true."""
 
     device: int
     seconds: float
@@ -21,9 +21,11 @@ class Occupation(NamedTuple):
 
 
 class Placement:
-    """Where and when ``tasks``, in topological order, run behind those that ``timeline`` has run.
+    """Decisions and moments for ``tasks``, which are in topological order and run after the tasks
+    that ``timeline`` has run.
 
-    With ``fused``, a task takes what it adds to a segment, and the first of one pays its launch.
+    With ``fused``, the time of a task is the time that it adds to a segment, and the first task of
+    a segment also pays for the launch.
     """
 
     def __init__(
@@ -37,19 +39,21 @@ class Placement:
         self.problem, self.tasks, self.timeline = problem, tasks, timeline
         self.fused = fused
         self.free_s = [timeline.free_s[device] for device in problem.places.device]
-        """By place, when its device has done what the timeline has run."""
+        """By place, the time at which its device has finished the tasks of the timeline."""
         self.run_s = problem.net_s if fused else problem.latency_s
         self.constraints = constraints
         self.start = {task: constraints.moment() for task in tasks}
-        """The moment at which its device gives itself to a task, first to copy what it reads."""
+        """By task, the moment at which its device becomes busy with it; first with copying the
+        task's inputs."""
         self.end = {task: constraints.moment() for task in tasks}
-        """The moment at which its results are there."""
+        """By task, the moment at which its results are complete."""
         self.copies: dict[int, list[Occupation]] = {task: [] for task in tasks}
-        """What the device of a task copies before it."""
+        """Copies that the device of a task makes before it computes the task."""
         self.sends: dict[int, list[Occupation]] = {task: [] for task in tasks}
-        """What it copies behind it."""
+        """Copies that the device of a task makes after it has computed the task."""
         self.order: dict[tuple[int, int], Literal] = {}
-        """Of two tasks on one device, whether the first runs first, where somebody asked."""
+        """Whether the first task of a pair runs first, if both are on one device. `before` creates
+        these decisions."""
         self._placed = {task: self._literals(task) for task in tasks}
 
     def _literals(self, task: int) -> tuple[Literal, ...]:
@@ -81,7 +85,7 @@ class Placement:
         return self.constraints.all_of([self.on(task, a), self.on(reader, b)])
 
     def before(self, first: int, second: int) -> Literal:
-        """Of two tasks on one device, whether ``first`` runs first."""
+        """Whether ``first`` runs before ``second``, if both are on one device."""
         if self.problem.precedes[first, second] or first not in self.start:
             return TRUE
         if self.problem.precedes[second, first] or second not in self.start:
@@ -92,30 +96,31 @@ class Placement:
         return self.order[first, second]
 
     def begins(self, task: int) -> Sum:
-        """When its device gives itself to ``task``."""
+        """The time at which its device becomes busy with ``task``."""
         return Sum(moment=self.start[task])
 
     def computes(self, task: int) -> Sum:
-        """When what ``task`` reads has been copied."""
+        """The time at which the inputs of ``task`` have been copied."""
         return self.begins(task).plus(flags=_flagged(self.copies[task]))
 
     def ends(self, task: int) -> Sum:
-        """When the results of ``task`` are there."""
+        """The time at which the results of ``task`` are complete."""
         if task not in self.start:
             return Sum(self.timeline.end_s[task])
         return Sum(moment=self.end[task])
 
     def leaves(self, task: int) -> Sum:
-        """When its device has sent them, too, and may turn to another task."""
+        """The time at which its device has also sent the results, and may begin another task."""
         return self.ends(task).plus(flags=_flagged(self.sends[task]))
 
     def occupies(self, task: int, device: int) -> Sum:
-        """How long ``task`` keeps ``device`` busy if it runs there."""
-        ours = [p for p in (*self.copies[task], *self.sends[task]) if p.device == device]
-        return Sum(self.run_s[task][device]).plus(flags=_flagged(ours))
+        """The time for which ``task`` keeps ``device`` busy if it runs there."""
+        copies = [p for p in (*self.copies[task], *self.sends[task]) if p.device == device]
+        return Sum(self.run_s[task][device]).plus(flags=_flagged(copies))
 
     def launch_s(self, task: int, device: int) -> float:
-        """What ``task`` adds to its latency if it is the first of a segment."""
+        """Seconds of the launch that ``task`` pays if it is the first of a segment; 0 without
+        ``fused``."""
         latency_s, run_s = self.problem.latency_s[task][device], self.run_s[task][device]
         return latency_s - run_s if latency_s < math.inf else 0.0
 

@@ -1,8 +1,8 @@
-"""A formulation as the rows of an integer program, which knows no conditions.
+"""A formulation as the rows of an integer program, which has no conditional constraints.
 
-Columns are the decisions, 0 or 1, and behind them the moments. A rule that holds only where some
-literals are true becomes a row that loses as much as it can be violated by where they are not: the
-"big M", which follows from the ranges of its moments.
+The first columns are the decisions, 0 or 1; the moments follow. A rule that holds only if some
+literals are true becomes a row that is relaxed if one of them is false. The amount is the largest
+possible violation (the "big M"), which follows from the ranges of the rule's moments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """All rows say that a sum of columns is not less than something."""
+    """Rows of the form: a weighted sum of columns is not less than a lower bound."""
 
     def __init__(self, constraints: Constraints) -> None:
         self._constraints = constraints
         self.lower: list[float] = []
-        """By row, what the sum is not less than."""
+        """The lower bound of each row."""
         self.starts: list[int] = [0]
-        """By row, where its entries begin; and where the last one's end."""
+        """The index of the first entry of each row, and at last the index behind all entries."""
         self.columns: list[int] = []
         self.factors: list[float] = []
         for clause in constraints.clauses:
@@ -33,7 +33,7 @@ class Rows:
         return self._constraints.flags + moment
 
     def _rule(self, rule: Rule) -> None:
-        """late - early + (what conditions that fail leave open) >= 0."""
+        """Add the row: late - early + (relaxation for each literal that is false) >= 0."""
         late, early, conditions, otherwise = rule
         terms = [*late.flags, *((-ticks, literal) for ticks, literal in early.flags)]
         if conditions:
@@ -49,7 +49,7 @@ class Rows:
         )
 
     def _worst(self, rule: Rule) -> float:
-        """By how much ``late`` can be less than ``early``, given the ranges of their moments."""
+        """The largest possible value of ``early - late``, from the ranges of their moments."""
         ranges, (late, early, _, _) = self._constraints.moments, rule
         least = late.constant + sum(min(0.0, ticks) for ticks, _ in late.flags)
         most = early.constant + sum(max(0.0, ticks) for ticks, _ in early.flags)

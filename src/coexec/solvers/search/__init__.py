@@ -1,5 +1,5 @@
-"""What searches share: where they begin, and how they improve a plan.
+"""Parts that searches share: plans to start from, and the improvement of a plan.
 
-starts     the plans of the quick planners
-annealing  small changes to launches, judged by the simulator's rules
+starts     the plans of the fast planners
+annealing  small changes to launches, evaluated by the simulator's rules
 """

@@ -1,4 +1,4 @@
-"""Simulated annealing over launches: improves any plan by what the simulator sees."""
+"""Simulated annealing over launches: improves any plan by the simulator's measure."""
 
 import math
 import random
@@ -13,33 +13,35 @@ from coexec.problem.solution import Solution, simulated_s
 __all__ = ["annealed"]
 
 _TEMPERATURE = 4e-4
-"""At first, as a share of the makespan: a plan longer by this is taken with probability 1 / e.
+"""Initial temperature, as a share of the makespan: at the start, a plan that is longer by this
+share is accepted with probability 1 / e.
 
-For hundreds of thousands of steps. Half of it is no worse for some ten thousand, twice as much ends
-with plans of PNASNet-mobile that are half a percent longer.
+The value fits hundreds of thousands of steps. For some ten thousand steps, half of it is no worse.
+With twice as much, plans of PNASNet-mobile become half a percent longer.
 """
 _SHARES = (0.25, 0.15, 0.05, 0.55)
-"""Of fusing, splitting, swapping and moving."""
+"""Probabilities of fusing, splitting, swapping and moving."""
 _PART = 0.7
-"""How often a part of a launch is moved, instead of all of it."""
+"""Probability that a part of a launch is moved instead of the whole launch."""
 _FEW = 4
-"""Tasks in such a part at most."""
+"""Maximum number of tasks in such a part."""
 _ALONE = 0.3
-"""How often they become a launch of their own."""
+"""Probability that the moved tasks become a launch of their own."""
 
 
 def annealed(
     problem: Problem, start: Solution, steps: int, *, seed: int = 0, bound_s: float = 0.0
 ) -> Solution:
-    """The best of ``steps`` plans, each a small change of the one before it.
+    """The best of ``steps`` plans, each a small change of the current one.
 
-    A change fuses two launches, splits one, swaps two, or moves tasks to another place on any
-    device. Better plans are kept, worse ones with a probability that falls with the loss and with
-    time. It ends at ``bound_s``, which nothing can beat. Same input, same plan, and never one that
-    is longer than ``start`` in the simulator. O(steps |V|).
+    A change fuses two launches, splits one, swaps two, or moves tasks to another position on any
+    device. A better plan is always accepted; a worse one with a probability that falls with the
+    loss and with time. The search stops when a plan reaches ``bound_s``, the lower bound of all
+    plans. Equal inputs give equal plans. The result is never longer than ``start`` in the
+    simulator. O(steps |V|).
 
     Method: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983;
-    the changes are ours.
+    the kinds of changes are coexec's.
     """
     evaluator, chance = Evaluator(problem), random.Random(seed)
     best = queues_of(problem, start)
@@ -62,13 +64,13 @@ def annealed(
             now_s = run.total_s
             if now_s < best_s:
                 best, best_s = tried, now_s
-    if best_s == inf:  # some task cannot run where it is
+    if best_s == inf:  # some task cannot run on its device
         return start
     return min(start, found_in(problem, best), key=lambda found: simulated_s(problem, found))
 
 
 class _Walk:
-    """Queues, and the changes that can be made to them."""
+    """The current queues of launches, with random changes of them."""
 
     def __init__(
         self, problem: Problem, queues: Queues, run: Evaluation, chance: random.Random
@@ -77,11 +79,12 @@ class _Walk:
         self.go(queues, run)
 
     def go(self, queues: Queues, run: Evaluation) -> None:
-        """Be there from now on."""
+        """Make ``queues`` the current ones."""
         self._queues, self._end_s = queues, run.end_s
 
     def changed(self) -> Queues | None:
-        """The queues with some change; None if there is nothing to change where chance has led."""
+        """The queues after one random change; None if the change is not possible at the place that
+        was chosen."""
         kinds: tuple[Callable[[], Queues | None], ...] = (
             self._fused, self._split, self._swapped, self._moved
         )  # fmt: skip
@@ -113,9 +116,10 @@ class _Walk:
         return queues
 
     def _moved(self) -> Queues | None:
-        """Some tasks of a launch go into another one, or are launched on their own before it.
+        """Move some tasks of a launch into another launch, or into a new launch before that one.
 
-        That is one which ends after all that they need, and not after what needs them.
+        The other launch ends no earlier than the predecessors of these tasks and no later than
+        their successors.
         """
         chance = self._chance
         device, at = self._any_launch()
@@ -124,7 +128,7 @@ class _Walk:
         if chance.random() < _PART:
             begin = chance.randrange(len(launch))
             end = chance.randrange(begin, min(len(launch), begin + _FEW)) + 1
-        tasks, rest = launch[begin:end], launch[:begin] + launch[end:]
+        tasks, remaining = launch[begin:end], launch[:begin] + launch[end:]
         target = chance.randrange(len(self._queues))
         alone = chance.random() < _ALONE
         first, last = self._window(tasks, target)
@@ -134,32 +138,37 @@ class _Walk:
         if (target, to) == (device, at):
             return None
         queues = list(map(list, self._queues))
-        queues[device][at] = rest
+        queues[device][at] = remaining
         if alone:
             queues[target].insert(to, tasks)
         else:
             queues[target][to] = tuple(sorted(queues[target][to] + tasks))
-        if not rest:
-            queues[device].remove(rest)
+        if not remaining:
+            queues[device].remove(remaining)
         return queues
 
     def _window(self, tasks: Launch, device: int) -> tuple[int, int]:
-        """The launches that end after all that ``tasks`` need, and not after what needs them."""
+        """The launches of a device that end no earlier than the predecessors of ``tasks`` and no
+        later than their successors, as first index and index behind the last."""
         problem, end_s = self._problem, self._end_s
         queue, inside = self._queues[device], set(tasks)
-        needed = (end_s[p] for t in tasks for p in problem.predecessors[t] if p not in inside)
-        wanted = (end_s[s] for t in tasks for s in problem.successors[t] if s not in inside)
+        predecessor_ends_s = (
+            end_s[p] for t in tasks for p in problem.predecessors[t] if p not in inside
+        )
+        successor_ends_s = (
+            end_s[s] for t in tasks for s in problem.successors[t] if s not in inside
+        )
 
         def ended_s(launch: Launch) -> float:
             return end_s[launch[0]]
 
         return (
-            bisect_left(queue, max(needed, default=0.0), key=ended_s),
-            bisect_right(queue, min(wanted, default=inf), key=ended_s),
+            bisect_left(queue, max(predecessor_ends_s, default=0.0), key=ended_s),
+            bisect_right(queue, min(successor_ends_s, default=inf), key=ended_s),
         )
 
     def _any_launch(self) -> tuple[int, int]:
-        """Device and place."""
+        """A random device, and the index of a random launch in its queue."""
         used = [device for device, queue in enumerate(self._queues) if queue]
         device = self._chance.choice(used)
         return device, self._chance.randrange(len(self._queues[device]))

@@ -1,8 +1,9 @@
-"""What searches begin with: plans of quick planners, so that no limit makes them worse than those.
+"""Plans that searches start from. They are the plans of fast planners, so a search is never worse
+than these, whatever its limits are.
 
-Beside the planners' own plans there are list schedules for links that seem slower than they are.
-List scheduling does not see the launches that a crossing makes at both ends, nor how often two
-devices will wait for each other.
+Further plans come from list scheduling with link latencies that are larger than the real ones,
+because list scheduling does not count the launches that a transfer causes at both ends, nor how
+often two devices wait for each other.
 """
 
 from dataclasses import replace
@@ -17,13 +18,13 @@ from coexec.solvers.exact.listing import listed
 __all__ = ["starts"]
 
 _CAUTION = (1.0, 1.5, 2.0, 2.5)
-"""By how much links may seem to take longer."""
+"""Factors by which list scheduling multiplies the latency of links."""
 
 
 def starts(problem: Problem) -> list[Solution]:
-    """Plans to begin with, their launches fused, by rising makespan in the simulator."""
-    heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy's is no slower than one device
-    found = [heuristic.solve(problem) for heuristic in heuristics]
+    """Plans to start from, with fused launches, by rising makespan in the simulator."""
+    heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy is no slower than a single device
+    solutions = [heuristic.solve(problem) for heuristic in heuristics]
     for caution in _CAUTION:
         system = replace(
             problem.system,
@@ -34,6 +35,6 @@ def starts(problem: Problem) -> list[Solution]:
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
         timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        found += [Solution(timeline.place, sequence), heft.solve(cautious)]
-    plain = (Solution(one.assignment, one.sequence) for one in found)
+        solutions += [Solution(timeline.place, sequence), heft.solve(cautious)]
+    plain = (Solution(one.assignment, one.sequence) for one in solutions)
     return sorted((fused(problem, one) for one in plain), key=lambda one: simulated_s(problem, one))

@@ -1,1 +1,1 @@
-"""Dividing tasks between devices: shares, what each costs, chains of them."""
+"""Division of tasks between devices: shares, their costs, and chains of divided tasks."""

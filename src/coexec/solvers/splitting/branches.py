@@ -1,4 +1,4 @@
-"""Parallel branches of a graph, and which device had best compute which of them."""
+"""Parallel branches of a graph, and the device that should compute each branch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,32 +13,34 @@ from coexec.solvers.splitting.strips import Fetch, Held, Portion, Strips
 __all__ = ["Fork", "distributed", "forks"]
 
 _EXHAUSTIVE = 64
-"""Ways to distribute branches of which all are tried."""
+"""Up to this many distributions of branches over devices, all are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Consecutive tasks, by number, in branches that do not read each other."""
+    """Consecutive task numbers, grouped into branches that do not read each other's results."""
 
     tasks: range
     branches: tuple[tuple[int, ...], ...]
-    """At least two, each with its tasks in their order."""
+    """At least two branches; the tasks of each in topological order."""
 
 
 def forks(problem: Problem) -> Mapping[int, Sequence[Fork]]:
-    """By first task, where branches begin that join again, the longest first."""
-    found: dict[int, list[Fork]] = {}
+    """Forks by the number of their first task; the longest fork first."""
+    forks_at: dict[int, list[Fork]] = {}
     for join in (*problem.tasks, len(problem.tasks)):
         for fork in _joined(problem, join):
-            found.setdefault(fork.tasks.start, []).append(fork)
-    return {first: sorted(each, key=lambda f: -len(f.tasks)) for first, each in found.items()}
+            forks_at.setdefault(fork.tasks.start, []).append(fork)
+    return {
+        first: sorted(starting, key=lambda f: -len(f.tasks)) for first, starting in forks_at.items()
+    }
 
 
 def _joined(problem: Problem, join: int) -> Iterable[Fork]:
-    """Forks that end in front of a task, or of the end of the model.
+    """Forks that end directly before the task ``join``; ``len(tasks)`` is the end of the model.
 
-    Backwards from there, tasks that it is computed from are taken as long as they lie side by side.
-    Each task that connects branches ends a fork: its branches are those behind the task.
+    The search walks backwards from ``join`` while the tasks are consecutive and contribute to its
+    inputs. A task that connects several branches closes a fork: the branches after that task.
     """
     left = _sources(problem, join)
     branch_of: dict[int, int] = {}
@@ -60,7 +62,8 @@ def _joined(problem: Problem, join: int) -> Iterable[Fork]:
 
 
 def _sources(problem: Problem, join: int) -> set[int]:
-    """The tasks that a task reads, or at the end of the model those that make its outputs."""
+    """The predecessors of task ``join``; for the end of the model, the tasks that make its
+    outputs."""
     if join < len(problem.tasks):
         return set(problem.predecessors[join])
     outputs = problem.graph.outputs
@@ -75,23 +78,23 @@ def _grouped(branch_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
 
 
 def distributed(sharing: Sharing, fork: Fork, held: Held) -> Strips | None:
-    """The branches of a fork, each on the device with which all have ended soonest; None if no
-    device runs a branch.
+    """The branches of a fork, distributed so that the last one ends as early as possible; None if
+    some branch runs on no device.
 
-    All ways are tried where there are few; else the longest branch goes first, to where it ends
-    soonest.
+    All distributions are tried if there are few. Otherwise each branch, the longest first, goes to
+    the device on which it ends first.
     """
     devices = sharing.problem.devices
     alone = [[_alone(sharing, b, device, held) for device in devices] for b in fork.branches]
     if any(all(one.compute_s == inf for one in row) for row in alone):
         return None
     if len(devices) ** len(alone) <= _EXHAUSTIVE:
-        ways: Iterable[Sequence[int]] = product(devices, repeat=len(alone))
+        placements: Iterable[Sequence[int]] = product(devices, repeat=len(alone))
     else:
-        ways = [_longest_first(alone)]
-    found = (_together(sharing, fork, [row[d] for row, d in zip(alone, way, strict=True)])
-             for way in ways)  # fmt: skip
-    return min(found, key=lambda strips: strips.seconds)
+        placements = [_longest_first(alone)]
+    candidates = (_together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)])
+             for chosen in placements)  # fmt: skip
+    return min(candidates, key=lambda strips: strips.seconds)
 
 
 class _Alone(NamedTuple):
@@ -111,17 +114,17 @@ def _alone(sharing: Sharing, tasks: Sequence[int], device: int, held: Held) -> _
 
 
 def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
-    """By branch its device."""
-    way, busy_s = [0] * len(alone), [0.0] * len(alone[0])
+    """The device of each branch, by a greedy rule: the longest branch is placed first."""
+    device_of, busy_s = [0] * len(alone), [0.0] * len(alone[0])
     for branch in sorted(range(len(alone)), key=lambda b: -min(a.compute_s for a in alone[b])):
         chosen = min(alone[branch], key=lambda a: busy_s[a.device] + a.compute_s)
         busy_s[chosen.device] += chosen.compute_s
-        way[branch] = chosen.device
-    return way
+        device_of[branch] = chosen.device
+    return device_of
 
 
 def _together(sharing: Sharing, fork: Fork, branches: Sequence[_Alone]) -> Strips:
-    """One launch, and one copy of each tensor, for each device."""
+    """Strips in which each device launches its branches once and fetches each tensor once."""
     shares, tasks_of = list[Portion](), list[tuple[int, ...]]()
     fetches = list[tuple[Fetch, ...]]()
     for device in sorted({branch.device for branch in branches}):

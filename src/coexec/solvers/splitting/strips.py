@@ -1,4 +1,4 @@
-"""What devices compute of some tasks without handing anything over, and what they get first."""
+"""Strips: the regions that devices compute without exchanging data, and what they fetch first."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,55 +13,55 @@ from coexec.solvers.splitting.shares import Cut
 __all__ = ["Fetch", "Held", "Parts", "Portion", "Strips", "pieces_of"]
 
 Parts = tuple[tuple[int, Region], ...]
-"""Devices with the region of a tensor that each has."""
+"""Pairs of a device and the region of a tensor that it has."""
 
 Held = Mapping[str, Parts]
-"""By tensor that is still read, where its parts lie. Inputs of the model are not listed: all
+"""The parts of each tensor that a later task reads. Inputs of the model are not listed, because all
 devices have them."""
 
 
 class Portion(NamedTuple):
-    """What one device computes in one go."""
+    """The regions that one device computes in one launch."""
 
     device: int
     regions: tuple[Region, ...]
-    """By task that it computes, of the main output."""
+    """The region of the main output, for each task that the device computes."""
     compute_s: float
-    """With one launch for all of them."""
+    """Includes one launch for all tasks together."""
 
 
 class Fetch(NamedTuple):
-    """A part of a tensor of which a device lacks something."""
+    """Transfer of the missing elements of a tensor's region to a device."""
 
     name: str
     region: Region
     copy_s: float
     latencies_s: tuple[tuple[int, float], ...]
-    """Of the devices that make what it lacks, each with the latency of its link."""
+    """Each device that supplies missing elements, with the latency of its link in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """What the devices compute of some tasks, handing over nothing inside."""
+    """One step of a plan: devices compute regions of some tasks and exchange no data meanwhile."""
 
     tasks: tuple[int, ...]
     cut: Cut | None
-    """Of the last task; None where devices compute different tasks."""
+    """The division of the last task; None if devices compute different tasks."""
     shares: tuple[Portion, ...]
     tasks_of: tuple[tuple[int, ...], ...]
-    """By share, the tasks that its device computes."""
+    """The tasks that each share's device computes."""
     fetches: tuple[tuple[Fetch, ...], ...]
-    """By share, what its device gets of others first."""
+    """The data that each share's device fetches first."""
     durations_s: tuple[float, ...]
-    """By share, seconds of copying and computing: where nothing is handed over, devices go on
-    within a launch."""
+    """Seconds of copying and computing, by share. If no share fetches anything, the devices
+    continue in their current launch, so no launch time is included."""
 
     @classmethod
     def of(
         cls, problem: Problem, tasks: tuple[int, ...], cut: Cut | None, shares: tuple[Portion, ...],
         tasks_of: tuple[tuple[int, ...], ...], fetches: tuple[tuple[Fetch, ...], ...],
     ) -> "Strips":  # fmt: skip
-        """With durations that follow from the rest."""
+        """Strips whose durations are computed from the other values."""
         alone = not any(fetches)
         durations_s = tuple([
             math.fsum([fetch.copy_s for fetch in own])
@@ -72,30 +72,31 @@ class Strips:
 
     @property
     def seconds(self) -> float:
-        """Until the last device has ended, if all begin when everything that they read is made."""
+        """Seconds until the last device ends, if all devices begin when all data that they read has
+        been made."""
         return max(
             duration_s + max((s for f in own for _, s in f.latencies_s), default=0.0)
             for duration_s, own in zip(self.durations_s, self.fetches, strict=True)
         )
 
     def made(self, problem: Problem) -> list[tuple[str, int, Region]]:
-        """Tensors, devices and which part of the tensor these have now that they had not."""
+        """New parts after this step: tensor, device, and the region that the device now has."""
         graph = problem.graph
-        found = [
+        parts = [
             (f.name, share.device, f.region)
             for share, own in zip(self.shares, self.fetches, strict=True)
             for f in own
         ]
         for (device, regions, _), own in zip(self.shares, self.tasks_of, strict=True):
             for task, region in zip(own, regions, strict=True):
-                main, *others = graph.tasks[task].outputs
-                found.append((main, device, region))
-                found += [(name, device, graph.tensors[name].whole) for name in others]
-        return found
+                main, *further = graph.tasks[task].outputs
+                parts.append((main, device, region))
+                parts += [(name, device, graph.tensors[name].whole) for name in further]
+        return parts
 
 
 def pieces_of(problem: Problem, steps: Iterable[Strips]) -> Iterable[tuple[int, Piece]]:
-    """Devices with the pieces that they compute, step by step."""
+    """Pairs of a device and a piece that it computes, step by step."""
     for step in steps:
         for (device, regions, _), own in zip(step.shares, step.tasks_of, strict=True):
             for task, region in zip(own, regions, strict=True):

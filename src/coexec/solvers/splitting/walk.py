@@ -1,4 +1,4 @@
-"""The quickest way along the tasks of a model: each step computes some of them, on some devices."""
+"""Beam search for the fastest sequence of steps; a step computes some tasks on some devices."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ from coexec.solvers.splitting.strips import Held, Portion, Strips
 __all__ = ["Moves", "Reached", "quickest"]
 
 _IDLE = 0.05
-"""What a second of any device counts beside a second of the last one to end."""
+"""Weight of the sum of all devices' ends in a score; the latest end has weight 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Some tasks are done."""
+    """A state of the search, in which the first tasks of the model are done."""
 
     free_s: tuple[float, ...]
-    """By device, when it has nothing left to do."""
+    """By device, the time at which it has no more work."""
     held: Held
     made_s: Mapping[tuple[str, int], float]
-    """By tensor and device, when the parts that it has are there."""
+    """By tensor and device, the time at which the device's parts of the tensor are complete."""
     step: Strips | None = None
     before: "Reached | None" = None
 
     def steps(self) -> list[Strips]:
-        """All steps, the first one first."""
-        found, state = list[Strips](), self
+        """All steps from the start to this state, the first step first."""
+        steps, state = list[Strips](), self
         while state.step is not None and state.before is not None:
-            found.append(state.step)
+            steps.append(state.step)
             state = state.before
-        return found[::-1]
+        return steps[::-1]
 
     def least_end_s(self, shares: Iterable[Portion], launches_s: Sequence[float]) -> float:
-        """No step with these shares ends sooner, whatever has to be fetched for it."""
+        """A lower bound, in seconds, for the end of a step with these shares; fetches count 0."""
         return max(self.free_s[device] + max(0.0, compute_s - launches_s[device])
                    for device, _, compute_s in shares)  # fmt: skip
 
     def free_after(self, step: Strips) -> tuple[float, ...]:
-        """By device, when it has nothing left to do after one step more."""
+        """By device, the time at which it has no more work after the additional ``step``."""
         free_s = list(self.free_s)
         works = zip(step.shares, step.fetches, step.durations_s, strict=True)
         for (device, _, _), fetches, duration_s in works:
@@ -52,12 +52,12 @@ class Reached:
 
 
 Moves = Callable[[int, Reached], Iterable[Strips]]
-"""From the number of the next task, and what is done, the steps to choose from. Each computes the
-tasks from that one on, any number of them."""
+"""Function from the number of the next task and the current state to the possible steps. Each step
+computes that task and any number of tasks that follow it."""
 
 
 class _End(NamedTuple):
-    """A step, and when devices are free after it."""
+    """A step with the time at which each device is free after it."""
 
     free_s: tuple[float, ...]
     step: Strips
@@ -69,12 +69,13 @@ class _End(NamedTuple):
 
 
 def quickest(problem: Problem, moves: Moves, width: int, *, barriers: bool = False) -> list[Strips]:
-    """Steps through all tasks in their order, so that the last one ends as soon as possible.
+    """Steps through all tasks in topological order, chosen for an early end of the last step.
 
-    Devices go on when they have what they need, as in the simulator; with ``barriers`` they wait
-    for each other after each step. What a step costs depends on where parts lie. So at each task
-    the ``width`` best ways to it are kept, no two of which end with the same cut; with 1 the best
-    step is taken each time. A model that returns its inputs has no tasks and takes no steps.
+    A device continues when it has the data that it needs, as in the simulator; with ``barriers``
+    all devices also wait for each other after each step. The cost of a step depends on the devices
+    that have the parts of its inputs. Therefore at each task the ``width`` best states are kept, no
+    two of which end with the same cut. With a width of 1 the search is greedy. A model that only
+    returns its inputs has no tasks, so the result is empty.
     """
     if not problem.tasks:
         return []
@@ -97,21 +98,21 @@ def quickest(problem: Problem, moves: Moves, width: int, *, barriers: bool = Fal
 
 
 def _best(ends: Iterable[_End], width: int) -> Iterable[_End]:
-    found: dict[object, _End] = {}
+    end_of_cut: dict[object, _End] = {}
     for end in sorted(ends, key=lambda end: end.score_s):
-        if len(found) == width:
+        if len(end_of_cut) == width:
             break
-        found.setdefault(end.step.cut, end)
-    return found.values()
+        end_of_cut.setdefault(end.step.cut, end)
+    return end_of_cut.values()
 
 
 def _after(problem: Problem, end: _End, last_read: Mapping[str, int]) -> Reached:
-    """The state behind a step, without what is not read any more."""
+    """The state after a step, without tensors that no later task reads."""
     before, done = end.before, end.step.tasks[-1]
-    held = {name: there for name, there in before.held.items() if last_read[name] > done}
+    parts_of = {name: there for name, there in before.held.items() if last_read[name] > done}
     made_s = {key: s for key, s in before.made_s.items() if last_read[key[0]] > done}
     for name, device, region in end.step.made(problem):
         if last_read.get(name, -1) > done:
-            held[name] = (*held.get(name, ()), (device, region))
+            parts_of[name] = (*parts_of.get(name, ()), (device, region))
             made_s[name, device] = end.free_s[device]
-    return Reached(end.free_s, held, made_s, end.step, before)
+    return Reached(end.free_s, parts_of, made_s, end.step, before)

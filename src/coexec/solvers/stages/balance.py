@@ -1,4 +1,4 @@
-"""Rows for unlike machines, so that they finish together."""
+"""Distribution of rows over unlike machines, so that they finish together."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,38 +8,38 @@ from coexec.solvers.stages.rows import Range
 __all__ = ["balanced", "in_proportion"]
 
 _CLOSE = 1e-3
-"""Bisection ends when the latest end is known this closely, as a share of itself."""
+"""Bisection stops at this relative error of the latest end."""
 Seconds = Callable[[int, Range], float]
-"""From the number of a machine and its rows, when it has ended."""
+"""Function from the number of a machine and its rows to the time at which it ends."""
 
 
 def balanced(body: StageBody, weights: Sequence[float], seconds: Seconds) -> tuple[Range, ...]:
-    """Rows by machine, from the top; the latest end is as early as any cut in this order can make
-    it.
+    """The rows of each machine, from the top, with the earliest possible latest end for machines in
+    this order.
 
-    For a given end each machine takes as many rows as it can compute until then; the end is
-    bisected. A machine for which a single row is too much gets none. The paper divides and
-    conquers; both find the rows at which all finish together.
+    The latest end is found by bisection: for a candidate, each machine takes as many rows as it can
+    compute until then. A machine for which a single row is too much gets none. The paper uses
+    divide and conquer; both methods find the rows with which all machines finish together.
 
     Args:
-        weights: machines' capacities; the first guess is in proportion to them.
-        seconds: growing with the rows.
+        weights: the machines' capacities; the first guess is in proportion to them.
+        seconds: a function that grows with the rows.
     """
     best = in_proportion(body.height, weights)
     high = max(seconds(k, share) for k, share in enumerate(best))
     low = 0.0
     while high - low > _CLOSE * high:
         middle = (low + high) / 2
-        found = _until(body.height, len(weights), middle, seconds)
-        if found is None:
+        shares = _until(body.height, len(weights), middle, seconds)
+        if shares is None:
             low = middle
         else:
-            best, high = found, max(seconds(k, share) for k, share in enumerate(found))
+            best, high = shares, max(seconds(k, share) for k, share in enumerate(shares))
     return best
 
 
 def in_proportion(height: int, weights: Sequence[float]) -> tuple[Range, ...]:
-    """Rows by machine, in proportion to weights."""
+    """The rows of each machine, in proportion to ``weights``."""
     total, reached, edges = sum(weights), 0.0, [0]
     for weight in weights:
         reached += weight
@@ -48,8 +48,8 @@ def in_proportion(height: int, weights: Sequence[float]) -> tuple[Range, ...]:
 
 
 def _until(height: int, count: int, end_s: float, seconds: Seconds) -> tuple[Range, ...] | None:
-    """The rows that machines compute until ``end_s``, or None if some are left."""
-    found, start = list[Range](), 0
+    """The rows that each machine computes until ``end_s``; None if rows are left."""
+    shares, start = list[Range](), 0
     for k in range(count):
         stop, above = start, height + 1  # stop fits, above does not
         while above - stop > 1:
@@ -60,6 +60,6 @@ def _until(height: int, count: int, end_s: float, seconds: Seconds) -> tuple[Ran
                 above = middle
         if stop == start and seconds(k, (start, start)) > end_s:
             return None  # the tail alone takes the leader longer
-        found.append((start, stop))
+        shares.append((start, stop))
         start = stop
-    return tuple(found) if start == height else None
+    return tuple(shares) if start == height else None

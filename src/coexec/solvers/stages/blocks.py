@@ -1,6 +1,6 @@
-"""A graph as a chain of blocks: cut wherever a single tensor is handed on.
+"""A graph as a chain of blocks: the graph is cut wherever a single tensor crosses the cut.
 
-The granularity of AOFL and DeepSlicing. A graph without such places is one block.
+This is the granularity of AOFL and DeepSlicing. A graph without such a place is one block.
 """
 
 from coexec.solvers.stages.rows import RowGraph
@@ -9,21 +9,23 @@ __all__ = ["chain_of_blocks", "single_tasks"]
 
 
 def chain_of_blocks(rows: RowGraph) -> list[int]:
-    """The blocks as bits of tasks. Outputs of the model and its inputs do not count as handed on
-    beside the tensor, as they are in the way of no cut."""
-    found: list[int] = []
+    """The blocks as bits of tasks.
+
+    Inputs and outputs of the model that cross a cut do not count, because they prevent no cut.
+    """
+    blocks: list[int] = []
     done = start = 0
     for task in range(len(rows.macs)):
         done |= 1 << task
         results = [t for t in rows.handed_on(done) if rows.maker[t] >= 0 and t not in rows.outputs]
         if len(results) <= 1:
-            found.append(done & ~start)
+            blocks.append(done & ~start)
             start = done
     if done != start:
-        found.append(done & ~start)
-    return found
+        blocks.append(done & ~start)
+    return blocks
 
 
 def single_tasks(rows: RowGraph) -> list[int]:
-    """Each task a piece of its own."""
+    """Pieces of one task each, as bits."""
     return [1 << task for task in range(len(rows.macs))]

@@ -1,9 +1,10 @@
-"""Tasks that some machines compute together, and what a share of rows of them is.
+"""Tasks that some machines compute together, and the work of a share of their rows.
 
-The *tail* of a set of tasks are those that cannot be cut by rows and that only tasks of the tail
-read, such as the classifier behind a global pool. Its stage's leader computes it alone, from what
-it has gathered. All others are the *body*, which machines divide by rows. What of the body cannot
-be cut (a gate of squeeze and excitation) each machine computes as a whole.
+The *tail* of a set of tasks has the tasks that cannot be cut by rows and whose results only tasks
+of the tail read, such as the classifier behind a global pool. The leader of the stage computes the
+tail alone, from the results that it gathers. All other tasks are the *body*, which the machines
+divide by rows. A task of the body that cannot be cut (a gate of squeeze and excitation) is computed
+as a whole by each machine.
 """
 
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ __all__ = ["Bodies", "RowWork", "StageBody", "equal_cuts", "spread", "tail_of"]
 
 
 class RowWork(NamedTuple):
-    """What one share computes and moves."""
+    """Computation and data of one share."""
 
     macs: int
     read_bytes: int
-    """Of the stage's inputs."""
+    """Bytes of the stage's inputs that the share reads."""
     made_bytes: int
-    """Of the body's outputs."""
+    """Bytes of the body's outputs that the share makes."""
 
 
 def tail_of(rows: RowGraph, tasks: int) -> int:
@@ -39,42 +40,42 @@ def tail_of(rows: RowGraph, tasks: int) -> int:
 
 
 class StageBody:
-    """A set of tasks, prepared for questions about shares."""
+    """A set of tasks, prepared to compute the work of shares."""
 
     def __init__(self, rows: RowGraph, tasks: int) -> None:
         self._rows = rows
         self.tasks = tasks
-        """As bits."""
+        """The tasks as bits."""
         self.tail = tail_of(rows, tasks)
         self._order = tuple(reversed(list(bits_of(tasks & ~self.tail))))
         self._works: dict[Range, RowWork] = {}
         self.sinks = self._sinks()
-        """Outputs of the body: what its tail, later stages or the caller read."""
+        """Outputs of the body: tensors that its tail, later stages or the caller read."""
         cut = [s for s in self.sinks if rows.cuttable[rows.maker[s]]]
         self.height = max((rows.rows[s] for s in cut), default=1)
-        """Rows of the tallest output. Shares are ranges of them; of other outputs, the same
-        proportion."""
+        """Number of rows of the tallest output. Shares are ranges of these rows; of every other
+        output, a share has the same proportion."""
         self.tail_macs = sum(rows.macs[task] for task in bits_of(self.tail))
 
     def _sinks(self) -> tuple[int, ...]:
         rows, body = self._rows, self.tasks & ~self.tail
-        found = []
+        sinks = []
         for task in bits_of(body):
             for tensor in rows.makes[task]:
                 outside = any(not body >> reader & 1 for reader in rows.readers[tensor])
                 if outside or tensor in rows.outputs:
-                    found.append(tensor)
-        return tuple(found)
+                    sinks.append(tensor)
+        return tuple(sinks)
 
     @cached_property
     def macs(self) -> int:
-        """Of the body, nothing computed twice."""
+        """Multiply-accumulates of the body if nothing is computed twice."""
         return self.work((0, self.height)).macs
 
     def rows_of(self, tensor: int, share: Range) -> Range:
-        """The rows of an output that a share of the tallest one stands for.
+        """The rows of an output that belong to a share, which is a range of the tallest output.
 
-        An output that cannot be cut goes to the share with the first row.
+        An output that cannot be cut belongs to the share with the first row.
         """
         rows, (a, b) = self._rows.rows[tensor], share
         if not self._rows.cuttable[self._rows.maker[tensor]]:
@@ -82,11 +83,11 @@ class StageBody:
         return a * rows // self.height, b * rows // self.height
 
     def work(self, share: Range) -> RowWork:
-        """What a share is."""
-        found = self._works.get(share)
-        if found is None:
-            found = self._works[share] = self._work(share)
-        return found
+        """The work of a share; computed once."""
+        work = self._works.get(share)
+        if work is None:
+            work = self._works[share] = self._work(share)
+        return work
 
     def _work(self, share: Range) -> RowWork:
         if share[0] >= share[1]:
@@ -108,24 +109,25 @@ class StageBody:
         return RowWork(macs, read_bytes, made_bytes)
 
     def redundant_macs(self, ways: int = 2) -> int:
-        """What so many equal shares compute more than one machine alone: PICO's C(M)."""
+        """Multiply-accumulates that ``ways`` equal shares compute in addition to those of a single
+        machine: PICO's C(M)."""
         works = (self.work(share).macs for share in equal_cuts(self.height, ways))
         return max(0, sum(works) - self.macs)
 
     def outputs(self, share: Range) -> tuple[tuple[str, Region], ...]:
-        """The regions of the body's outputs that a share stands for."""
-        graph, found = self._rows.graph, []
+        """The regions of the body's outputs that belong to a share."""
+        graph, regions = self._rows.graph, []
         for tensor in self.sinks:
             a, b = self.rows_of(tensor, share)
             whole = graph.tensors[self._rows.names[tensor]].whole
             if a < b:
                 cut = self._rows.cuttable[self._rows.maker[tensor]]
                 region = whole.with_axis(ROWS, a, b) if cut else whole
-                found.append((self._rows.names[tensor], region))
-        return tuple(found)
+                regions.append((self._rows.names[tensor], region))
+        return tuple(regions)
 
     def share_work(self, share: Range) -> "PieceWork":
-        """A share as cost models read it."""
+        """The work of a share in the form that cost models read."""
         return PieceWork(self, share)
 
     def graph_tasks(self, *, tail: bool = False) -> list[Task]:
@@ -134,36 +136,37 @@ class StageBody:
         return [self._rows.graph.tasks[i] for i in bits_of(bits)]
 
     def pieces(self, share: Range) -> tuple[Piece, ...]:
-        """What a share computes, in order."""
+        """The pieces that a share computes, in topological order."""
         return strip_of(self._rows.graph, self.graph_tasks(), dict(self.outputs(share))).pieces
 
 
 class PieceWork:
-    """A share as cost models read it; its pieces are only worked out for those that ask."""
+    """The work of a share in the form that cost models read. Its pieces are computed only if a cost
+    model reads them."""
 
     def __init__(self, body: StageBody, share: Range) -> None:
         self._body, self._share = body, share
 
     @property
     def macs(self) -> int:
-        """Halos included."""
+        """Multiply-accumulates, halos included."""
         return self._body.work(self._share).macs
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """In topological order."""
+        """The pieces in topological order."""
         return self._body.pieces(self._share)
 
 
 class TailWork(NamedTuple):
-    """The tail of a stage as cost models read it."""
+    """The work of a stage's tail in the form that cost models read."""
 
     macs: int
     pieces: tuple[Piece, ...]
 
 
 class Bodies:
-    """`StageBody` by its tasks, each made once."""
+    """Cache of `StageBody` by set of tasks."""
 
     def __init__(self, rows: RowGraph) -> None:
         self.rows = rows
@@ -178,9 +181,10 @@ class Bodies:
 
 
 def spread(rows: RowGraph, task: int, need: dict[int, Range]) -> int:
-    """Add what a task reads for what ``need`` asks of it; its multiply-accumulates.
+    """Add to ``need`` the rows that a task reads, and return the task's multiply-accumulates.
 
-    Tasks are asked from the last to the first, so that all readers of one have been before it.
+    The task computes the rows of its outputs that ``need`` has. Call this for tasks from the last
+    to the first, so that ``need`` has the rows of all readers of a task before its own call.
     """
     made = rows.makes[task]
     main = made[0]
@@ -204,6 +208,6 @@ def spread(rows: RowGraph, task: int, need: dict[int, Range]) -> int:
 
 
 def equal_cuts(height: int, count: int) -> Sequence[Range]:
-    """``count`` shares of as many rows each as possible."""
+    """``count`` shares with numbers of rows that are as equal as possible."""
     edges = [k * height // count for k in range(count + 1)]
     return tuple(pairwise(edges))

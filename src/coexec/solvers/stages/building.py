@@ -16,43 +16,44 @@ WHOLE_STAGES = (
 
 
 def notes_of(problem: PipelineProblem) -> tuple[str, ...]:
-    """What a user should know about any pipeline plan of this model."""
+    """Notes for the user that are true for every pipeline plan of this model."""
     return () if problem.rows.spatial else (WHOLE_STAGES,)
 
 
 def stages_of_groups(
     problem: PipelineProblem, groups: Sequence[Group], exchange: Exchange = "leader"
 ) -> tuple[Stage, ...]:
-    """Stages with rows that end together, and their tails as stages of their leaders."""
-    done, found = 0, list[Stage]()
+    """The stages of a plan, with shares of rows that end together. A tail is a stage of its own, on
+    the leader."""
+    done, stages = 0, list[Stage]()
     for group in groups:
         staged, body = problem.staged(done, group), problem.bodies.of(group.tasks)
-        found += stages_of(problem, body, group.machines, staged.shares, exchange)
+        stages += stages_of(problem, body, group.machines, staged.shares, exchange)
         done |= group.tasks
-    return tuple(found)
+    return tuple(stages)
 
 
 def stages_of(
     problem: PipelineProblem, body: StageBody, machines: Sequence[str], shares: Sequence[Range],
     exchange: Exchange = "leader",
 ) -> list[Stage]:  # fmt: skip
-    """The stage of a body, and that of its tail on the leader, the first machine."""
-    found = []
+    """The stage of a body, and the stage of its tail, which the leader (the first machine) runs."""
+    stages = []
     names = [task.name for task in body.graph_tasks()]
     if names:
-        given = (
+        plan_shares = (
             Share(machine, outputs)
             for machine, rows in zip(machines, shares, strict=True)
             if (outputs := body.outputs(rows))
         )
-        found.append(Stage(tuple(names), machines[0], tuple(given), exchange))
+        stages.append(Stage(tuple(names), machines[0], tuple(plan_shares), exchange))
     if body.tail:
-        found.append(_tail(problem, body, machines[0]))
-    return found
+        stages.append(_tail(problem, body, machines[0]))
+    return stages
 
 
 def _tail(problem: PipelineProblem, body: StageBody, leader: str) -> Stage:
-    """The tail whole on the leader."""
+    """The stage in which the leader computes the whole tail."""
     rows, graph = problem.rows, problem.graph
     outputs = []
     for task in bits_of(body.tail):

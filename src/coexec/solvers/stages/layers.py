@@ -1,4 +1,4 @@
-"""What planners share that let all machines work at one frame, layer after layer."""
+"""Layers, for the planners in which all machines work at one frame, layer after layer."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,8 @@ __all__ = ["layers_of"]
 
 
 def layers_of(problem: PipelineProblem) -> Iterable[int]:
-    """The tasks one by one, as bits; those that cannot be cut with those that follow and cannot."""
+    """The layers as bits of tasks: each task that can be cut by rows is a layer, and so is each run
+    of tasks that cannot."""
     rows, waiting = problem.rows, 0
     for task in bits_of(problem.all):
         if rows.cuttable[task]:

@@ -1,13 +1,11 @@
-"""What messages of stages keep occupied, and how the time of a stage follows from it.
-
-Three models of time:
+"""The time that messages occupy ports and shared media, and three models of a stage's time.
 
 * "overlap": machines receive, compute and send at the same time, and leaders forward to leaders.
-  A stage takes as long as the busiest of its machines and of their ports; a medium that all
-  machines share takes as long as all stages keep it. This is what the simulator does.
-* "forwarding": as Eq. 11, and what is handed on to the next leader. Nothing overlaps.
-* "eq11": the paper's Eq. 11. The longest computation, and all that the leader sends and receives
-  inside of the stage; leaders get what they need from nowhere.
+  The time of a stage is the time of its busiest machine or port. The time of a medium that all
+  machines share is the sum over all stages. The simulator uses this model.
+* "forwarding": as "eq11", plus the messages to the next leader. Nothing overlaps.
+* "eq11": the paper's Eq. 11. The longest computation, plus all messages of the leader inside the
+  stage. Messages between leaders take no time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,46 +23,46 @@ MODELS: tuple[TimeModel, ...] = ("overlap", "forwarding", "eq11")
 
 
 class StageLoad(NamedTuple):
-    """What one stage computes and moves."""
+    """Computation and messages of one stage."""
 
     compute_s: float
-    """Of its busiest machine."""
+    """Seconds of the busiest machine."""
     scattered_bytes: int
-    """From the leader to the other shares."""
+    """Bytes from the leader to the other machines; ``gathered_bytes`` come back."""
     gathered_bytes: int
     forwarded_bytes: int
-    """To the leader, from the one before."""
+    """Bytes from the previous stage's leader to the leader."""
     handed_on_bytes: int
-    """To the leader of the next stage."""
+    """Bytes from the leader to the leader of the next stage."""
 
 
 class StageTime(NamedTuple):
-    """How long one stage takes."""
+    """The time of one stage."""
 
     period_s: float
-    """Without what all stages share."""
+    """Period of the stage, without the medium that all stages share."""
     shared_s: float
-    """That it keeps a medium which all stages share."""
+    """Seconds for which the stage occupies the medium that all stages share."""
     latency_s: float
-    """From the leader before to its own leader."""
+    """Seconds from sending at the previous leader until its own leader has the results."""
 
 
 @dataclass(frozen=True)
 class Wires:
-    """A network of equal links, as planners see it: one bandwidth, and what carries one message
-    at a time."""
+    """The planners' model of a network: equal links of one bandwidth, and the ports or media that
+    carry one message at a time."""
 
     byte_s: float
     """Seconds a byte on the slowest link."""
     latency_s: float
     duplex: bool
-    """Machines send and receive at the same time."""
+    """Whether a machine sends and receives at the same time."""
     shared: bool
-    """All machines share one medium."""
+    """Whether all machines share one medium."""
 
     @classmethod
     def of(cls, system: System) -> "Wires":
-        """The network of a system, each device of which is a machine."""
+        """The network of a system in which each device is a machine."""
         places = system.places
         links = [system.link(a, b) for a in places for b in places if a != b]
         ends = _ends(links)
@@ -81,7 +79,7 @@ class Wires:
         )
 
     def stage_time(self, load: StageLoad, model: TimeModel) -> StageTime:
-        """How long a stage with this load takes."""
+        """The time of a stage with this load."""
         inside = (load.scattered_bytes + load.gathered_bytes) * self.byte_s
         forwarded, handed_on = (
             n * self.byte_s for n in (load.forwarded_bytes, load.handed_on_bytes)
@@ -93,20 +91,20 @@ class Wires:
             return StageTime(load.compute_s + inside, 0.0, load.compute_s + inside)
         if model == "forwarding":
             return StageTime(load.compute_s + inside + handed_on, shared, latency)
-        sent = load.scattered_bytes * self.byte_s + handed_on
-        received = load.gathered_bytes * self.byte_s + forwarded
-        port = 0.0 if self.shared else max(sent, received) if self.duplex else sent + received
+        send_s = load.scattered_bytes * self.byte_s + handed_on
+        receive_s = load.gathered_bytes * self.byte_s + forwarded
+        port = 0.0 if self.shared else max(send_s, receive_s) if self.duplex else send_s + receive_s
         return StageTime(max(load.compute_s, port), shared, latency)
 
     def period_s(self, times: Iterable[StageTime]) -> float:
-        """Seconds a frame of a whole pipeline."""
-        found = list(times)
-        slowest = max((time.period_s for time in found), default=0.0)
-        return max(slowest, sum(time.shared_s for time in found))
+        """Seconds per frame of a whole pipeline."""
+        all_times = list(times)
+        slowest = max((time.period_s for time in all_times), default=0.0)
+        return max(slowest, sum(time.shared_s for time in all_times))
 
 
 def _common(pairs: Sequence[tuple[str, str]]) -> set[str]:
-    """The machines that all of these links have as an end."""
+    """The machines that are an end of every link in ``pairs``."""
     common = set(pairs[0])
     for pair in pairs:
         common &= set(pair)
@@ -114,9 +112,9 @@ def _common(pairs: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def _ends(links: Iterable[Link]) -> Mapping[str, list[tuple[str, str]]]:
-    """By medium, source and target of its links."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Source and target of the links of each medium."""
+    ends_of: dict[str, list[tuple[str, str]]] = {}
     for link in links:
         for medium in link.media:
-            found.setdefault(medium, []).append((link.source, link.target))
-    return found
+            ends_of.setdefault(medium, []).append((link.source, link.target))
+    return ends_of

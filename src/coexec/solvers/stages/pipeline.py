@@ -1,4 +1,4 @@
-"""PICO's two steps behind the choice of pieces: stages on equal machines, then on these ones."""
+"""PICO's steps after the choice of pieces: stages on equal machines, then on the real machines."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["Pieces", "Rebalance", "check_model", "fine_pieces", "pipelined", "st
 
 Rebalance = Literal["shares", "stages"]
 _ARCS = 10_000
-"""Pieces that are tried before a graph counts as wide."""
+"""A graph counts as wide if more pieces than this would have to be tried."""
 
 
 class Pieces(NamedTuple):
@@ -28,7 +28,7 @@ class Pieces(NamedTuple):
 
     chain: tuple[int, ...]
     exact: bool
-    """Whether all chains were tried, not only those of `solvers.stages.wide`."""
+    """Whether all chains were tried, and not only those of `solvers.stages.wide`."""
 
 
 def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS) -> Pieces:
@@ -59,13 +59,13 @@ def stages_on_machines(
     """Algorithms 2 and 3 for a chain of pieces.
 
     Raises:
-        InfeasibleError: no pipeline keeps the limit of latency.
+        InfeasibleError: no pipeline keeps the latency limit.
     """
     count = len(problem.machines)
     table = StageTable(problem.rows, pieces, count, problem.mean_mac_s)
     times = {key: problem.wires.stage_time(load, model) for key, load in table.loads.items()}
-    found = least_period(times, len(pieces), count, limit_s)
-    if found is None:
+    stages = least_period(times, len(pieces), count, limit_s)
+    if stages is None:
         whole = [times[key] for key in times if key[:2] == (0, len(pieces) - 1)]
         least_s = min(time.latency_s for time in whole)
         raise InfeasibleError(
@@ -73,7 +73,7 @@ def stages_on_machines(
             f"{format_seconds(limit_s)}: one stage takes {format_seconds(least_s)}; raise "
             f"latency_limit_s, or use faster machines"
         )
-    groups = assigned(problem, table, pieces, found)
+    groups = assigned(problem, table, pieces, stages)
     return moved(problem, table, pieces, groups, model) if rebalance == "stages" else groups
 
 
@@ -81,11 +81,11 @@ def pipelined(
     problem: PipelineProblem, chains: Sequence[Sequence[int]], model: TimeModel,
     limit_s: float | None, rebalance: Rebalance,
 ) -> PipelineSolution:  # fmt: skip
-    """The pipeline of the least period of all chains of pieces.
+    """The pipeline with the least period, over all ``chains`` of pieces.
 
     Raises:
         UsageError: an option has no meaning.
-        InfeasibleError: no pipeline keeps the limit of latency.
+        InfeasibleError: no pipeline keeps the latency limit.
     """
     check_model(model)
     if rebalance not in ("shares", "stages"):
@@ -93,15 +93,15 @@ def pipelined(
     if limit_s is not None and not limit_s > 0:
         raise UsageError(f"latency_limit_s is above 0, not {limit_s:g}")
     limit = math.inf if limit_s is None else limit_s
-    found: list[list[Group]] = []
-    refused: list[InfeasibleError] = []
+    pipelines: list[list[Group]] = []
+    errors: list[InfeasibleError] = []
     for pieces in chains:
         try:
-            found.append(stages_on_machines(problem, pieces, model, limit, rebalance))
+            pipelines.append(stages_on_machines(problem, pieces, model, limit, rebalance))
         except InfeasibleError as error:
-            refused.append(error)
-    if not found:
-        raise refused[0]
-    groups = min(found, key=lambda groups: problem.period_s(groups, model))
+            errors.append(error)
+    if not pipelines:
+        raise errors[0]
+    groups = min(pipelines, key=lambda groups: problem.period_s(groups, model))
     stages = stages_of_groups(problem, groups)
     return PipelineSolution(stages, problem.period_s(groups, model), notes=notes_of(problem))

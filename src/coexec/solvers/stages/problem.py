@@ -1,4 +1,4 @@
-"""What a planner of pipelines is given, and what it answers."""
+"""The input and the result of a planner of pipelines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ __all__ = ["Group", "PipelineProblem", "PipelineSolution", "Staged"]
 
 
 class Group(NamedTuple):
-    """Tasks that follow each other, and the machines that compute them, the leader first."""
+    """Consecutive tasks, and the machines that compute them; the leader is first."""
 
     tasks: int
-    """As bits."""
+    """The tasks as bits."""
     machines: tuple[str, ...]
 
 
@@ -30,17 +30,17 @@ class Staged(NamedTuple):
 
     group: Group
     shares: tuple[Range, ...]
-    """By machine, rows of the tallest output; an empty range for none."""
+    """The rows of the tallest output that each machine computes; the range may be empty."""
     load: StageLoad
 
 
 @dataclass(frozen=True)
 class PipelineSolution:
-    """What a planner answers."""
+    """The result of a planner of pipelines."""
 
     stages: tuple[Stage, ...]
     predicted_s: float | None = None
-    """The period, by the planner's own model of time."""
+    """The period in the planner's model of time."""
     status: str = "feasible"
     bound_s: float | None = None
     at_once: int | None = None
@@ -49,27 +49,30 @@ class PipelineSolution:
 
 
 class PipelineProblem:
-    """A graph, what machines can do, and the network between them."""
+    """A graph, the costs of its tasks on machines, and the network between the machines."""
 
     def __init__(
         self, graph: Graph, cost: ShareCosts, system: System, bodies: Bodies | None = None
     ) -> None:
-        """``bodies`` are those of an earlier problem with the same graph, if there was one."""
+        """
+        Args:
+            bodies: those of an earlier problem with the same graph; None creates them.
+        """
         self.graph, self.cost, self.system = graph, cost, system
         self._bodies = bodies
         self.chains: dict[int, tuple[int, ...]] = {}
-        """By diameter, the pieces of Algorithm 1, which no machine has a part in."""
+        """The pieces of Algorithm 1 by diameter. They do not depend on the machines."""
         self._staged: dict[tuple[int, int, tuple[str, ...]], Staged] = {}
 
     def on(self, cost: ShareCosts, system: System) -> "PipelineProblem":
-        """The same graph on other machines; what is known of the graph alone is kept."""
+        """The problem of the same graph on other machines; results for the graph alone are kept."""
         other = PipelineProblem(self.graph, cost, system, self.bodies)
         other.chains = self.chains
         return other
 
     @cached_property
     def bodies(self) -> Bodies:
-        """Sets of the graph's tasks."""
+        """Bodies and tails of sets of the graph's tasks."""
         return Bodies(RowGraph(self.graph)) if self._bodies is None else self._bodies
 
     @property
@@ -84,7 +87,7 @@ class PipelineProblem:
 
     @cached_property
     def rate(self) -> Mapping[str, float]:
-        """By machine, multiply-accumulates a second if it computed the whole model."""
+        """Capacity of each machine: multiply-accumulates per second on the whole model."""
         pieces = tuple(self.graph.whole_piece(task) for task in self.graph.tasks)
         work = TailWork(max(1, self.graph.macs), pieces)
         seconds = {name: self.cost.seconds(name, work) for name in self.system.names}
@@ -92,28 +95,29 @@ class PipelineProblem:
 
     @cached_property
     def machines(self) -> tuple[str, ...]:
-        """By falling capacity."""
+        """The names of the machines, by falling capacity."""
         names = self.system.names
         return tuple(sorted(names, key=lambda name: (-self.rate[name], names.index(name))))
 
     @property
     def mean_mac_s(self) -> float:
-        """Seconds a multiply-accumulate of a machine with the mean of all capacities."""
+        """Seconds per multiply-accumulate on a machine with the mean capacity."""
         return len(self.rate) / sum(self.rate.values())
 
     def staged(self, done: int, group: Group) -> Staged:
-        """The stage of a group behind the tasks ``done``: rows that end together, and its load."""
+        """The stage of a group after the tasks ``done``: rows that end together, and its load."""
         key = (done, group.tasks, group.machines)
-        found = self._staged.get(key)
-        if found is None:
+        staged = self._staged.get(key)
+        if staged is None:
             body = self.bodies.of(group.tasks)
             shares = self.shares(body, group.machines)
-            found = Staged(group, shares, self.load(done, body, group.machines, shares))
-            self._staged[key] = found
-        return found
+            staged = Staged(group, shares, self.load(done, body, group.machines, shares))
+            self._staged[key] = staged
+        return staged
 
     def shares(self, body: StageBody, machines: Sequence[str]) -> tuple[Range, ...]:
-        """Rows by machine that end together, the leader's tail included."""
+        """The rows of each machine, so that all machines end together; the leader's time includes
+        the tail."""
         if len(machines) == 1:
             return ((0, body.height),)
         tail_s = self.tail_s(body, machines[0])
@@ -136,7 +140,7 @@ class PipelineProblem:
     def load(
         self, done: int, body: StageBody, machines: Sequence[str], shares: Sequence[Range]
     ) -> StageLoad:
-        """What a stage computes and moves."""
+        """Computation and messages of a stage after the tasks ``done``."""
         works = [body.work(share) for share in shares]
         ends = [
             self.cost.seconds(name, body.share_work(share)) if share[0] < share[1] else 0.0
@@ -152,13 +156,15 @@ class PipelineProblem:
         )
 
     def handed_on_bytes(self, done: int) -> int:
-        """What is handed on from stage to stage once some tasks are done."""
-        found = self._handed_on.get(done)
-        if found is None:
+        """Bytes that a stage sends to the next one after the tasks ``done`` have run."""
+        size_bytes = self._handed_on.get(done)
+        if size_bytes is None:
             rows = self.rows
             tensors = rows.handed_on(done)
-            found = self._handed_on[done] = sum(rows.rows[t] * rows.row_bytes[t] for t in tensors)
-        return found
+            size_bytes = self._handed_on[done] = sum(
+                rows.rows[t] * rows.row_bytes[t] for t in tensors
+            )
+        return size_bytes
 
     @cached_property
     def _handed_on(self) -> dict[int, int]:
@@ -170,13 +176,13 @@ class PipelineProblem:
         return (1 << len(self.graph.tasks)) - 1
 
     def times(self, groups: Sequence[Group], model: TimeModel) -> list[StageTime]:
-        """By stage, how long it takes."""
-        done, found = 0, []
+        """The time of each stage."""
+        done, stage_times = 0, []
         for group in groups:
-            found.append(self.wires.stage_time(self.staged(done, group).load, model))
+            stage_times.append(self.wires.stage_time(self.staged(done, group).load, model))
             done |= group.tasks
-        return found
+        return stage_times
 
     def period_s(self, groups: Sequence[Group], model: TimeModel) -> float:
-        """Seconds a frame."""
+        """Seconds per frame of the pipeline of these groups."""
         return self.wires.period_s(self.times(groups, model))

@@ -1,9 +1,9 @@
-"""A graph as numbers, cut by rows: fast enough for searches, equal to `coexec.ir.strip`.
+"""A graph as numbers, cut by rows: fast enough for searches, with the results of `coexec.ir.strip`.
 
-Rows are ranges of axis 2 of tensors of rank 4 or more; all other tensors are one row. Each task
-that can be cut by rows has tables of the first and last row of each input that one row needs,
-made by the rules of its operators. A range needs what its first row needs first to what its last
-row needs last.
+Rows are positions on axis 2 of tensors of rank 4 or more; every other tensor counts as one row.
+Each task that can be cut by rows has tables: for each row of its output, the first and the last row
+of each input in the receptive field, computed by the rules of its operators. A range of rows needs
+all input rows from the first one of its first row to the last one of its last row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,23 +17,23 @@ from coexec.ir.parts import GraphParts, TaskParts
 __all__ = ["ROWS", "Range", "RowGraph", "RowRead", "bits_of", "turned"]
 
 ROWS = 2
-"""The axis."""
+"""The axis of the rows."""
 Range = tuple[int, int]
-"""First row, and one behind the last."""
+"""The first row, and the row behind the last."""
 _Tables = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class RowRead(NamedTuple):
-    """How a task reads a tensor: the rows that each of its own rows needs."""
+    """A tensor that a task reads: for each row of the task's output, the rows that it needs."""
 
     tensor: int
     first: tuple[int, ...] | None
-    """None: all rows, whatever is computed."""
+    """First needed row, by row of the output; None: all rows are needed for any output row."""
     stop: tuple[int, ...] | None
 
 
 class RowGraph:
-    """Tasks and tensors are indices, tasks in topological order."""
+    """A graph in which tasks and tensors are indices; tasks are in topological order."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -42,18 +42,18 @@ class RowGraph:
         self.names = tuple(names)
         tensors = [graph.tensors[name] for name in names]
         self.rows = tuple(t.shape[ROWS] if _is_map(t) else 1 for t in tensors)
-        """By tensor."""
+        """By tensor, its number of rows."""
         self.row_bytes = tuple(
             t.size_bytes // r if r else 0 for t, r in zip(tensors, self.rows, strict=True)
         )
         parts = GraphParts(graph)
         tables = [_tables(graph, task, parts.of(task)) for task in graph.tasks]
-        self.cuttable = tuple(found is not None for found in tables)
+        self.cuttable = tuple(row_tables is not None for row_tables in tables)
         """By task, whether its output can be cut by rows."""
         self.reads = tuple(
-            tuple(RowRead(self.tensor[name], *(found[k] if found else (None, None)))
+            tuple(RowRead(self.tensor[name], *(row_tables[k] if row_tables else (None, None)))
                   for k, name in enumerate(task.inputs))
-            for task, found in zip(graph.tasks, tables, strict=True)
+            for task, row_tables in zip(graph.tasks, tables, strict=True)
         )  # fmt: skip
         self.makes = tuple(
             tuple(self.tensor[n] for n in t.outputs if n in self.tensor) for t in graph.tasks
@@ -67,34 +67,34 @@ class RowGraph:
 
     @cached_property
     def maker(self) -> tuple[int, ...]:
-        """By tensor, its task; -1 for inputs of the model."""
-        found = [-1] * len(self.names)
+        """The task that makes each tensor; -1 for inputs of the model."""
+        makers = [-1] * len(self.names)
         for task, made in enumerate(self.makes):
             for tensor in made:
-                found[tensor] = task
-        return tuple(found)
+                makers[tensor] = task
+        return tuple(makers)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """By tensor, the tasks that read it."""
-        found: list[list[int]] = [[] for _ in self.names]
+        readers_of: list[list[int]] = [[] for _ in self.names]
         for task, reads in enumerate(self.reads):
             for read in reads:
-                found[read.tensor].append(task)
-        return tuple(map(tuple, found))
+                readers_of[read.tensor].append(task)
+        return tuple(map(tuple, readers_of))
 
     @cached_property
     def before(self) -> tuple[int, ...]:
-        """By task, the tasks that it reads from, as bits."""
-        found = []
+        """The predecessors of each task, as bits."""
+        predecessors = []
         for reads in self.reads:
             makers = {self.maker[read.tensor] for read in reads} - {-1}
-            found.append(sum(1 << maker for maker in makers))
-        return tuple(found)
+            predecessors.append(sum(1 << maker for maker in makers))
+        return tuple(predecessors)
 
     @cached_property
     def following(self) -> tuple[int, ...]:
-        """By task, the tasks that read from it, as bits."""
+        """The successors of each task, as bits."""
         return turned(self.before)
 
     @property
@@ -103,13 +103,13 @@ class RowGraph:
         return any(self.cuttable)
 
     def macs_of(self, task: int, count: int) -> int:
-        """Multiply-accumulates of so many rows of a task, rounded up."""
+        """Multiply-accumulates of ``count`` rows of a task, rounded up."""
         rows = self.rows[self.makes[task][0]]
         return -(-self.macs[task] * count // rows) if rows else self.macs[task]
 
     def handed_on(self, done: int) -> tuple[int, ...]:
-        """Tensors that a later stage needs once the tasks in the bits ``done`` have run: inputs of
-        the model and results that others read, or that are outputs of the model."""
+        """Tensors that later stages need after the tasks ``done`` (as bits) have run: inputs of the
+        model and results that later tasks read, and outputs of the model."""
         return tuple(
             tensor for tensor, maker in enumerate(self.maker)
             if (maker < 0 or done >> maker & 1)
@@ -119,7 +119,7 @@ class RowGraph:
 
 
 def bits_of(bits: int) -> Iterable[int]:
-    """The numbers of the bits that are set, rising."""
+    """The numbers of the set bits, rising."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -127,12 +127,12 @@ def bits_of(bits: int) -> Iterable[int]:
 
 
 def turned(before: Sequence[int]) -> tuple[int, ...]:
-    """From what each reads from to what reads from each; both as bits."""
-    found = [0] * len(before)
+    """The successors of each task from the predecessors of each task; both as bits."""
+    successors = [0] * len(before)
     for reader, bits in enumerate(before):
         for maker in bits_of(bits):
-            found[maker] |= 1 << reader
-    return tuple(found)
+            successors[maker] |= 1 << reader
+    return tuple(successors)
 
 
 def _is_map(tensor: Tensor) -> bool:
@@ -142,19 +142,19 @@ def _is_map(tensor: Tensor) -> bool:
 def _tables(
     graph: Graph, task: Task, parts: TaskParts
 ) -> Sequence[_Tables | tuple[None, None]] | None:
-    """By input, the rows that each row needs; None if the task cannot be cut by rows alone."""
+    """For each input, the rows that an output row needs; None if the task cannot be cut by rows."""
     output = graph.output_of(task)
     if not _is_map(output) or len(task.outputs) > 1 or ROWS not in parts.axes:
         return None
-    found = []
+    regions_of_row = []
     for row in range(output.shape[ROWS]):
         regions = parts.needed(output.whole.with_axis(ROWS, row, row + 1))
         if regions is None:
             return None
-        found.append(regions)
+        regions_of_row.append(regions)
     tables: list[_Tables | tuple[None, None]] = []
     for k, name in enumerate(task.inputs):
-        tensor, read = graph.tensors[name], [row[k] for row in found]
+        tensor, read = graph.tensors[name], [row[k] for row in regions_of_row]
         if all(region == tensor.whole for region in read):
             tables.append((None, None))
             continue

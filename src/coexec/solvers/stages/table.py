@@ -1,8 +1,8 @@
 """The load of every stage on equal machines: pieces i to j on m machines, equal shares.
 
-For each last piece and each share, pieces are added from the last to the first, and what is asked
-of a piece is kept for the one before: all stages with the same end cost one way through the graph,
-not one each.
+For each last piece and each share, pieces are added from the last to the first. The rows that they
+need of earlier pieces are kept for the next step. So all stages with the same last piece together
+take one pass through the graph, not one pass each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ __all__ = ["StageTable"]
 
 
 class StageTable:
-    """Loads of stages of a chain of pieces.
+    """Loads of all stages of a chain of pieces.
 
     Args:
-        mac_s: seconds a multiply-accumulate on a machine of mean capacity.
+        mac_s: seconds per multiply-accumulate on a machine of mean capacity.
     """
 
     def __init__(self, rows: RowGraph, pieces: Sequence[int], machines: int, mac_s: float) -> None:
@@ -32,7 +32,7 @@ class StageTable:
         self._whole_bytes = [self._bytes(tensors) for tensors in self._crossing]
         self.loads: dict[StageKey, StageLoad] = {}
         self.total_macs: dict[StageKey, int] = {}
-        """Of all shares together, halos and tail included."""
+        """Multiply-accumulates of all shares of a stage together, halos and tail included."""
         for last in range(self.count):
             self._fill(last)
 
@@ -40,7 +40,7 @@ class StageTable:
         return sum(self._rows.rows[t] * self._rows.row_bytes[t] for t in tensors)
 
     def _fill(self, last: int) -> None:
-        """All stages that end with a piece."""
+        """Compute all stages that end with piece ``last``."""
         tails, sinks = self._tails(last)
         tail_macs, macs = 0, dict[int, int]()
         for first in range(last, -1, -1):
@@ -60,7 +60,11 @@ class StageTable:
     def _load(
         self, first: int, last: int, works: Sequence[tuple[int, int, int]], tail_macs: int
     ) -> StageLoad:
-        """``works``: by share its MACs, bytes read and bytes made; the leader's first."""
+        """The load of one stage.
+
+        Args:
+            works: MACs, bytes read and bytes made of each share; the leader's share is first.
+        """
         total = sum(macs for macs, _, _ in works)
         busiest = max(macs for macs, _, _ in works)
         if tail_macs:  # the leader gets fewer rows, so that all finish together
@@ -75,7 +79,7 @@ class StageTable:
         )
 
     def _tails(self, last: int) -> tuple[int, frozenset[int]]:
-        """The tail of all stages that end with a piece, and the outputs of their bodies."""
+        """The tail of all stages that end with piece ``last``, and the outputs of their bodies."""
         rows, done, tail = self._rows, self._done[last + 1], 0
         for task in reversed(list(bits_of(done))):
             if not rows.cuttable[task] and not rows.following[task] & done & ~tail:
@@ -89,10 +93,10 @@ class StageTable:
     def _share(
         self, last: int, tails: int, sinks: frozenset[int], height: int, share: Range
     ) -> Mapping[int, tuple[int, int, int]]:
-        """By first piece, what one share computes, reads and makes."""
+        """MACs, bytes read and bytes made of one share, by the stage's first piece."""
         rows, need = self._rows, dict[int, Range]()
         macs = made_bytes = 0
-        found = {}
+        works = {}
         for first in range(last, -1, -1):
             for task in reversed(list(bits_of(self._pieces[first] & ~tails))):
                 for tensor in rows.makes[task]:
@@ -107,8 +111,8 @@ class StageTable:
                 (need[t][1] - need[t][0]) * rows.row_bytes[t]
                 for t in self._crossing[first] if t in need
             )  # fmt: skip
-            found[first] = (macs, read, made_bytes)
-        return found
+            works[first] = (macs, read, made_bytes)
+        return works
 
     def _rows_of(self, tensor: int, height: int, share: Range) -> Range:
         rows, (a, b) = self._rows.rows[tensor], share

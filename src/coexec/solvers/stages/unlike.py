@@ -1,8 +1,9 @@
-"""Stages for equal machines given to unlike ones (PICO's Algorithm 3), and moved between stages.
+"""Unlike machines for stages that were planned for equal machines (PICO's Algorithm 3), and moves
+of pieces and machines between stages.
 
-Algorithm 3 keeps the pieces of each stage and the number of its machines. That fails where
-capacities differ much, which the paper names as open: then `moved` decides anew which pieces and
-which machines are together.
+Algorithm 3 keeps the pieces of each stage and the number of its machines. That fails if capacities
+differ much, which the paper names as an open problem. For this case, `moved` decides again which
+pieces and which machines form a stage.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,20 +18,21 @@ from coexec.solvers.stages.table import StageTable
 __all__ = ["assigned", "moved"]
 
 _Cut = tuple[int, int, int, int]
-"""A stage: first and last piece, first machine and one behind the last in an order."""
+"""A stage: first and last piece, then the positions of its first machine and of the machine behind
+its last one in an order of machines."""
 _SWEEPS = 4
-"""Times that all exchanges of two machines in the order are tried."""
+"""How many times all exchanges of two machines in an order are tried."""
 
 
 def assigned(
     problem: PipelineProblem, table: StageTable, pieces: Sequence[int], stages: Sequence[StageKey]
 ) -> list[Group]:
-    """Machines by falling capacity, each to the stage that still requires most per machine that it
-    misses.
+    """The groups of Algorithm 3: machines are taken by falling capacity, and each goes to the stage
+    with the largest required work per missing machine.
 
-    What a stage requires is what equal machines would compute for it, halos included, less what
-    the machines that it has already do in the same time. (The pseudo-code prints the minimum where
-    the text says maximum, and does not say whether what a stage has counts.)
+    The required work of a stage is the work of its equal machines, halos included, minus the work
+    that its machines so far do within the same period. (The paper's pseudo-code has a minimum where
+    its text has a maximum, and it does not say whether the machines so far are subtracted.)
     """
     work = [table.total_macs[key] for key in stages]
     period_s = max(w / (key[2] / problem.mean_mac_s) for w, key in zip(work, stages, strict=True))
@@ -55,26 +57,27 @@ def moved(
     problem: PipelineProblem, table: StageTable, pieces: Sequence[int], start: Sequence[Group],
     model: TimeModel,
 ) -> list[Group]:  # fmt: skip
-    """Groups with a period that is not above that of ``start``.
+    """Groups whose period is not longer than the period of ``start``.
 
-    Each stage takes machines that follow each other in an order; for a given order a dynamic
-    program finds the best stages. Orders begin with falling and rising capacities and that of
-    ``start``, and two machines are exchanged as long as that helps. Then single pieces and
-    machines move between neighbouring stages, with rows balanced anew, as long as that helps.
+    The machines of each stage are consecutive in an order of machines; for a given order, a dynamic
+    program finds the best stages. The search starts from three orders (falling capacity, rising
+    capacity, and the order of ``start``) and exchanges two machines as long as that shortens the
+    period. Then single pieces and machines move between stages, with newly balanced rows, as long
+    as that shortens the period.
     """
     falling = problem.machines
     named = [machine for group in start for machine in group.machines]
-    rest = [machine for machine in falling if machine not in named]
-    starts = {tuple(falling), tuple(reversed(falling)), (*named, *rest)}
-    found, orders = [list(start)], _MachineOrders(problem, table, model)
+    unused = [machine for machine in falling if machine not in named]
+    starts = {tuple(falling), tuple(reversed(falling)), (*named, *unused)}
+    candidates, orders = [list(start)], _MachineOrders(problem, table, model)
     for order in sorted(starts):
-        found.append(_climbed(problem, orders, pieces, order))
-    best = min(found, key=lambda groups: problem.period_s(groups, model))
+        candidates.append(_climbed(problem, orders, pieces, order))
+    best = min(candidates, key=lambda groups: problem.period_s(groups, model))
     return _polished(problem, pieces, best, model)
 
 
 class _MachineOrders:
-    """The best stages of orders of machines, with rows as divisible as sand."""
+    """The best stages for orders of machines, as if a number of rows could be any real number."""
 
     def __init__(self, problem: PipelineProblem, table: StageTable, model: TimeModel) -> None:
         self._problem, self._table, self._model = problem, table, model
@@ -85,7 +88,7 @@ class _MachineOrders:
         self._known: dict[tuple[float, ...], tuple[float, list[_Cut]]] = {}
 
     def best(self, order: Sequence[str]) -> tuple[float, list[_Cut]]:
-        """The least period of stages on machines that follow each other, and the stages."""
+        """The least period of stages on consecutive machines of ``order``, and these stages."""
         rates = tuple(self._problem.rate[machine] for machine in order)
         if rates not in self._known:
             self._known[rates] = self._cut(rates)
@@ -108,7 +111,7 @@ class _MachineOrders:
 def _climbed(
     problem: PipelineProblem, orders: _MachineOrders, pieces: Sequence[int], order: Sequence[str]
 ) -> list[Group]:
-    """The best stages of an order and of what exchanges make of it."""
+    """The best groups for an order of machines and for orders that exchanges make of it."""
     best_s, stages = orders.best(order)
     current = list(order)
     for _ in range(_SWEEPS):
@@ -118,9 +121,9 @@ def _climbed(
                 continue
             other = current[:]
             other[a], other[b] = other[b], other[a]
-            other_s, found = orders.best(other)
+            other_s, other_stages = orders.best(other)
             if other_s < best_s * (1 - 1e-9):
-                best_s, stages, current, improved = other_s, found, other, True
+                best_s, stages, current, improved = other_s, other_stages, other, True
         if not improved:
             break
     return [
@@ -132,9 +135,13 @@ def _climbed(
 def _cut_in_order(
     pieces: int, machines: int, stage_s: Callable[[int, int, int, int], float]
 ) -> tuple[float, list[_Cut]]:
-    """The least largest ``stage_s`` (first and last piece, first machine and one behind the last)
-    of chains of stages, each on machines that follow those of the one before; some may be left
-    out."""
+    """The least period of a chain of stages on consecutive machines, and these stages.
+
+    The period of a chain is the maximum of its stages' ``stage_s``. Machines may be left out.
+
+    Args:
+        stage_s: seconds of a stage from the four numbers of `_Cut`.
+    """
     period = [[0.0] * (machines + 1), *([inf] * (machines + 1) for _ in range(pieces))]
     came: dict[tuple[int, int], tuple[int, int] | None] = {}
     for last in range(pieces):
@@ -144,25 +151,25 @@ def _cut_in_order(
                 for first in range(last + 1):
                     before = period[first][start]
                     if before < best_s:
-                        own = max(before, stage_s(first, last, start, stop))
-                        if own < best_s:
-                            best_s, came[last + 1, stop] = own, (first, start)
+                        value_s = max(before, stage_s(first, last, start, stop))
+                        if value_s < best_s:
+                            best_s, came[last + 1, stop] = value_s, (first, start)
             period[last + 1][stop] = best_s
     stages, piece, stop = list[_Cut](), pieces, machines
     while piece:
-        found = came[piece, stop]
-        if found is None:
+        previous = came[piece, stop]
+        if previous is None:
             stop -= 1
         else:
-            stages.append((found[0], piece - 1, found[1], stop))
-            piece, stop = found
+            stages.append((previous[0], piece - 1, previous[1], stop))
+            piece, stop = previous
     return period[pieces][machines], stages[::-1]
 
 
 def _polished(
     problem: PipelineProblem, pieces: Sequence[int], start: Sequence[Group], model: TimeModel
 ) -> list[Group]:
-    """``start`` with single pieces and machines moved, as long as the period falls."""
+    """Groups from ``start`` by moves of single pieces and machines, as long as the period falls."""
     best, best_s = list(start), problem.period_s(start, model)
     improved = True
     while improved:
@@ -178,7 +185,8 @@ def _polished(
 def _neighbours(
     problem: PipelineProblem, pieces: Sequence[int], groups: Sequence[Group]
 ) -> Iterable[list[Group]]:
-    """One piece, one machine, or two machines moved between two stages; or a machine let in."""
+    """All groups that one move leads to: one piece or one machine goes to another stage, two
+    machines are exchanged, or a stage gets an unused machine."""
     idle = [m for m in problem.machines if all(m not in group.machines for group in groups)]
     for k, group in enumerate(groups):
         for machine in idle:
@@ -200,7 +208,7 @@ def _neighbours(
 def _exchanged(
     problem: PipelineProblem, groups: Sequence[Group], a: int, b: int
 ) -> Iterable[list[Group]]:
-    """A machine moved between two stages, or two exchanged."""
+    """All groups after one machine moves between stages ``a`` and ``b``, or two are exchanged."""
     for source, target in ((a, b), (b, a)):
         if len(groups[source].machines) > 1:
             for machine in groups[source].machines:
@@ -224,10 +232,10 @@ def _replaced(
     problem: PipelineProblem, groups: Sequence[Group],
     changes: dict[int, tuple[int, tuple[str, ...]]],
 ) -> list[Group]:  # fmt: skip
-    found = list(groups)
+    new_groups = list(groups)
     for k, (tasks, machines) in changes.items():
-        found[k] = Group(tasks, _strongest_first(problem, machines))
-    return found
+        new_groups[k] = Group(tasks, _strongest_first(problem, machines))
+    return new_groups
 
 
 def _strongest_first(problem: PipelineProblem, machines: Sequence[str]) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Algorithm 1 for graphs with more fronts than can be tried.
+"""Algorithm 1 for graphs with too many fronts to try all: a beam search.
 
-From a front the least next one is tried, and the least next ones that hold one task more, up to a
-few steps further. Of all fronts with equally many tasks only the best few go on: those with the
-least largest redundancy so far, then the least sum. Time grows with tasks times width, no more.
-Then pieces that can be divided in two without harm are.
+From a front, the search tries the smallest next front, and the smallest next fronts that contain
+one more task at most a few steps away. Of all fronts with the same number of tasks, only the best
+few are continued: those with the least maximum redundancy so far, then the least sum. The time
+grows only with tasks times width. Finally, pieces are divided in two where that costs nothing.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from coexec.solvers.stages.rows import bits_of
 __all__ = ["KEPT", "wide_chain"]
 
 KEPT = 3
-"""Fronts of each size that go on."""
+"""Number of fronts of each size that the search continues."""
 
 
 def wide_chain(dag: Dag, cost: Cost, diameter: int = DIAMETER, kept: int = KEPT) -> list[int]:
-    """A good chain, its pieces as bits. O(kept * n * w * d) pieces are looked at."""
+    """A good chain, its pieces as bits. The costs of O(kept * n * w * d) pieces are computed."""
     arcs: dict[int, dict[int, float]] = {}
     value: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
     by_size: list[dict[int, None]] = [{} for _ in range(len(dag.before) + 1)]
@@ -37,9 +37,9 @@ def wide_chain(dag: Dag, cost: Cost, diameter: int = DIAMETER, kept: int = KEPT)
 
 
 def _candidates(dag: Dag, front: int, diameter: int) -> Sequence[int]:
-    """The least next front, and those with one task more that is not far."""
+    """The smallest next front, and the smallest next fronts that contain one more nearby task."""
     least = dag.least_next(front)
-    found = {least: None} if least != front else {}
+    fronts = {least: None} if least != front else {}
     near = edge = dag.ready(least)
     for _ in range(diameter):
         readers = 0
@@ -52,13 +52,13 @@ def _candidates(dag: Dag, front: int, diameter: int) -> Sequence[int]:
     for task in bits_of(near):
         after = dag.closed(least, 1 << task)
         if max(dag.depths(after & ~front).values()) <= limit:
-            found[after] = None
-    return list(found)
+            fronts[after] = None
+    return list(fronts)
 
 
 def _finer(dag: Dag, cost: Cost, pieces: Sequence[int]) -> list[int]:
-    """Pieces divided where a front fits in between and neither part costs more."""
-    found: list[int] = []
+    """The pieces, divided where a front lies in between and neither part has a higher cost."""
+    finer: list[int] = []
     front = 0
     for piece in pieces:
         end = front | piece
@@ -69,8 +69,8 @@ def _finer(dag: Dag, cost: Cost, pieces: Sequence[int]) -> list[int]:
             whole = cost(end & ~front)
             if not fits or max(map(cost, parts)) > whole:
                 break
-            found.append(parts[0])
+            finer.append(parts[0])
             front = inner
-        found.append(end & ~front)
+        finer.append(end & ~front)
         front = end
-    return found
+    return finer

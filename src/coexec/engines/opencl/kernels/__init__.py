@@ -1,4 +1,4 @@
-"""The kernels: one file an operator or family, found here by operator type."""
+"""The kernels by operator type: one file for each operator or family."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,10 +46,10 @@ __all__ = ["FUSED_BEHIND", "KERNELS", "Kernel", "why_not"]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What computes operators of one type."""
+    """The functions of a kernel file for operators of one type."""
 
     why_not: Callable[[Operator, Mapping[str, Tensor]], str | None]
-    """None, or the reason why this operator is out of reach, as a user reads it."""
+    """The reason, for users, why an operator is not supported; None if it is."""
     launches: Callable[[Node, Context], list[KernelLaunch]]
 
 
@@ -101,7 +101,7 @@ FUSED_BEHIND = frozenset(
      "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "LRN", "LogSoftmax",
      "LpPool", "MatMul", "MaxPool", "Softmax", *normalize.OPERATORS, *reduce.KINDS}
 )  # fmt: skip
-"""Operators whose kernels apply an epilogue of element-wise operators to what they make."""
+"""Operators whose kernels apply an epilogue of element-wise operators to their result."""
 
 
 def why_not(
@@ -110,7 +110,7 @@ def why_not(
     """Why no kernel computes ``op``, or None.
 
     Args:
-        arch: on cores, also operators are refused whose kernels are slow there.
+        arch: on CPU cores, operators whose kernels are slow there are refused, too.
     """
     name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
     if op.domain or op.op_type not in KERNELS:

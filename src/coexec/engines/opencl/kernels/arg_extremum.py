@@ -1,4 +1,4 @@
-"""ArgMax and ArgMin, and where the maximum is for others: `rows` tells how a row is gone along."""
+"""ArgMax and ArgMin, and the index of the extremum for other operators, over rows as in `rows`."""
 
 from collections.abc import Mapping
 
@@ -36,14 +36,15 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
     """Lines that declare ``best``, the largest or smallest element, and its index ``found``.
 
-    Of equal ones it is the first or the last. NaN is passed over, but for one that is the first
-    element, which is the result. ``rows`` must give elements one by one.
+    Of equal elements, it is the first one or the ``last`` one. NaN is ignored, except in the first
+    element, where it is the result. ``rows`` must give elements one by one.
     """
     better = ">" if largest else "<"
     either = f"{better}=" if last else better
     later = ">" if last else "<"
     lines = [f"{rows.ctype} best = 0;", "int found = -1;"]
-    passed = " || (best != best && found)" if rows.sharing > 1 else ""  # others see the first one
+    # A work item may start with NaN. It is replaced, unless it is the row's first element.
+    passed = " || (best != best && found)" if rows.sharing > 1 else ""
     lines += rows.loop(rows.layout.scalars(), lambda access: [
         f"if (found < 0 || v {either} best{passed}) {{",
         f"  best = v; found = {access.index};",

@@ -1,7 +1,7 @@
-"""What kernel files are written with: values, the text of one kernel, and how it is launched.
+"""Tools for kernel files: values, the text of one kernel, and its launch.
 
-A kernel file holds text and numbers. It never sees OpenCL itself: it says what to run, over which
-grid, with which tensors. Compiling, allocating and timing are done elsewhere.
+A kernel file produces text and numbers and never calls OpenCL. It defines which kernel runs, over
+which grid, with which tensors. Compiling, allocating and timing are done elsewhere.
 """
 
 import math
@@ -27,15 +27,16 @@ __all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "Ke
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator with the element-wise operators that are computed with it."""
+    """An operator, and the element-wise operators that are fused behind it."""
 
     operator: Operator
     epilogue: tuple[Operator, ...] = ()
-    """In order; each reads the one before or an earlier one, and has an output of equal shape."""
+    """Fused operators in order. Each one reads the result of an earlier operator of this node; all
+    outputs have the same shape."""
 
     @property
     def output(self) -> str:
-        """What it computes in the end. Operators with several outputs have no epilogue."""
+        """Name of the result. Operators with several outputs have no epilogue."""
         return (self.epilogue[-1] if self.epilogue else self.operator).outputs[0]
 
     @property
@@ -50,36 +51,37 @@ class Node:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What it reads and does not compute, each once."""
+        """Names of the tensors that it reads and does not compute, without duplicates."""
         inside = {name for op in self.operators for name in op.outputs}
         names = (n for op in self.operators for n in op.inputs if n and n not in inside)
         return tuple(dict.fromkeys(names))
 
 
 Chooser = Callable[[str, Mapping[str, Callable[[], list[KernelLaunch]]]], str]
-"""Picks one of several named variants of a kernel; the first argument tells equal choices."""
+"""Picks one of several named variants of a kernel. Calls with the same first argument, a key, get
+the same choice."""
 
 
 @dataclass(eq=False)
 class Context:
-    """What a kernel file may ask while it makes its launches."""
+    """The data from which a kernel file generates its launches."""
 
     arch: Architecture
     tensors: Mapping[str, Tensor]
     constants: Mapping[str, Array]
     blocks: Mapping[str, int] = field(default_factory=dict)
-    """By tensor, the block of its layout where it is not the usual one."""
+    """Block size by tensor, where the layout is not the usual one."""
     in_place: dict[str, frozenset[int]] = field(default_factory=dict)
-    """By result of a Concat, the inputs that are computed where they belong."""
+    """Positions of the inputs that are computed in place, by result of a Concat."""
     chooser: "Chooser | None" = None
-    """Picks one of several variants by measuring; None: the first is taken."""
+    """Picks one of several variants by measuring; None: the first variant is used."""
     checks: dict[str, IndexCheck] = field(default_factory=dict)
-    """By the number in which a kernel notes an index that is out of range."""
+    """Checks of indices, by name of the number in which a kernel stores an index out of range."""
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    """Of temporaries, also of contexts that are derived from this one."""
+    """Counter for names of temporaries, shared with contexts that are derived from this one."""
 
     def value(self, name: str) -> Value:
-        """A tensor in the layout that it has on the device."""
+        """A tensor with its layout on the device."""
         tensor = self.tensors[name]
         block = self.blocks.get(name, usual_block(tensor, self.arch))
         half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
@@ -92,9 +94,10 @@ class Context:
     def choose(
         self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
     ) -> list[KernelLaunch]:
-        """The launches of one of ``variants``, which are named, the most promising first.
+        """The launches of one of ``variants``, which are ordered from the most promising one on.
 
-        ``key`` is equal where the same choice is right: shapes and attributes, no names.
+        ``key`` is equal where the same choice is right: it contains shapes and attributes, no
+        names.
         """
         name = next(iter(variants))
         if self.chooser is not None and len(variants) > 1:
@@ -102,37 +105,37 @@ class Context:
         return variants[name]()
 
     def noted(self, check: IndexCheck) -> Value:
-        """Where a kernel notes an index that is out of range; 0 if there is none."""
+        """The number in which a kernel stores an index that is out of range; 0 if there is none."""
         name = f"index check {next(self._numbers)}"
         self.checks[name] = check
         return Value(name, (1,), "int64")
 
     def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
-        """Memory for something between two launches of one node."""
+        """Memory for data between two launches of one node."""
         return Value(f"temporary {next(self._numbers)}", tuple(shape), "float32", block, half)
 
 
 _SMALL = 4096
-"""Tensors of at most this many scalars stay in 32 bits when others are stored in 16: they save
-nothing, and as biases, gates and scales their error would be the same for whole channels."""
+"""Tensors of at most this many scalars stay in 32 bits when others are stored in 16. Storing them
+in 16 bits saves nothing, and errors of biases, gates and scales affect whole channels."""
 
 
 def in_half(arch: Architecture, dtype: str, size: int) -> bool:
-    """Whether a tensor or constant of so many scalars is stored in 16 bits."""
+    """Whether a tensor or constant of ``size`` scalars is stored in 16 bits."""
     return arch.half and dtype == "float32" and size > _SMALL
 
 
 def usual_block(tensor: Tensor, arch: Architecture) -> int:
-    """Images with more than a few channels lie in blocks of channels, all else is row-major.
+    """The usual block of a tensor: images with more than a few channels have blocks, others have 0.
 
-    It follows from shape and type alone, so that segments agree on what they hand on.
+    It depends on shape and type only, so that all segments use the same layout for a tensor.
     """
     image = len(tensor.shape) == 4 and tensor.dtype == "float32"
     return arch.block if image and 2 * tensor.shape[1] > arch.block else 0
 
 
 class Source:
-    """The text of one kernel and its arguments, written in step.
+    """Builds the text of one kernel together with its arguments.
 
     For a tensor declared as ``x``, the text may use:
 
@@ -142,14 +145,14 @@ class Source:
     * ``VEC_x(n, s, y, x)``: the position of a vector of channels of a blocked tensor
     * ``LOAD_x(position)``, ``STORE_x(position, vector)``: one vector
 
-    Sizes are literals, or arguments if the source is ``sized``: kernels that differ in sizes only
-    have one text then, which is compiled once.
+    Sizes are literals, or arguments if the source is ``sized``. Kernels that differ in sizes only
+    then have the same text, which is compiled once.
     """
 
     def __init__(
         self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
     ) -> None:
-        """``alone``: groups of one work item, which is at item_0, item_1, item_2."""
+        """``alone``: groups are single work items, at the position item_0, item_1, item_2."""
         self.name = name
         self.arch = arch
         self._sized = sized
@@ -157,7 +160,7 @@ class Source:
         self._defines: list[str] = []
         self._parameters: list[Parameter] = []
         self._sizes: dict[str, int] = {}
-        """Integer arguments by name, in order, behind all others."""
+        """Integer arguments by name, in their order behind all other arguments."""
         self._body: list[str] = []
 
     def read(self, name: str, value: Value) -> None:
@@ -170,10 +173,12 @@ class Source:
         self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
 
     def size(self, name: str, number: int) -> str:
-        """The text for a number that changes no other text: its name as an argument, or a literal.
+        """Text of a number: the name of an argument if the source is ``sized``, else a literal.
+
+        The number must not change any other part of the text.
 
         Args:
-            name: equal for equal texts, so it may depend on nothing that is a size.
+            name: must not depend on any size, so that kernels with equal texts have equal names.
         """
         if not self._sized:
             return str(number)
@@ -201,7 +206,7 @@ class Source:
         return tuple(self.size(text, number) for text, number in sizes.items())
 
     def lines(self, text: str) -> None:
-        """Add to the body."""
+        """Add text to the body."""
         self._body.append(text)
 
     def define(self, text: str) -> None:
@@ -211,9 +216,9 @@ class Source:
     def finish(
         self, grid: Sequence[int], group: Grid | None = None, convolution: ConvTraits | None = None
     ) -> KernelLaunch:
-        """The finished kernel over ``grid`` work items (filled up to three axes).
+        """The launch of the finished kernel over ``grid`` work items. Missing axes have size 1.
 
-        Without a fixed group the grid may be rounded up: items outside return at once.
+        Without a fixed group the grid may be rounded up: work items outside return at once.
         """
         x, y, z = (*grid, 1, 1)[:3]
         sizes = (x, y, z)
@@ -235,13 +240,13 @@ class Source:
         )
 
     def _numbers(self) -> tuple[int | Array, ...]:
-        """The sizes as arguments. Where each work item is a group, they are one array: drivers
-        take 0.1 us for each argument of a launch, and PoCL some cycles in each group."""
+        """The sizes as arguments. If each work item is a group, they are one array: drivers need
+        0.1 us for each argument of a launch, and PoCL some cycles in each group."""
         numbers = tuple(self._sizes.values())
         return (np.array(numbers, np.int32),) if self._alone and numbers else numbers
 
     def _text(self, grid: Sequence[str], group: Grid | None, images: frozenset[str]) -> str:
-        """The kernel over ``grid``, with the tensors ``images`` stored as such."""
+        """The text of the kernel over ``grid``; the tensors ``images`` are stored as images."""
         parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
         declared = [p.declaration for p in parameters]
         macros = "\n".join([*self._defines, *(p.macros for p in parameters)])

@@ -54,7 +54,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _folded(numbers: Sequence[Array | Value], epsilon: float) -> Sequence[Array | Value]:
-    """Scale and shift with mean and variance in them, if all are constant."""
+    """Scale and shift that include mean and variance if all are constant; else all parameters."""
     arrays = [np.asarray(n, np.float64) for n in numbers if not isinstance(n, Value)]
     if len(arrays) < len(numbers):
         return numbers

@@ -1,7 +1,8 @@
-"""Into the blocks of channels of this engine and out of them, where a tensor enters or leaves.
+"""Conversion into this engine's blocks of channels and back, where a tensor enters or leaves.
 
-A tensor in blocks is declared with all the channels of its last block, and in the model's layout
-with those that it has. Where the same block is meant on both sides, nothing moves (`aliasing`).
+A tensor in blocks is declared with all channels of its last block. A tensor in the layout of the
+model is declared with its actual channels. If both sides have the same block, nothing moves
+(`aliasing`).
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ _DOMAIN = "coexec.opencl"
 
 
 def blocks_dialect(arch: Architecture) -> Dialect:
-    """What modules may hold beside standard operators where tensors cross in blocks."""
+    """The operators that modules may use beside standard ones where tensors cross in blocks."""
     return Dialect(
         block=arch.block,
         domain=_DOMAIN,
@@ -37,7 +38,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source, target = context.value(node.operator.inputs[0]), context.value(node.output)
-    batch, channels, *rest = source.shape
-    shape = (batch, min(channels, target.shape[1]), *rest)
-    moved = replace(source, shape=shape), replace(target, shape=shape)
-    return [reorder(*moved, context.arch)]
+    batch, channels, *spatial = source.shape
+    shape = (batch, min(channels, target.shape[1]), *spatial)
+    values = replace(source, shape=shape), replace(target, shape=shape)
+    return [reorder(*values, context.arch)]

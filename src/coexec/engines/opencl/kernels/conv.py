@@ -1,4 +1,4 @@
-"""Conv: which of the variants computes it on this processor."""
+"""Conv: selects the variant for this processor."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """Those of the best variant: by rule the first, or as measured."""
+    """The launches of the best variant: the first one by rule, or the fastest one as measured."""
     variants = _variants(node, context)
     return context.choose(f"conv {_key(node, context)}", variants)
 
@@ -41,7 +41,7 @@ def _key(node: Node, context: Context) -> str:
 
 
 def _variants(node: Node, context: Context) -> Variants:
-    """By name, the most promising first."""
+    """Variants by name, the most promising one first."""
     op = node.operator
     x, y = context.value(op.inputs[0]), context.value(node.output)
     constant = all(n in context.constants for n in op.inputs[1:] if n)
@@ -63,18 +63,18 @@ def _variants(node: Node, context: Context) -> Variants:
 
 
 def _on_gpu(node: Node, context: Context, shape: ConvShape) -> Variants:
-    found: dict[str, Callable[[], list[KernelLaunch]]] = {}
+    variants: dict[str, Callable[[], list[KernelLaunch]]] = {}
     for tile in ranked_on_gpu(shape, context.arch):
         if tile is None:
-            found["direct"] = partial(conv_direct.launches, node, context, shape)
+            variants["direct"] = partial(conv_direct.launches, node, context, shape)
         else:
-            found[f"tiled {tile}"] = partial(conv_tiled.launches, node, context, shape, tile)
-    return found
+            variants[f"tiled {tile}"] = partial(conv_tiled.launches, node, context, shape, tile)
+    return variants
 
 
 def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[conv_tiled.TileShape | None]:
-    """The variants that compute a convolution on a GPU, the most promising first: the sizes of
-    tiles, and None for the direct one."""
+    """The variants for a convolution on a GPU, the most promising one first: sizes of tiles, and
+    None for the direct variant."""
     tiled = conv_tiled.tile_shapes(shape, arch)
     return [*tiled, None] if arch.family == "nvidia" else [None, *tiled]
 
@@ -83,18 +83,18 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
     if shape.groups > 1:
         return {"grouped": lambda: conv_grouped.launches(node, context, shape)}
     x = context.value(node.operator.inputs[0])
-    found: Variants = {
+    variants: Variants = {
         "direct": lambda: conv_cpu.launches(node, context, shape),
         **{f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
            for m in (2, 4)},
     }  # fmt: skip
     computed = context.constant(node.operator.inputs[1]) is None
     ranked = ["direct"] if computed else ranked_on_cores(shape, x, context.arch)
-    return {name: found[name] for name in ranked}
+    return {name: variants[name] for name in ranked}
 
 
 def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
-    """The variants that compute a convolution on cores, the most promising first."""
+    """Names of the variants for a convolution on CPU cores, the most promising one first."""
     seconds = {"direct": conv_cpu.seconds(shape)}
     if conv_winograd.fits(shape, x, arch):
         seconds |= {f"winograd {m}": conv_winograd.seconds(shape, m) for m in (2, 4)}

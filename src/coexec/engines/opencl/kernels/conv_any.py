@@ -1,7 +1,7 @@
-"""Convolution of any kind, one scalar of the result for each work item.
+"""Convolution of any kind, with a work item for each scalar of the result.
 
-It is for what the fast variants refuse: one or three spatial axes, groups that are not whole
-blocks of channels, weights that are computed.
+It is for convolutions that the fast variants do not support: one or three spatial axes, groups that
+are not whole blocks of channels, weights that are computed.
 """
 
 import math

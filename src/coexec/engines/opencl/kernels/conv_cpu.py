@@ -1,10 +1,11 @@
-"""Convolution where one thread owns a core with wide vectors: PoCL.
+"""Convolution on CPU cores: one thread per core, with wide vectors.
 
-A tile of neighbouring pixels times up to four channel blocks is held in vector registers; one
-scalar of the input is broadcast against one vector of weights at a time. Weights lie in the order
-in which they are read: [group of blocks][input block][ky][kx][channel][block of the group][lane].
-Rows of input blocks are taken in chunks whose weights stay in the nearest cache; between two chunks
-the partial sums wait in the output.
+The sums of a tile, which are neighbouring pixels times up to four channel blocks, are kept in
+vector registers. One scalar of the input is multiplied with one vector of weights at a time.
+Weights are stored in the order in which they are read:
+[group of blocks][input block][ky][kx][channel][block of the group][lane]. Rows of input blocks are
+processed in chunks whose weights stay in the first-level cache. Between two chunks, the partial
+sums are stored in the output.
 
 This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (Georganas et al.,
 "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
@@ -34,32 +35,32 @@ from coexec.engines.opencl.kernels.packing import Packed
 __all__ = ["launches", "seconds", "steps"]
 
 _NEAR_BYTES = 24 * 1024
-"""Weights of a chunk: half of the first cache of most cores, the rest is for the input."""
+"""Bytes of a chunk's weights: half of most first-level caches; the input uses the rest."""
 _FEW_PLANES = 4
-"""Of a row-major image that are taken in one step."""
+"""Largest number of planes of a row-major image that one step processes."""
 _FAR_BYTES = 2**19
-"""An input that is larger does not stay in the second cache from one group to the next."""
+"""Bytes: a larger input does not stay in the second-level cache from one group to the next."""
 _BAND_BYTES = 2**17
-"""Of such an input, what stays there beside the weights of all groups."""
+"""Bytes of such an input that stay in that cache beside the weights of all groups."""
 _STREAMS = 8
-"""Rows of an input that are read in turn: of as many, processors fetch in advance what follows."""
+"""Number of input rows that are read in turn: processors prefetch that many streams."""
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
-    """Zeros are copied to the left and right of the input first, where there is padding."""
+    """The launches. If there is padding, the input is copied with zeros left and right first."""
     x = context.value(node.operator.inputs[0])
-    found: list[KernelLaunch] = []
-    given = shape
+    kernels: list[KernelLaunch] = []
+    unpadded = shape
     if shape.left or shape.right > 0:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
-        found.append(copy)
+        kernels.append(copy)
     for part in _parts(context.arch, shape):
-        found += _DirectConv(node, context, shape, given, x, *part).launches()
-    return found
+        kernels += _DirectConv(node, context, shape, unpadded, x, *part).launches()
+    return kernels
 
 
 def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
-    """What the kernels do, as terms of a workload: the loops of `conv_cpu_text`, counted."""
+    """Terms of the kernels' workload: counts of the loops of `conv_cpu_text`."""
     copied = 0.0
     if shape.left or shape.right > 0:
         shape = without_columns(shape)
@@ -92,23 +93,23 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
 
 
 def _parts(arch: Architecture, shape: ConvShape) -> list[tuple[int, int, int]]:
-    """One kernel each: the first channel block, groups of blocks, and blocks of a group."""
+    """For each kernel: the first channel block, the number of groups, and the blocks of a group."""
     blocks = ceil_div(shape.out_channels, arch.block)
     parts = ceil_div(blocks, _blocks_together(arch, shape, blocks))
     width = ceil_div(blocks, parts)
     wide = blocks - parts * (width - 1)
-    found = ((0, wide, width), (wide * width, parts - wide, width - 1))
-    return [(first, groups, size) for first, groups, size in found if groups and size]
+    candidates = ((0, wide, width), (wide * width, parts - wide, width - 1))
+    return [(first, groups, size) for first, groups, size in candidates if groups and size]
 
 
 def seconds(shape: ConvShape) -> float:
-    """A rough time, to compare with that of `conv_winograd.seconds`."""
+    """A rough time in seconds, for comparison with `conv_winograd.seconds`."""
     weights = shape.in_channels * shape.out_channels * shape.kernel_h * shape.kernel_w * 4
     return 2 * shape.macs / 140e9 + weights / 16e9
 
 
 def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
-    """How many channel blocks a tile should hold, by the multiply-adds that it makes a cycle."""
+    """Number of channel blocks in a tile that gives the most multiply-adds a cycle."""
 
     def rate(width: int) -> float:
         pixels = shape.row_pixels / _RowTiles.of(arch, shape, width).tiles
@@ -120,17 +121,17 @@ def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """Input channels and rows of the filter, in chunks whose weights stay near."""
+    """Chunks of input channels and filter rows whose weights stay in the first-level cache."""
 
     depth: int
-    """A block of input channels at a time, or all of a row-major image."""
+    """Channels of an input block: a block of channels, or all of a row-major image."""
     in_blocks: int
     rest: int
-    """Channels of the last block."""
+    """Channels of the last input block."""
     steps: int
-    """Rows of the filter, over all blocks of input channels."""
+    """Rows of the filter, counted for all blocks of input channels."""
     chunk: int
-    """Steps of a chunk."""
+    """Number of steps in a chunk."""
 
     @property
     def count(self) -> int:
@@ -145,39 +146,39 @@ class _Chunks:
         near = max(1, _NEAR_BYTES // (shape.kernel_w * depth * size * arch.block * 4))
         if x.block:
             near = min(near, _STREAMS)
-        # In an output of 16 bits partial sums would be rounded again and again.
+        # An output of 16 bits would round the partial sums after every chunk.
         chunks = 1 if arch.half else ceil_div(steps, near)
-        rest = shape.in_channels - (in_blocks - 1) * depth
-        return _Chunks(depth, in_blocks, rest, steps, ceil_div(steps, chunks))
+        last_depth = shape.in_channels - (in_blocks - 1) * depth
+        return _Chunks(depth, in_blocks, last_depth, steps, ceil_div(steps, chunks))
 
 
 @dataclass(frozen=True, slots=True)
 class _RowTiles:
-    """A row of the output in tiles that differ by one pixel at most."""
+    """Division of an output row into tiles that differ by one pixel at most."""
 
     pixels: int
-    """Of the larger tiles, which come first."""
+    """Pixels of the larger tiles, which come first."""
     larger: int
-    """How many there are."""
+    """Number of larger tiles."""
     tiles: int
     full: bool
     """Whether the larger tiles have all pixels that the registers hold."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Pixels of tiles that a kernel is written for. Rows of full tiles are common, so all of
-        them share a kernel with those that end in smaller ones."""
+        """Tile sizes in pixels for which the kernel has code. Rows of full tiles are common. So
+        they all share a kernel with rows that end in smaller tiles."""
         smaller = self.pixels - 1 if self.full or self.larger < self.tiles else 0
         return (self.pixels, smaller) if smaller else (self.pixels,)
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]:
-        """Pixels of a tile, and how many such tiles there are in a row."""
+        """Pixels of a tile, and the number of such tiles in a row."""
         return (self.pixels, self.larger), (self.pixels - 1, self.tiles - self.larger)
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, width: int) -> "_RowTiles":
-        """Accumulators, one set of weights and the broadcast scalar share the registers."""
+        """The tiles of a row. Registers hold the sums, one set of weights and one scalar."""
         most = min(12, max(1, (arch.registers - width - 2) // width))
         tiles = ceil_div(shape.row_pixels, most)
         pixels = ceil_div(shape.row_pixels, tiles)
@@ -185,36 +186,37 @@ class _RowTiles:
 
 
 class _Split(NamedTuple):
-    """What a work item does."""
+    """The work of one work item."""
 
     groups: int
     rows: int
     tiles: int
-    """Of each row."""
+    """Tiles of each row."""
     across: int
     """Work items that share a row."""
     bands: int
     """Work items that share a group."""
     chunks_outside: bool
     reads: int
-    """How often all of the input is read."""
+    """How often the whole input is read."""
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, x: Value, groups: int, size: int) -> "_Split":
-        """Work items split the groups, then the rows, until every core has some.
+        """Divide the groups, then the rows, among work items until every core has some.
 
-        With each pixel of a large input a filter of one tap computes so little that reading it
-        again for each group would take longer. So all groups share a band of it that stays near.
+        A filter of one tap computes so little with each pixel that reading a large input again for
+        each group would take longer. So all groups share a band of the input that stays in the
+        cache.
         """
         units, row = arch.compute_units, _RowTiles.of(arch, shape, size)
         far = x.size_bytes > _FAR_BYTES
-        wanted = 1 if units == 1 else 4 * units
+        least_items = 1 if units == 1 else 4 * units
         if far and shape.kernel_h * shape.kernel_w == 1:
-            return _Split._in_bands(shape, row, groups, wanted)
+            return _Split._in_bands(shape, row, groups, least_items)
         chunks = _Chunks.of(arch, shape, x, size)
         outside = far and chunks.chunk < chunks.steps
         parts = min(groups, units) if outside else groups
-        bands, rows = _shared_out(shape.rows, ceil_div(wanted, parts * shape.batch))
+        bands, rows = _shared_out(shape.rows, ceil_div(least_items, parts * shape.batch))
         reads = chunks.count if outside else groups
         return _Split(ceil_div(groups, parts), rows, row.tiles, 1, bands, outside, reads)
 
@@ -222,18 +224,18 @@ class _Split(NamedTuple):
     def _in_bands(shape: ConvShape, row: _RowTiles, groups: int, least: int) -> "_Split":
         near = _BAND_BYTES // (4 * shape.in_channels)  # pixels
         if shape.rows > 1:
-            wanted = ceil_div(shape.rows, max(1, near // shape.in_w))
-            bands, rows = _shared_out(shape.rows, max(wanted, least))
+            band_count = ceil_div(shape.rows, max(1, near // shape.in_w))
+            bands, rows = _shared_out(shape.rows, max(band_count, least))
             return _Split(groups, rows, row.tiles, 1, bands, False, 1)
-        wanted = ceil_div(row.tiles, max(1, near // row.pixels))
-        bands, tiles = _shared_out(row.tiles, max(wanted, least))
+        band_count = ceil_div(row.tiles, max(1, near // row.pixels))
+        bands, tiles = _shared_out(row.tiles, max(band_count, least))
         return _Split(groups, 1, tiles, bands, bands, False, 1)
 
 
 def _shared_out(count: int, parts: int) -> tuple[int, int]:
-    """At most ``parts`` parts, and how many each of them has; the last one may have fewer."""
-    each = ceil_div(count, min(count, parts))
-    return ceil_div(count, each), each
+    """Number of parts, at most ``parts``, and the size of a part; the last one may be smaller."""
+    size = ceil_div(count, min(count, parts))
+    return ceil_div(count, size), size
 
 
 class _DirectConv:
@@ -277,7 +279,8 @@ class _DirectConv:
         return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
 
     def _form(self) -> Form:
-        """Two channels in a step, or all of a few planes, so that there is no odd one."""
+        """The form of the kernel. A step has all channels of a few planes, or two channels if their
+        number is even."""
         depth = self._chunks.depth
         step = 2 if self._chunks.rest % 2 == 0 and depth % 2 == 0 else 1
         if not self._x.block and depth <= _FEW_PLANES:
@@ -305,7 +308,7 @@ class _DirectConv:
         )  # fmt: skip
 
     def _pack(self, weights: Array) -> Array:
-        """The weights as the module's docstring says, zero where there is none."""
+        """The weights in the order of the module's docstring, with zeros where there are none."""
         shape, chunks, b = self._shape, self._chunks, self._arch.block
         lanes = self._groups * self._size * b
         rows = weights[self._first * b : self._first * b + lanes]
@@ -321,6 +324,6 @@ class _DirectConv:
 def _finish(
     epilogue: Epilogue, head: str, value: str, position: Sequence[str], tag: str
 ) -> list[str]:
-    """Lines that store what the epilogue makes of a finished sum."""
+    """Lines that apply the epilogue to a finished sum and store the result."""
     lines, result = epilogue.apply(value, head, position, tag)
     return [*lines, f"STORE_y(VEC_y({', '.join(position)}), {result});"]

@@ -1,8 +1,8 @@
 """The text of `conv_cpu`: loops over groups, chunks, rows and tiles, and the sums of a tile.
 
-Layers that differ in sizes only share one text. Sizes are arguments, for which the text uses the
-names that `conv_cpu` gives them. What a `Form` holds decides how registers are used and how far
-loops are unrolled, and is written out.
+Layers that differ in sizes only share one text. Sizes are arguments, with the names that `conv_cpu`
+declares. The properties of a `Form` decide how registers are used and how far loops are unrolled;
+they are literals in the text.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,37 +11,37 @@ from dataclasses import dataclass
 __all__ = ["Form", "text"]
 
 Finish = Callable[[str, Sequence[str], str], list[str]]
-"""Lines that store a finished sum: of its name, its position and a tag for variables."""
+"""Returns lines that store a finished sum, from its name, its position and a tag for variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """All that the text depends on."""
+    """Everything that the text depends on."""
 
     vector: str
     """The type of a block of channels."""
     pixels: tuple[int, ...]
-    """Of the tiles of a row: the larger ones come first, then those with one less, if any."""
+    """Pixels of the larger tiles of a row, then of the tiles with one pixel less, if any."""
     blocks: int
     """Blocks of output channels in a tile."""
     stride: int
-    """Between the columns of the input that neighbouring pixels read."""
+    """Distance of the input columns that neighbouring pixels read."""
     lanes: int
-    """Input channels that lie side by side; 1: one plane after the other."""
+    """Input channels that are neighbours in memory; 1: planes are stored one after the other."""
     step: int
-    """Input channels of a step of the innermost loop."""
+    """Input channels in a step of the innermost loop."""
     skips: bool
-    """Leave out taps of a tile that read nothing but padding: with a large dilation, many do."""
+    """Whether taps are skipped for which a tile reads padding only: many with a large dilation."""
     chunked: bool
-    """Partial sums may wait in the output."""
+    """Whether partial sums may be stored in the output between two chunks."""
 
 
 def text(form: Form, finish: Finish) -> list[str]:
     """The lines of the kernel.
 
-    A work item has some rows of the output, or some tiles of its only row. Groups outside keep a
-    small input in the second cache. Chunks outside read a large one once, as all groups use a chunk
-    of it before the next one comes.
+    A work item computes some rows of the output, or some tiles of the only row. If the outer loop
+    is over groups, a small input stays in the second-level cache. If it is over chunks, a large
+    input is read once, as all groups use a chunk of it before the next chunk starts.
     """
     lines = [
         "const int n = item_2;",
@@ -74,9 +74,9 @@ def text(form: Form, finish: Finish) -> list[str]:
 
 
 def _before(form: Form) -> list[str]:
-    """Where the sums of a tile start: at the bias, or at what earlier chunks left in the output.
+    """Lines that declare where the sums of a tile start: bias, or partial sums in the output.
 
-    The steps between pixels and between blocks differ there, so that no branch is needed.
+    Distances between pixels and between blocks are variables there, so that no branch is needed.
     """
     if not form.chunked:
         return []
@@ -114,7 +114,7 @@ def _at(p: int, o: int) -> str:
 
 
 def _sum(form: Form, pixels: int) -> list[str]:
-    """Add a chunk to the sums of a tile.
+    """Lines that add a chunk to the sums of a tile.
 
     Loops that run at least once test at their end: the compiler then keeps sums in registers.
     """
@@ -150,7 +150,7 @@ def _sum(form: Form, pixels: int) -> list[str]:
 
 
 def _step(form: Form, pixels: int, channel: int, across: str) -> list[str]:
-    """One channel of the input times its weights."""
+    """Lines that multiply one channel of the input with its weights."""
     lines = [
         f"const {form.vector} w{o} = LOAD_w(wi + {channel * form.blocks + o});"
         for o in range(form.blocks)

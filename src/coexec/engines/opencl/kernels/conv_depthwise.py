@@ -1,9 +1,9 @@
 """Depthwise convolution: each channel has a filter of its own.
 
-Channels of a block never meet, so a vector of input is multiplied with a vector of weights. Where
-one thread owns a core, a work item computes rows of one block of channels: inside of the image it
-holds a tile of neighbouring pixels in registers and loads each input once for all taps of a row
-that need it. At the borders, and on GPUs everywhere, one pixel is computed at a time.
+Sums do not mix channels, so a vector of input is multiplied by a vector of weights. On CPU cores, a
+work item computes rows of one block of channels. Inside of the image it keeps the sums of a tile of
+neighbouring pixels in registers, and loads each input once for all taps of a row that need it. At
+the borders, and everywhere on GPUs, one pixel is computed at a time.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ __all__ = ["fits", "launches", "steps"]
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
-    """One filter a channel, and channels in blocks."""
+    """Whether there is one filter a channel, and channels are in blocks."""
     return bool(x.block) and shape.in_channels == 1 and shape.groups == shape.out_channels
 
 
@@ -51,7 +51,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
 
 
 def steps(arch: Architecture, shape: ConvShape, y: Value) -> dict[str, float]:
-    """What the kernel does, as terms of a workload; on GPUs pixels are one as another."""
+    """Terms of the kernel's workload. On GPUs all pixels count alike."""
     inside = _inside(shape) if arch.family == "cpu" else (0, 0)
     tiled, alone = _tiled(_most_pixels(arch, shape), inside[1] - inside[0])
     alone += shape.out_w - (inside[1] - inside[0])
@@ -70,8 +70,8 @@ def steps(arch: Architecture, shape: ConvShape, y: Value) -> dict[str, float]:
 
 
 def _inside(shape: ConvShape) -> tuple[int, int]:
-    """The columns of the output all taps of which lie inside of the image: the first, and one
-    behind the last."""
+    """The first output column whose taps all lie inside of the image, and the column behind the
+    last such one."""
     extent = (shape.kernel_w - 1) * shape.dilation_w + 1
     first = min(shape.out_w, ceil_div(max(shape.left, 0), shape.stride_w))
     end = (shape.in_w + shape.left - extent) // shape.stride_w + 1
@@ -79,14 +79,15 @@ def _inside(shape: ConvShape) -> tuple[int, int]:
 
 
 def _most_pixels(arch: Architecture, shape: ConvShape) -> int:
-    """Of a tile: accumulators, the weights of a row and the current input share the registers."""
+    """Most pixels in a tile: registers hold sums, the weights of a row and the current input."""
     return max(1, min(8, arch.registers - shape.kernel_w - 2))
 
 
 def _tiled(most: int, room: int) -> tuple[list[tuple[int, int]], int]:
-    """Pixels of a tile and how many such tiles ``room`` columns take; and columns left alone.
+    """Pixels of a tile and the number of such tiles in ``room`` columns; and columns without a
+    tile.
 
-    The last tile of a size may compute again what the one before has.
+    The last tile of a size may overlap the previous one.
     """
     for pixels in (most, most // 2):
         if 1 < pixels <= room:
@@ -95,7 +96,7 @@ def _tiled(most: int, room: int) -> tuple[list[tuple[int, int]], int]:
 
 
 def _packed(weights: Array, y: Value) -> Array:
-    """[block][ky][kx][lane]"""
+    """The weights as [block][ky][kx][lane]."""
     channels, _, height, width = weights.shape
     full = np.zeros((y.slices * y.block, height, width), weights.dtype)
     full[:channels] = weights[:, 0]
@@ -127,7 +128,7 @@ class _Lines:
         self._weights = f"s * {shape.kernel_h * shape.kernel_w} + ky * {shape.kernel_w}"
 
     def pixel(self) -> str:
-        """Pixel (row, ox) of block s, with every tap checked against the image."""
+        """Lines for pixel (row, ox) of block s, with a test whether each tap is in the image."""
         c = self._shape
         return "\n".join([
             f"  {self._vector} a = LOAD_bias(s);",
@@ -143,7 +144,7 @@ class _Lines:
         ])  # fmt: skip
 
     def rows(self, rows: int) -> str:
-        """Rows of block s, tile by tile where all taps lie inside of the image."""
+        """Lines for rows of block s, tile by tile where all taps lie inside of the image."""
         c, size = self._shape, self._size
         first, last = _inside(c)
         rows_each, out_h = size("rows_each", rows), size("out_h", c.out_h)
@@ -155,7 +156,7 @@ class _Lines:
             f"      const int room = ox < {inside} || ox >= {end} ? 0 : {end} - {inside};",
         ]
         for pixels in (self._pixels, self._pixels // 2):
-            if pixels > 1:  # the last tile may compute again what the one before has
+            if pixels > 1:  # the last tile may overlap the previous one
                 text += [
                     f"      if (room >= {pixels}) {{",
                     f"        ox = min(ox, {end} - {pixels});",
@@ -168,7 +169,7 @@ class _Lines:
         return "\n".join([*text, "      ox++;", "    }", "  }"])
 
     def _tile(self, pixels: int) -> list[str]:
-        """Pixels from ox on, all taps of which lie inside of the image as far as columns go."""
+        """Lines for the pixels from ox on, all of whose taps lie in columns of the image."""
         c, v = self._shape, self._vector
         text = [f"  {v} a{p} = LOAD_bias(s);" for p in range(pixels)]
         text += [
@@ -187,13 +188,13 @@ class _Lines:
         return text
 
     def _uses(self, pixels: int) -> dict[int, list[tuple[int, int]]]:
-        """By input position of a row, the pixels of the tile and the taps that it is used for."""
+        """Pixels of the tile and taps that use an input, by position of the input in its row."""
         c = self._shape
-        found: dict[int, list[tuple[int, int]]] = {}
+        uses: dict[int, list[tuple[int, int]]] = {}
         for p in range(pixels):
             for k in range(c.kernel_w):
-                found.setdefault(p * c.stride_w + k * c.dilation_w, []).append((p, k))
-        return dict(sorted(found.items()))
+                uses.setdefault(p * c.stride_w + k * c.dilation_w, []).append((p, k))
+        return dict(sorted(uses.items()))
 
     def _finish(self, name: str, ox: str, tag: str = "") -> list[str]:
         lines, result = self._epilogue.apply(name, self._head, ["n", "s", "row", ox], tag)

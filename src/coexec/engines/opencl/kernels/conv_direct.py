@@ -1,8 +1,8 @@
-"""Convolution on GPUs whose local memory brings nothing: phones and integrated graphics.
+"""Convolution on GPUs whose local memory is no advantage: phones and integrated graphics.
 
-A work item computes two neighbouring pixels times two blocks of four output channels. All weights
-that neighbouring items need at a time are the same, so they come from the cache for constants.
-The scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
+A work item computes two neighbouring pixels times two blocks of four output channels. Neighbouring
+work items use the same weights at the same time, so weights come from the cache for constants. This
+is the scheme of TFLite's GPU delegate, Lee et al., arXiv:1907.01989.
 """
 
 import math
@@ -28,7 +28,7 @@ __all__ = ["launches", "steps"]
 _PIXELS = 2
 _BLOCKS = 2
 _GROUP = 128
-"""Work items of a group, roughly: the rule for work groups takes 64 to 256."""
+"""Approximate number of work items in a group: the rule for work groups gives 64 to 256."""
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
@@ -70,9 +70,9 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
 
 
 def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:
-    """What the kernel does, as terms of a workload: blocks of input under a filter, in turns.
+    """Terms of the kernel's workload: blocks of input under a filter, in turns.
 
-    CoDL's form (Jia et al., MobiSys 2022): whole groups, one after the other on each unit.
+    This is CoDL's form (Jia et al., MobiSys 2022): whole groups, one after the other on each unit.
     """
     groups = ceil_div(math.prod(_grid(shape)), _GROUP)
     blocks = ceil_div(shape.in_channels, 4) * shape.kernel_h * shape.kernel_w
@@ -88,7 +88,7 @@ def _grid(shape: ConvShape) -> Grid:
 
 
 def _packed(weights: Array, x: Value, pairs: int) -> Array:
-    """[pair of blocks][ky][kx][input block][lane][block of the pair][lane]"""
+    """The weights as [pair of blocks][ky][kx][input block][lane][block of the pair][lane]."""
     outs, ins, height, width = weights.shape
     full = np.zeros((pairs * _BLOCKS * 4, x.slices * 4, height, width), np.float32)
     full[:outs, :ins] = weights
@@ -111,13 +111,13 @@ def _sum(c: ConvShape, x: Value) -> list[str]:
             f"    const int x{p} = (first + {p}) * {c.stride_w} - {c.left} + kx * {c.dilation_w};",
             f"    const int in{p} = x{p} >= 0 && x{p} < {c.in_w};",
         ]
-    rest = c.in_channels % 4
+    remainder = c.in_channels % 4
     lines.append(f"    for (int s = 0; s < {x.slices}; s++, wi += {4 * _BLOCKS}) {{")
     for p in range(_PIXELS):
         lines.append(f"      float4 i{p} = (float4)(0.0f);")
         lines.append(f"      if (in{p}) i{p} = LOAD_x(VEC_x(n, s, iy, x{p}));")
-        if rest:  # lanes past the last channel may be infinite, and 0 times that is not 0
-            lanes = "yzw"[rest - 1 :]
+        if remainder:  # lanes past the last channel may be infinite, and 0 times that is not 0
+            lanes = "yzw"[remainder - 1 :]
             zeros = f"(float{len(lanes)})(0.0f)" if len(lanes) > 1 else "0.0f"
             lines.append(f"      if (s == {x.slices - 1}) i{p}.{lanes} = {zeros};")
     for lane, axis in enumerate("xyzw"):

@@ -1,7 +1,7 @@
-"""Convolution of a blocked image to so few channels that the result lies row-major.
+"""Convolution of a blocked image to so few channels that the result is row-major.
 
-Vectors run over the input channels here: a work item sums products of vectors for a few
-neighbouring pixels times all output channels, and adds up their lanes at the end.
+Vectors consist of input channels here. A work item sums products of vectors for a few neighbouring
+pixels times all output channels, and adds up the lanes at the end.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ __all__ = ["fits", "launches"]
 
 
 def fits(op: Operator, context: Context) -> bool:
-    """Two spatial axes, one group, constant weights; blocks to row-major."""
+    """Whether there are two axes, one group and constant weights, from blocks to row-major."""
     x, y = context.value(op.inputs[0]), context.value(op.outputs[0])
     constant = [n in context.constants for n in op.inputs if n]
     few = y.shape[1] <= context.arch.block
@@ -26,14 +26,14 @@ def fits(op: Operator, context: Context) -> bool:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """Padding is copied around the input first."""
+    """The launches. If there is padding, the first one copies the input with padding around it."""
     x = context.value(node.operator.inputs[0])
     shape = ConvShape.of(node.operator, context.tensors)
-    found = []
+    kernels = []
     if shape.padded:
         copy, x, shape = padded_copy(context, x, shape)
-        found.append(copy)
-    return [*found, _launch(node, context, x, shape)]
+        kernels.append(copy)
+    return [*kernels, _launch(node, context, x, shape)]
 
 
 def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> KernelLaunch:
@@ -66,9 +66,9 @@ def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> KernelL
 
 
 def _sums(shape: ConvShape, x: Value, pixels: int, vector: str) -> list[str]:
-    """Lines that add the products of all taps. Lanes past the last channel hold no numbers."""
-    rest = shape.in_channels % x.block
-    lanes = ", ".join("-1" if lane < rest else "0" for lane in range(x.block))
+    """Lines that add the products of all taps. Lanes past the last channel count as zeros."""
+    remainder = shape.in_channels % x.block
+    lanes = ", ".join("-1" if lane < remainder else "0" for lane in range(x.block))
     full = f"s < {x.slices - 1} ? v : (int{x.block})({lanes}) ? v : ({vector})(0.0f)"
     columns = [
         f"min(first + {p}, {shape.out_w - 1}) * {shape.stride_w} + kx * {shape.dilation_w}"
@@ -78,7 +78,7 @@ def _sums(shape: ConvShape, x: Value, pixels: int, vector: str) -> list[str]:
     for p, column in enumerate(columns):
         inner += [
             f"{{ {vector} v = LOAD_x(VEC_x(n, s, iy, {column}));",
-            *([f"  v = {full};"] if rest else []),
+            *([f"  v = {full};"] if remainder else []),
             *(f"  a{c}_{p} += w{c} * v;" for c in range(shape.out_channels)),
             "}",
         ]
@@ -95,7 +95,7 @@ def _sums(shape: ConvShape, x: Value, pixels: int, vector: str) -> list[str]:
 
 
 def _packed(weights: Array, x: Value) -> Array:
-    """[ky][kx][block of input channels][output channel][lane], zero where there is none."""
+    """The weights as [ky][kx][block of input channels][output channel][lane], padded with zeros."""
     outputs, inputs, kernel_h, kernel_w = weights.shape
     full = np.zeros((outputs, x.slices * x.block, kernel_h, kernel_w), weights.dtype)
     full[:, :inputs] = weights

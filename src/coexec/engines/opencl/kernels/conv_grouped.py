@@ -1,12 +1,12 @@
-"""Convolution in groups where one thread owns a core, whatever the number of channels of a group.
+"""Convolution in groups on CPU cores, for any number of channels in a group.
 
-A vector of output channels reads all channels of the groups that its lanes belong to. Where those
-are several groups, lanes take zeros in place of the channels of another one, whose NaN and infinity
-are not theirs. So groups of four channels fill vectors of eight half, which is many times faster
-than to compute scalars.
+A vector of output channels reads all channels of the groups to which its lanes belong. If these are
+several groups, a lane gets zeros in place of the channels of other groups, so that their NaN and
+infinity do not reach it. With groups of four channels, a vector of eight is then half used, which
+is many times faster than computing scalars.
 
-A work item has rows of one block of output channels. A tile of neighbouring pixels is held in
-registers, as in `conv_cpu`. Weights lie as [block][ky][channel][kx][lane].
+A work item computes rows of one block of output channels. The sums of a tile of neighbouring pixels
+are kept in registers, as in `conv_cpu`. Weights are stored as [block][ky][channel][kx][lane].
 """
 
 from dataclasses import dataclass
@@ -34,28 +34,28 @@ class _Reads:
 
     @staticmethod
     def of(shape: ConvShape, block: int) -> "tuple[_Reads, ...]":
-        """By block of ``block`` output channels."""
-        made = shape.out_channels // shape.groups
-        found = []
+        """The input channels of each block of ``block`` output channels."""
+        group_outputs = shape.out_channels // shape.groups
+        reads = []
         for start in range(0, shape.out_channels, block):
             last = min(start + block, shape.out_channels) - 1
-            groups = range(start // made, last // made + 1)
+            groups = range(start // group_outputs, last // group_outputs + 1)
             first = groups[0] * shape.in_channels
-            found.append(_Reads(first, len(groups) * shape.in_channels))
-        return tuple(found)
+            reads.append(_Reads(first, len(groups) * shape.in_channels))
+        return tuple(reads)
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
-    """Zeros are copied to the left and right of the input first, where there is padding."""
+    """The launches. If there is padding, the input is copied with zeros left and right first."""
     op = node.operator
     x, y = context.value(op.inputs[0]), context.value(node.output)
     reads = _Reads.of(shape, context.arch.block)
     weights = Packed(context, op.inputs[1], lambda array: _packed(array, reads, y, shape))
     bias = packed_bias(node, context, 0, y.slices)
-    found = [*weights.launches, *bias.launches]
+    kernels = [*weights.launches, *bias.launches]
     if shape.left or shape.right > 0:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
-        found.append(copy)
+        kernels.append(copy)
     source = Source("conv_grouped", context.arch, sized=True, alone=True)
     source.read("x", x)
     weights.declare(source, "w")
@@ -69,11 +69,11 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
     source.lines(_text(source, shape, x, rows, shared, epilogue, op.outputs[0]))
     grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
-    return [*found, source.finish(grid, (1, 1, 1))]
+    return [*kernels, source.finish(grid, (1, 1, 1))]
 
 
 def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:
-    """What the kernel does, as terms of a workload."""
+    """Terms of the kernel's workload."""
     reads = sum(each.count for each in _Reads.of(shape, arch.block))
     pixels = _pixels(arch, shape)
     tiles = ceil_div(shape.out_w, pixels)
@@ -83,34 +83,34 @@ def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:
 
 
 def _pixels(arch: Architecture, shape: ConvShape) -> int:
-    """Of the tiles that a row is cut into. The last one computes some of the one before again."""
+    """Pixels of the tiles of a row. The last tile overlaps the previous one."""
     most = min(_MOST_PIXELS, max(1, arch.registers - 3))
     return ceil_div(shape.out_w, ceil_div(shape.out_w, most))
 
 
 def _table(reads: tuple[_Reads, ...], shape: ConvShape) -> list[int]:
-    """By block, the first channel that it reads, how many there are, and its first weight."""
-    taps, start, found = shape.kernel_h * shape.kernel_w, 0, []
+    """For each block: its first input channel, the number of these, and its first weight."""
+    taps, start, table = shape.kernel_h * shape.kernel_w, 0, []
     for each in reads:
-        found += [each.first, each.count, start]
+        table += [each.first, each.count, start]
         start += each.count * taps
-    return found
+    return table
 
 
 def _groups(shape: ConvShape, y: Value) -> Array:
-    """By output channel, how many groups its own is behind the first one of the block."""
-    made = shape.out_channels // shape.groups
-    groups = (np.arange(y.slices * y.block) // made).reshape(y.slices, y.block)
+    """Number of each output channel's group, counted from the first group of its block."""
+    group_outputs = shape.out_channels // shape.groups
+    groups = (np.arange(y.slices * y.block) // group_outputs).reshape(y.slices, y.block)
     return np.asarray(groups - groups[:, :1], np.int32)
 
 
 def _packed(weights: Array, reads: tuple[_Reads, ...], y: Value, shape: ConvShape) -> Array:
-    made, parts = shape.out_channels // shape.groups, []
+    group_outputs, parts = shape.out_channels // shape.groups, []
     for block, each in enumerate(reads):
         part = np.zeros((each.count, y.block, shape.kernel_h, shape.kernel_w), weights.dtype)
         first = block * y.block
         for channel in range(first, min(first + y.block, shape.out_channels)):
-            start = channel // made * shape.in_channels - each.first
+            start = channel // group_outputs * shape.in_channels - each.first
             part[start : start + shape.in_channels, channel - first] = weights[channel]
         parts.append(part.transpose(2, 0, 3, 1).reshape(-1))
     return np.concatenate(parts)
@@ -120,7 +120,7 @@ def _text(
     source: Source, shape: ConvShape, x: Value, rows: int, shared: bool, epilogue: Epilogue,
     head: str,
 ) -> str:  # fmt: skip
-    """``shared``: there are blocks of several groups."""
+    """The body of the kernel. ``shared``: some blocks have channels of several groups."""
     size, vector, b = source.size, source.arch.vector, source.arch.block
     pixels, apart = _pixels(source.arch, shape), x.block or 1
     step = shape.stride_w * apart

@@ -1,10 +1,10 @@
-"""Convolution along one or three axes, or to few channels, as one over images in blocks.
+"""Convolution along one or three axes, or to few channels, as a convolution of images in blocks.
 
-Where one thread owns a core. A tensor of one axis is an image of one row. Of three axes, each
-depth of the result is an image, made from as many depths of the input as the filter has: those lie
-side by side as channels, zeros in place of those outside. The input is copied into such images,
-with the padding around them, and the result out of its blocks, with what is fused behind. Both
-take little beside the sums.
+It is for CPU cores. A tensor with one spatial axis is an image of one row. With three spatial axes,
+each depth of the result is an image. Its input is an image with the channels of as many depths as
+the filter has; channels of depths outside are zeros. One kernel copies the input into such images,
+with padding around them. Another one copies the result out of its blocks and applies the epilogue.
+Both take little time beside the sums.
 """
 
 import math
@@ -30,18 +30,19 @@ __all__ = ["fits", "launches", "transposed"]
 Launches = Callable[[Node, Context], list[KernelLaunch]]
 
 _RUN = 128
-"""Pixels that a work item copies of each row: their vectors stay near while lane by lane goes."""
+"""Pixels of a row that a work item copies: few enough for their vectors to stay in the cache from
+lane to lane."""
 _ONE_ROW = Window(1, 1, 1, 1, 0, 0, False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Volumes:
-    """A convolution whose axes are depth, height and width; those that it lacks have one row."""
+    """Sizes of a convolution over depth, height and width; missing axes have size 1."""
 
     batch: int
     groups: int
     channels: int
-    """Of the input, of one group."""
+    """Input channels of one group."""
     slides: tuple[Window, ...]
     taps: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -49,12 +50,12 @@ class _Volumes:
     @staticmethod
     def of(op: Operator, tensors: Mapping[str, Tensor]) -> "_Volumes":
         x, w = (tensors[name].shape for name in op.inputs[:2])
-        found = windows(op, tensors, w[2:])
-        if found is None:
+        spatial = windows(op, tensors, w[2:])
+        if spatial is None:
             raise ValueError(f"the padding of {op.outputs[0]!r} cannot be told")
-        ones = (1,) * (3 - len(found))
-        dilations = op.ints("dilations", (1,) * len(found))
-        slides = (_ONE_ROW,) * len(ones) + tuple(found)
+        ones = (1,) * (3 - len(spatial))
+        dilations = op.ints("dilations", (1,) * len(spatial))
+        slides = (_ONE_ROW,) * len(ones) + tuple(spatial)
         groups = op.int("group", 1)
         return _Volumes(x[0], groups, w[1], slides, ones + w[2:], ones + dilations)
 
@@ -64,7 +65,7 @@ class _Volumes:
 
     @property
     def image(self) -> tuple[int, int, int]:
-        """Channels, height and width of the input's images, with the padding around."""
+        """Channels, height and width of the input's images, with padding around them."""
         rows, columns = (s.begin + s.size + max(_behind(s), 0) for s in self.slides[1:])
         return self.groups * self.taps[0] * self.channels, rows, columns
 
@@ -75,30 +76,30 @@ def _behind(slide: Window) -> int:
 
 
 def fits(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
-    """One to three spatial axes; the weights of several depths must be constant."""
+    """Whether there are one to three spatial axes. Weights of several depths must be constant."""
     filters = tensors[op.inputs[1]]
     depths = filters.shape[2] if len(filters.shape) == 5 else 1
-    known = depths == 1 or filters.constant
-    return known and 3 <= len(filters.shape) <= 5 and not tensors[op.inputs[0]].constant
+    packable = depths == 1 or filters.constant
+    return packable and 3 <= len(filters.shape) <= 5 and not tensors[op.inputs[0]].constant
 
 
 def launches(node: Node, context: Context, inner: Launches) -> list[KernelLaunch]:
-    """``inner`` makes those of a convolution over images to a result in blocks."""
+    """The launches; ``inner`` makes those of a convolution of images with a result in blocks."""
     op, block = node.operator, context.arch.block
     volumes = _Volumes.of(op, context.tensors)
     x, y = context.value(op.inputs[0]), context.value(op.outputs[0])
     size = tuple(s.output for s in volumes.slides[1:])
-    made = _blocks(context, (volumes.images, y.shape[1], *size))
+    result = _blocks(context, (volumes.images, y.shape[1], *size))
     copied = len(x.shape) == 5 or (len(x.shape) == 3 and 2 * x.shape[1] > block)
-    found: list[KernelLaunch] = []
+    kernels: list[KernelLaunch] = []
     if copied:
         images = _blocks(context, (volumes.images, *volumes.image))
-        found.append(_copy(context, x, images, volumes))
+        kernels.append(_copy(context, x, images, volumes))
     else:
         height = x.shape[2:-1] or (1,)
         images = replace(x, shape=(*x.shape[:2], *height, x.shape[-1]))
-    inside, images_op = _over_images(op, context, images, made, padded=copied)
-    return [*found, *inner(Node(images_op), inside), _unblock(node, context, made)]
+    inside, images_op = _over_images(op, context, images, result, padded=copied)
+    return [*kernels, *inner(Node(images_op), inside), _unblock(node, context, result)]
 
 
 def _blocks(context: Context, shape: Sequence[int]) -> Value:
@@ -108,7 +109,7 @@ def _blocks(context: Context, shape: Sequence[int]) -> Value:
 
 
 def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaunch]:
-    """The same of a transposed convolution of one or two axes."""
+    """The launches of a transposed convolution of one or two axes; ``inner`` as in `launches`."""
     op = node.operator
     x, y, filters = (context.tensors[n] for n in (op.inputs[0], op.outputs[0], op.inputs[1]))
     flat = len(x.shape) == 3
@@ -116,15 +117,15 @@ def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaun
     def image(shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape[:2], 1, shape[2]) if flat else tuple(shape)
 
-    made = _blocks(context, image(y.shape))
+    out = _blocks(context, image(y.shape))
     tensors, constants = dict(context.tensors), dict(context.constants)
     for tensor in (x, filters):
         tensors[tensor.name] = replace(tensor, shape=image(tensor.shape))
-    tensors[made.name] = Tensor(made.name, made.shape, "float32")
+    tensors[out.name] = Tensor(out.name, out.shape, "float32")
     array = context.constant(filters.name)
     if array is not None:
         constants[filters.name] = array.reshape(image(array.shape))
-    blocks = {n: context.value(n).block for n in (x.name, filters.name)} | {made.name: made.block}
+    blocks = {n: context.value(n).block for n in (x.name, filters.name)} | {out.name: out.block}
     inside = replace(
         context, tensors=tensors, constants=constants, blocks={**context.blocks, **blocks}
     )
@@ -137,8 +138,8 @@ def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaun
         attributes["pads"] = (0, begin, 0, end)
         if "output_shape" in attributes:
             attributes["output_shape"] = (1, *op.ints("output_shape", ()))
-    images = replace(op, outputs=(made.name,), attributes=attributes)
-    return [*inner(Node(images), inside), _unblock(node, context, made)]
+    images = replace(op, outputs=(out.name,), attributes=attributes)
+    return [*inner(Node(images), inside), _unblock(node, context, out)]
 
 
 def _over_images(
@@ -146,7 +147,7 @@ def _over_images(
 ) -> tuple[Context, Operator]:
     """The convolution from ``images`` to ``made``, and the context that has these tensors.
 
-    ``padded``: the padding is in the images.
+    ``padded``: the images include the padding.
     """
     volumes = _Volumes.of(op, context.tensors)
     name = op.inputs[1]
@@ -178,7 +179,7 @@ def _over_images(
 
 
 def _copy(context: Context, x: Value, images: Value, volumes: _Volumes) -> KernelLaunch:
-    """The images of a row-major tensor: a channel of one is a channel and a depth of the other."""
+    """The kernel that copies a row-major tensor into images, with channels for the depths."""
     depth, height, width = volumes.slides
     whole = replace(x, shape=(*x.shape[:2], *(s.size for s in volumes.slides)))
     source = Source("conv_images", context.arch, sized=True, alone=True)
@@ -211,7 +212,7 @@ def _copy(context: Context, x: Value, images: Value, volumes: _Volumes) -> Kerne
 
 
 def _unblock(node: Node, context: Context, made: Value) -> KernelLaunch:
-    """What is fused behind the convolution, and its result as the model has it."""
+    """The kernel that copies the result into the layout of the model and applies the epilogue."""
     source = Source("conv_result", context.arch, sized=True, alone=True)
     source.read("x", made)
     output = Output(source, context, node, scalar=True)

@@ -1,4 +1,4 @@
-"""The numbers of one convolution, and its input with the padding around it."""
+"""The sizes of a convolution, and copies of its input with padding around it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ __all__ = ["ConvShape", "in_turns", "packed_bias", "padded_copy", "tile_cycles",
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """A 2-D convolution. ``in_h`` and ``in_w`` include the padding once that is copied."""
+    """Sizes of a 2-D convolution. ``in_h`` and ``in_w`` include padding that has been copied."""
 
     batch: int
     in_channels: int
-    """Of one group."""
+    """Input channels of one group."""
     out_channels: int
-    """Of all groups."""
+    """Output channels of all groups."""
     groups: int
     in_h: int
     in_w: int
@@ -48,7 +48,7 @@ class ConvShape:
     left: int
     bottom: int
     right: int
-    """Padding; may be negative."""
+    """Padding on the right. The padding on each side may be negative."""
 
     @property
     def padded(self) -> bool:
@@ -66,7 +66,7 @@ class ConvShape:
 
     @property
     def rows(self) -> int:
-        """Rows of the output; a pointwise convolution has one long one."""
+        """Rows of the output; all pixels of a pointwise convolution form one row."""
         return 1 if self.pointwise else self.out_h
 
     @property
@@ -80,13 +80,13 @@ class ConvShape:
 
     @property
     def rows_inside(self) -> int:
-        """Rows of the filter that lie inside of the image, over all `rows` of the output."""
+        """Number of filter rows inside of the image, added up over all `rows` of the output."""
         first = range(-self.top, -self.top + self.rows * self.stride_h, self.stride_h)
         rows = range(self.kernel_h)
         return sum(0 <= y + k * self.dilation_h < self.in_h for y in first for k in rows)
 
     def traits(self, kind: Literal["convolution", "depthwise"]) -> ConvTraits:
-        """What rules for work groups need to know."""
+        """Properties for the rules of work groups."""
         square = self.kernel_h == self.kernel_w and self.stride_h == self.stride_w
         return ConvTraits(kind, self.kernel_h if square else 0, self.stride_h)
 
@@ -114,17 +114,19 @@ class ConvShape:
 def tile_cycles(rows: float, blocks: int) -> float:
     """Cycles of one step of a tile of rows (pixels) times blocks of channels on a CPU core.
 
-    It is as slow as its multiply-adds (two a cycle), its loads (two a cycle), or its weights' way
-    from the second cache (about half a vector a cycle); all cores of the last decade are near this.
+    The step is limited by its multiply-adds (two a cycle), its loads (two a cycle), or the transfer
+    of its weights from the second-level cache (about half a vector a cycle). All cores of the last
+    decade have similar limits.
     """
     return max(rows * blocks / 2, (rows + blocks) / 2, 2 * blocks) + 1
 
 
 def in_turns(arch: Architecture, steps: int, groups: int) -> dict[str, float]:
-    """Terms of a workload: the steps that groups of work items take on a GPU, ``steps`` each.
+    """Terms of a workload: the steps of groups of work items on a GPU, ``steps`` for each group.
 
-    One group takes its steps one after the other, and a second one computes while the first waits.
-    So a unit takes something between its even share of all steps and those of its groups in turn.
+    A group runs its steps one after the other, and a second group computes while the first one
+    waits. So the time of a compute unit is between its even share of all steps and the sum of the
+    steps of its groups.
     """
     units = arch.compute_units
     return {
@@ -139,9 +141,9 @@ def padded_copy(
 ) -> tuple[KernelLaunch, Value, ConvShape]:
     """Copy an image into a larger one with zeros around it; without ``rows``, left and right only.
 
-    Returns the launch, the copy, and the convolution without that padding that reads it. Beside a
-    convolution with a kernel larger than 1x1 the copy takes a few per cent, and it spares every
-    tile at a border the question what lies inside.
+    Returns the launch, the copy, and the convolution without that padding, which reads the copy.
+    The copy takes a few per cent of the time of a convolution with a kernel larger than 1x1. In
+    return, tiles at a border need no test which pixels are inside.
     """
     top, below = (shape.top, max(shape.bottom, 0)) if rows else (0, 0)
     height, width = shape.in_h + top + below, shape.in_w + shape.left + max(shape.right, 0)
@@ -171,12 +173,12 @@ def padded_copy(
 
 
 def without_columns(shape: ConvShape) -> ConvShape:
-    """The convolution that reads a copy with the padding of columns, left and right, in it."""
+    """The convolution that reads a copy with the left and right padding in it."""
     return replace(shape, in_w=shape.in_w + shape.left + max(shape.right, 0), left=0, right=0)
 
 
 def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Packed:
-    """The bias of ``blocks`` blocks of channels from the block ``first`` on; zero without one."""
+    """The bias of ``blocks`` blocks of channels from block ``first`` on; zeros if there is none."""
     b = context.arch.block
 
     def pack(given: Array) -> Array:

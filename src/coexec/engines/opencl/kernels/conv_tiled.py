@@ -1,12 +1,12 @@
 """Convolution on GPUs with fast local memory: an implicit matrix product in tiles.
 
-Rows are output pixels, columns output channels, and the inner axis runs over (ky, kx, input block,
-lane). A group of work items copies a tile of inputs and one of weights to local memory, while it
-multiplies the tiles before; each item keeps a square of sums in registers. What lies outside of the
-image is zero. Where a layer has too few tiles to fill the processor, several parts of a group, or
-several groups, share the inner axis and their sums are added.
+Rows are output pixels, columns are output channels, and the inner axis is (ky, kx, input block,
+lane). A group of work items copies a tile of inputs and a tile of weights to local memory while it
+multiplies the previous tiles. Each work item keeps a square of sums in registers. Inputs outside of
+the image are zero. If a layer has too few tiles to fill the processor, several parts of a group, or
+several groups, share the inner axis, and their sums are added.
 
-The scheme is that of implicit GEMM in cuDNN (Chetlur et al., arXiv:1410.0759).
+The scheme is implicit GEMM as in cuDNN (Chetlur et al., arXiv:1410.0759).
 """
 
 from dataclasses import dataclass, replace
@@ -23,21 +23,21 @@ from coexec.engines.opencl.kernels.packing import Packed
 __all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
 
 _DEPTH = 16
-"""Of a tile along the inner axis: scalars; four blocks of four lanes."""
+"""Scalars of a tile along the inner axis: four blocks of four lanes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """How the work is cut up. An item sums 4 * ``rows`` pixels times 4 * ``columns`` channels."""
+    """Division of the work. A work item sums 4 * ``rows`` pixels times 4 * ``columns`` channels."""
 
     items_x: int
     items_y: int
     rows: int
     columns: int
     parts: int = 1
-    """Of a group, each with ``items_x * items_y`` work items and every so-many-th tile."""
+    """Parts of a group. Each has ``items_x * items_y`` work items and every ``parts``-th tile."""
     splits: int = 1
-    """Groups that share the inner axis; their sums are added by a kernel of its own."""
+    """Groups that share the inner axis; a separate kernel adds their sums."""
 
     @property
     def pixels(self) -> int:
@@ -53,7 +53,7 @@ class TileShape:
 
     @property
     def local_bytes(self) -> int:
-        """Of two tiles for each part, and for adding up their sums."""
+        """Bytes of local memory: two tiles for each part, and memory for adding the parts' sums."""
         tiles = 2 * self.parts * _DEPTH * (self.pixels + self.channels) * 4
         return tiles + self.parts // 2 * self.items * 16
 
@@ -72,22 +72,23 @@ _TILE_SHAPES = (
     TileShape(8, 8, 1, 1, 4),
     TileShape(4, 8, 1, 1, 8),
 )
-"""From large tiles, which load the least for each sum, to small ones, of which there are more."""
+"""From large tiles, which load the least for each sum, to small tiles, which give more groups."""
 
 _LARGE_TILE_SHAPES = (TileShape(16, 16, 2, 1), TileShape(16, 16, 2, 2))
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
-    """Blocks of four lanes, and one group."""
+    """Whether the kernel supports a convolution: blocks of four lanes, and one group."""
     return x.block == 4 and shape.groups == 1
 
 
 def tile_shapes(shape: ConvShape, arch: Architecture) -> list[TileShape]:
     """Candidates, the most promising first; none if no group fits this processor.
 
-    By rule the largest tile of which every compute unit gets two, as one group waits while the
-    other computes; below that the smallest, with the inner axis split. Tiles of 128 pixels and more
-    lose on an H200 to more groups of half the size, so they are for measured tuning only.
+    By rule, the first is the largest tile that gives every compute unit two groups: one group
+    computes while the other waits. If no tile does, it is a small one, with the inner axis split.
+    On an H200, tiles of 128 pixels and more are slower than more groups of half the size, so they
+    are for measured tuning only.
     """
     units = arch.compute_units
     allowed = [
@@ -99,16 +100,16 @@ def tile_shapes(shape: ConvShape, arch: Architecture) -> list[TileShape]:
         return []
     usual = [t for t in allowed if t in _TILE_SHAPES] or allowed
     few = -1 if shape.out_h * shape.out_w <= 64 else max(-2, -len(usual))
-    chosen = next((t for t in usual if t.groups(shape) >= 2 * units), usual[few])
-    depth = ceil_div(_inner(shape), _DEPTH * chosen.parts)
-    missing = units // max(1, chosen.groups(shape))
-    splits = max(1, min(missing, depth // 8, 16))
-    first = replace(chosen, splits=splits)
+    best = next((t for t in usual if t.groups(shape) >= 2 * units), usual[few])
+    depth = ceil_div(_inner(shape), _DEPTH * best.parts)
+    units_per_group = units // max(1, best.groups(shape))
+    splits = max(1, min(units_per_group, depth // 8, 16))
+    first = replace(best, splits=splits)
     return [first, *(t for t in allowed if t != first)]
 
 
 def steps(arch: Architecture, shape: ConvShape, tile_shape: TileShape) -> dict[str, float]:
-    """What the kernel does, as terms of a workload: launches, and tiles in turns."""
+    """Terms of the kernel's workload: launches, and tiles in turns."""
     groups = tile_shape.groups(shape) * tile_shape.splits
     launches = 2.0 if tile_shape.splits > 1 else 1.0
     return {"launches": launches, **in_turns(arch, tile_shape.inner_tiles(shape), groups)}
@@ -129,7 +130,7 @@ def launches(
     source = Source("conv_tiled", context.arch)
     source.read("x", x)
     source.constant("w", _packed(weights, tile))
-    found: list[KernelLaunch] = []
+    kernels: list[KernelLaunch] = []
     if tile_shape.splits == 1:
         bias.declare(source, "bias")
         epilogue = Epilogue(source, context, node, node.epilogue)
@@ -139,22 +140,22 @@ def launches(
         store = ["const float4 sum = total + LOAD_bias(block);", *lines,
                  f"STORE_y(VEC_y(n, block, oy, ox), {result});"]  # fmt: skip
         source.lines(tile.text(store))
-        found.append(source.finish(tile.grid, tile.group))
-        return found
+        kernels.append(source.finish(tile.grid, tile.group))
+        return kernels
     partial = context.temporary((tile_shape.splits, y.slices, tile.all_pixels, 4))
     source.write("y", partial)
     at = f"((split * {y.slices} + block) * {tile.all_pixels} + m)"
     source.lines(tile.text([f"((__global float4*)y)[{at}] = total;"]))
-    found.append(source.finish(tile.grid, tile.group))
-    found.append(_sum_launch(node, context, shape, partial, y, bias, tile_shape.splits))
-    return found
+    kernels.append(source.finish(tile.grid, tile.group))
+    kernels.append(_sum_launch(node, context, shape, partial, y, bias, tile_shape.splits))
+    return kernels
 
 
 def _sum_launch(
     node: Node, context: Context, shape: ConvShape, partial: Value, y: Value, bias: Packed,
     splits: int,
 ) -> KernelLaunch:  # fmt: skip
-    """Adds the sums of the splits, the bias, and what is fused behind."""
+    """The kernel that adds the sums of the splits and the bias, and applies the epilogue."""
     source = Source("conv_sum", context.arch)
     source.read("p", partial)
     bias.declare(source, "bias")
@@ -176,7 +177,7 @@ def _sum_launch(
 
 
 def _packed(weights: Array, tile: "_TiledConv") -> Array:
-    """[inner axis][output channel], filled up to whole tiles with zeros."""
+    """The weights as [inner axis][output channel], filled up to whole tiles with zeros."""
     shape = tile.shape
     outs, ins = weights.shape[:2]
     full = np.zeros((shape.kernel_h, shape.kernel_w, tile.in_blocks * 4, tile.columns), np.float32)
@@ -207,7 +208,7 @@ class _TiledConv:
         )
 
     def text(self, store: list[str]) -> str:
-        """The body; ``store`` handles ``total``, four channels (``block``) of pixel ``m``."""
+        """The body; ``store`` is for ``total``, four channels (``block``) of pixel ``m``."""
         t = self.tile_shape
         return "\n".join([
             "  const int item = get_local_id(0), part = get_local_id(1);",
@@ -250,7 +251,7 @@ class _TiledConv:
         return ceil_div(_DEPTH * self.tile_shape.channels // 4, self.tile_shape.items)
 
     def _loaders(self) -> list[str]:
-        """What each item loads of a tile: some vectors of inputs, some of weights."""
+        """Lines that declare the vectors of inputs and weights that an item loads of each tile."""
         s, t = self.shape, self.tile_shape
         plane = s.out_h * s.out_w
         text = []
@@ -281,9 +282,8 @@ class _TiledConv:
                 f" && iy >= 0 && iy < {s.in_h} && ix >= 0 && ix < {s.in_w})",
                 f"        fx{i} = LOAD_x(VEC_x(n{i}, s, iy, ix));",
             ]
-            if (
-                self._rest
-            ):  # lanes past the last channel may hold anything, zero times which is not 0
+            if self._rest:
+                # Lanes past the last channel may be NaN or infinity, and 0 times that is not 0.
                 lanes = "yzw"[self._rest - 1 :]
                 zeros = f"(float{len(lanes)})(0.0f)" if len(lanes) > 1 else "0.0f"
                 text.append(f"      if (s == {self.in_blocks - 1}) fx{i}.{lanes} = {zeros};")
@@ -298,7 +298,7 @@ class _TiledConv:
         return text
 
     def _keep(self) -> list[str]:
-        """Put what was loaded into local memory; large groups have items to spare."""
+        """Lines that store loaded vectors in local memory; some items of large groups have none."""
         t = self.tile_shape
         text = []
         for i in range(self._x_loads):
@@ -332,7 +332,7 @@ class _TiledConv:
         return text
 
     def _add_parts(self) -> list[str]:
-        """Sum over the parts of the group, in the local memory of the inputs."""
+        """Lines that add the sums of all parts of the group in local memory."""
         t = self.tile_shape
         if t.parts == 1:
             return []

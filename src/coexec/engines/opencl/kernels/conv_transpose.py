@@ -1,12 +1,13 @@
-"""ConvTranspose: each element of the result gathers the input elements that are spread over it.
+"""ConvTranspose: each element of the result gathers the input elements that contribute to it.
 
-Along an axis, input i adds to the outputs i * stride - begin + k * dilation. So output o reads, for
-each tap k, the input (o + begin - k * dilation) / stride, if that is a whole number inside.
+Along an axis, input i contributes to the outputs i * stride - begin + k * dilation. So output o
+reads, for each tap k, the input (o + begin - k * dilation) / stride, if that is an integer inside
+of the input.
 
-Usually a work item computes a vector of output channels for some pixels that are a stride apart in
-x: they use the same taps at neighbouring input pixels, so a vector of weights serves them all.
-Where one thread owns a core, one axis and few channels are computed as images (`conv_images`).
-Other layouts, axes and weights get a work item for each scalar.
+Usually a work item computes a vector of output channels for some pixels whose distance in x is the
+stride. They use the same taps at neighbouring input pixels, so a vector of weights serves them all.
+On CPU cores, one axis and few channels are computed as images (`conv_images`). Other layouts, axes
+and weights get a work item for each scalar.
 """
 
 import math
@@ -30,9 +31,9 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["launches", "why_not"]
 
 _PIXELS = 4
-"""Of a work item on a GPU: as many independent sums hide the time that an addition takes."""
+"""Pixels of a work item on a GPU: that many independent sums hide the latency of additions."""
 _MOST_PIXELS = 12
-"""Of one on a core, as far as registers hold the sums."""
+"""Most pixels of a work item on a CPU core, where registers hold the sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class _TransposedAxis:
     """One spatial axis."""
 
     size: int
-    """Of the input."""
+    """Size of the input."""
     taps: int
     stride: int
     dilation: int
     begin: int
-    """Rows cut off in front of the result."""
+    """Rows that are cut off in front of the result."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -63,7 +64,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def by_scalars(op: Operator, context: Context) -> bool:
-    """Whether a work item computes one scalar, as no other kernel is for such channels and axes."""
+    """Whether a work item computes one scalar, as no other kernel fits these channels and axes."""
     axes = len(context.tensors[op.inputs[0]].shape) - 2
     if axes > 2 or context.tensors[op.inputs[0]].constant:
         return True
@@ -74,17 +75,17 @@ def by_scalars(op: Operator, context: Context) -> bool:
 
 
 def _in_blocks(op: Operator, context: Context) -> bool:
-    """Whether each block of channels, of the input and of a result in blocks, is of one group."""
+    """Whether no block of channels, in the input or in a result in blocks, spans several groups."""
     groups, block = op.int("group", 1), context.arch.block
-    x, made = context.value(op.inputs[0]), context.tensors[op.outputs[0]].shape[1]
-    whole = groups == 1 or not made // groups % block
+    x, outputs = context.value(op.inputs[0]), context.tensors[op.outputs[0]].shape[1]
+    whole = groups == 1 or not outputs // groups % block
     return whole and (groups == 1 or not x.block or not x.shape[1] // groups % x.block)
 
 
 def _is_depthwise(op: Operator, context: Context) -> bool:
-    """Whether each channel makes one, in blocks on both sides."""
-    x, made = context.value(op.inputs[0]), context.tensors[op.outputs[0]].shape[1]
-    return bool(x.block) and x.shape[1] == made == op.int("group", 1)
+    """Whether each input channel makes one output channel, in blocks on both sides."""
+    x, outputs = context.value(op.inputs[0]), context.tensors[op.outputs[0]].shape[1]
+    return bool(x.block) and x.shape[1] == outputs == op.int("group", 1)
 
 
 def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> list[_TransposedAxis]:
@@ -107,9 +108,9 @@ def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> list[_TransposedAxis]:
 
 
 def _gathered(axes: Sequence[_TransposedAxis], body: Sequence[str]) -> list[str]:
-    """Lines that run ``body`` for each tap (k0, ...) that reaches output (o0, ...), from (i0, ...).
+    """Lines that run ``body`` for each tap (k0, ...) of output (o0, ...), at the input (i0, ...).
 
-    Whether the last axis reads inside of the input is left to ``body``.
+    ``body`` has to test whether the last axis reads inside of the input.
     """
     lines = list(body)
     for axis in reversed(range(len(axes))):
@@ -160,8 +161,11 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
 def _tiled(
     node: Node, context: Context, axes: Sequence[_TransposedAxis], depthwise: bool = False
 ) -> list[KernelLaunch]:
-    """On cores zeros are copied to the left and right of the input first, so that no tap has to
-    ask whether it lies inside. Times weights that are computed, they might be NaN."""
+    """The launches where work items compute vectors of output channels.
+
+    On CPU cores the input is copied first, with zeros left and right, so that taps need no test
+    whether they are inside. This is not done for computed weights: times zero, they might be NaN.
+    """
     op, arch = node.operator, context.arch
     on_cores = arch.family == "cpu"
     filled = on_cores and context.constant(op.inputs[1]) is not None
@@ -171,7 +175,7 @@ def _tiled(
     weights = Packed(context, op.inputs[1], lambda array: (
         _packed_lanes(array, arch.block) if depthwise else _packed(array, groups, arch.block)
     ))  # fmt: skip
-    found, columns = list(weights.launches), axes[1]
+    kernels, columns = list(weights.launches), axes[1]
     _, _, height, width = context.value(node.output).shape
     most = min(_MOST_PIXELS, arch.registers - 3) if filled else _PIXELS
     room = ceil_div(width, columns.stride)
@@ -179,7 +183,7 @@ def _tiled(
     tiles = ceil_div(room, pixels)
     if filled:
         copy, x, columns = _with_zeros(context, x, columns, tiles * pixels)
-        found += copy
+        kernels += copy
         source.read("x", x)
     else:
         x = declare(source, context, "x", op.inputs[0])
@@ -208,14 +212,16 @@ def _tiled(
         lines += [f"if ({column} < {width}) {{", *(f"  {line}" for line in stored), "}"]
     source.lines("\n".join(f"  {line}" for line in lines))
     grid = (tiles * stride, height, output.value.shape[0] * slices)
-    return [*found, source.finish(grid, (1, 1, 1) if on_cores else None)]
+    return [*kernels, source.finish(grid, (1, 1, 1) if on_cores else None)]
 
 
 def _with_zeros(
     context: Context, x: Value, columns: _TransposedAxis, rounded: int
 ) -> tuple[list[KernelLaunch], Value, _TransposedAxis]:
-    """The input with zeros to the left and right, as far as ``rounded`` times the stride columns of
-    the result read, and the axis of such columns."""
+    """The input with zeros left and right, and the axis of its columns.
+
+    The zeros reach as far as ``rounded * stride`` columns of the result read.
+    """
     reach = (columns.taps - 1) * columns.dilation
     left = max(0, ceil_div(reach - columns.begin, columns.stride))
     last = (rounded * columns.stride - 1 + columns.begin) // columns.stride
@@ -232,7 +238,7 @@ def _with_zeros(
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """What is added to the sums of all pixels for one tap of the filter."""
+    """Adds one tap of the filter to the sums of all pixels."""
 
     x: Value
     rows: _TransposedAxis
@@ -245,10 +251,10 @@ class _Tap:
     """Pixels outside of the input count as zeros."""
 
     def lines(self) -> list[str]:
-        found = []
+        lines = []
         if self.checked:
             for p in range(self.pixels):
-                found += [
+                lines += [
                     f"const int inside{p} = t1 >= {-p * self.columns.stride} && "
                     f"i1 + {p} < {self.columns.size};",
                     f"const int column{p} = clamp(i1 + {p}, 0, {self.columns.size - 1});",
@@ -257,12 +263,12 @@ class _Tap:
         if self.depthwise:
             for p in range(self.pixels):
                 load = f"LOAD_x(VEC_x(n, slice, i0, {self._column(p)}))"
-                found.append(f"a{p} += {self._product(f'LOAD_w({taps})', load, p)};")
-            return found
+                lines.append(f"a{p} += {self._product(f'LOAD_w({taps})', load, p)};")
+            return lines
         _, _, height, width = self.x.shape
         chunk, apart = (self.x.block, 1) if self.x.block else (self.inner, height * width)
         return [
-            *found,
+            *lines,
             f"int wi = ({taps}) * {self.inner};",
             f"for (int c = 0; c < {self.inner}; c += {chunk}) {{",
             *(f"  int at{p} = {at('x', ['n', 'first + c', 'i0', self._column(p)])};"
@@ -284,7 +290,7 @@ class _Tap:
 
 
 def _packed(weights: Array, groups: int, block: int) -> Array:
-    """[block of output channels][ky][kx][input channel][lane], zero where there is none."""
+    """The weights as [block of output channels][ky][kx][input channel][lane], padded with zeros."""
     inputs, per_group, kernel_h, kernel_w = weights.shape
     split = weights.reshape(groups, inputs // groups, per_group, kernel_h, kernel_w)
     slices = ceil_div(per_group, block)
@@ -295,7 +301,7 @@ def _packed(weights: Array, groups: int, block: int) -> Array:
 
 
 def _packed_lanes(weights: Array, block: int) -> Array:
-    """[block of channels][ky][kx][lane]"""
+    """The weights as [block of channels][ky][kx][lane]."""
     channels, _, kernel_h, kernel_w = weights.shape
     full = np.zeros((ceil_div(channels, block) * block, kernel_h, kernel_w), weights.dtype)
     full[:channels] = weights[:, 0]

@@ -1,11 +1,12 @@
-"""Convolution 3x3 with stride 1 by Winograd's minimal filtering, where one thread owns a core.
+"""Convolution 3x3 with stride 1 by Winograd's minimal filtering, on CPU cores.
 
 Tiles of (m + 2)^2 input pixels become m^2 output pixels with (m + 2)^2 multiplications per pair of
-channels in place of 9 m^2: 4 times fewer with m = 4, 2.25 times with m = 2. In between lies one
-matrix product for each of the (m + 2)^2 positions, with tiles as rows and channels as columns.
+channels in place of 9 m^2: 4 times fewer with m = 4, 2.25 times with m = 2. There are three steps:
+a transform of the input tiles; a matrix product for each of the (m + 2)^2 positions, with tiles as
+rows and channels as columns; a transform of the result.
 
-A work item takes bands of tiles, so that what lies between the three steps stays in its core's
-caches. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.
+A work item processes bands of tiles, so that the data between the three steps stays in the caches
+of its core. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.
 """
 
 from dataclasses import dataclass
@@ -30,20 +31,21 @@ _FILTER: dict[int, Matrix] = {
 """The transform G of the paper, for m = 2 and m = 4."""
 
 _NEAR_BYTES = 2**20
-"""What the second cache of a core holds, roughly."""
+"""Approximate size of a core's second-level cache."""
 _BAND_BYTES = _NEAR_BYTES // 2
-"""What a band may fill of it. Where bands fill it all, those of their pages that fall on the same
-places push each other out, now more and now fewer of them: the median layer takes 2 % longer, a
-tenth of the layers at least 12 % (two cores of Zen 5, a megabyte each)."""
+"""Bytes of that cache that a band may fill. If a band fills all of it, those of its pages that fall
+on the same places evict each other, and how many do so changes from run to run: the median layer
+takes 2 % longer, a tenth of the layers at least 12 % (two cores of Zen 5, a megabyte each)."""
 _WAY_BYTES, _LINE_BYTES, _WAYS = 4096, 64, 8
-"""Of the first cache: 8 to 12 lines that lie 4 KiB apart stay in it together."""
+"""First-level cache: bytes of a way, bytes of a line, number of ways. 8 to 12 lines with a distance
+of 4 KiB stay in it together."""
 _LEAST_TILES = 48
-"""Of a band: below, the transformed weights would be read again too often."""
+"""Least tiles in a band: with fewer, the transformed weights would be read too often."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """How a convolution is cut into tiles, bands of tiles, and work items."""
+    """Division of a convolution into tiles, bands of tiles, and work items."""
 
     m: int
     tiles_h: int
@@ -52,21 +54,21 @@ class _Geometry:
     """Tiles of a band."""
     bands: int
     items: int
-    """Work items; each takes every so-many-th band."""
+    """Number of work items; each processes every ``items``-th band."""
     blocks: int
-    """Channel blocks of a matrix product."""
+    """Channel blocks in a matrix product."""
     groups: int
     in_vectors: int
     in_channels: int
 
     @property
     def size(self) -> int:
-        """Of a tile's edge, overlap included."""
+        """Edge of an input tile in pixels, overlap included."""
         return self.m + 2
 
     @property
     def lines(self) -> int:
-        """Room for the tiles of a band: a product of fewer than it takes computes into them."""
+        """Tiles for which a band has memory: a product writes at least five."""
         return max(self.band, ROWS - 1)
 
     @property
@@ -75,16 +77,16 @@ class _Geometry:
 
 
 def fits(shape: ConvShape, x: Value, arch: Architecture) -> bool:
-    """Whether the method is for this convolution at all."""
+    """Whether the method can compute this convolution."""
     same = (shape.kernel_h, shape.kernel_w, shape.stride_h, shape.stride_w) == (3, 3, 1, 1)
     plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
     return same and plain and bool(x.block) and not arch.half
 
 
 def seconds(shape: ConvShape, m: int) -> float:
-    """A rough time on a core of 100 GFLOP/s and 16 GB/s behind its second cache.
+    """A rough time in seconds on a core with 100 GFLOP/s and 16 GB/s behind its second-level cache.
 
-    Only good for comparing tile sizes and the direct method: `direct_seconds`.
+    Only good for comparing tile sizes and the direct method (`conv_cpu.seconds`).
     """
     tiles = shape.batch * ceil_div(shape.out_h, m) * ceil_div(shape.out_w, m)
     positions = (m + 2) ** 2
@@ -92,14 +94,14 @@ def seconds(shape: ConvShape, m: int) -> float:
     flops = 2 * positions * tiles * shape.in_channels * shape.out_channels
     flops += tiles * channels * positions * 4 * (m + 2)  # the transforms
     weights = positions * shape.in_channels * shape.out_channels * 4
-    moved = 4 * positions * tiles * channels
+    traffic_bytes = 4 * positions * tiles * channels
     bands = max(1, tiles // max(_LEAST_TILES, _BAND_BYTES // (4 * positions * channels)))
     far = weights * bands if weights > _NEAR_BYTES else 0
-    return flops / 100e9 + (far + 0.5 * moved) / 16e9
+    return flops / 100e9 + (far + 0.5 * traffic_bytes) / 16e9
 
 
 def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[KernelLaunch]:
-    """One kernel: the steps of a band follow each other in one work item."""
+    """One kernel: a work item runs all three steps of a band."""
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
     weights = context.constant(node.operator.inputs[1])
     assert weights is not None
@@ -132,7 +134,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
 
 
 def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> dict[str, float]:
-    """What the kernel does, as terms of a workload: the loops of `conv_winograd_text`, counted."""
+    """Terms of the kernel's workload: counts of the loops of `conv_winograd_text`."""
     g = _geometry(arch, shape, m, x, y)
     positions = g.size**2
     depth = g.in_vectors * arch.block
@@ -164,7 +166,7 @@ def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> d
 
 
 def _inside(shape: ConvShape, g: _Geometry) -> int:
-    """Tiles that read no padding."""
+    """Number of tiles that read no padding."""
 
     def along(tiles: int, before: int, size: int) -> int:
         first = ceil_div(before, g.m)
@@ -175,8 +177,8 @@ def _inside(shape: ConvShape, g: _Geometry) -> int:
 
 
 def _crowded(apart_bytes: int, positions: int) -> float:
-    """The share of a tile's positions that push each other out of the first cache, as they lie a
-    multiple of large powers of two apart."""
+    """Fraction of a tile's positions that evict each other from the first-level cache, as their
+    distance is a multiple of a large power of two."""
     places = {k * apart_bytes % _WAY_BYTES // _LINE_BYTES for k in range(positions)}
     return max(0.0, 1.0 - _WAYS * len(places) / positions)
 
@@ -200,8 +202,8 @@ def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:
     g = np.array(_FILTER[geometry.m], np.float64)
     outs, ins = weights.shape[:2]
     columns = geometry.groups * geometry.blocks * b
-    moved = np.einsum("ik,ockl,jl->ijco", g, weights.astype(np.float64), g, optimize=True)
+    filters = np.einsum("ik,ockl,jl->ijco", g, weights.astype(np.float64), g, optimize=True)
     full = np.zeros((geometry.size**2, geometry.in_vectors * b, columns), np.float32)
-    full[:, :ins, :outs] = moved.reshape(geometry.size**2, ins, outs)
+    full[:, :ins, :outs] = filters.reshape(geometry.size**2, ins, outs)
     split = full.reshape(*full.shape[:2], geometry.groups, geometry.blocks * b)
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))

@@ -1,7 +1,8 @@
-"""The text of `conv_winograd`: the steps that a work item takes for a band of tiles.
+"""The text of `conv_winograd`: the steps of a work item for a band of tiles.
 
-Layers that differ in sizes only share one text: it uses the names that `conv_winograd` gives its
-integer arguments. Written out are m, the channel blocks of a product, and the epilogue.
+Layers that differ in sizes only share one text: sizes are integer arguments with the names that
+`conv_winograd` declares. Literals in the text are m, the channel blocks of a product, and the
+epilogue.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
 
 
 def products_of(count: int) -> tuple[tuple[int, int], ...]:
-    """Tiles of a product, and how many such products a band of ``count`` tiles takes."""
+    """Tiles of a product, and the number of such products for a band of ``count`` tiles."""
     products = -(-count // ROWS)
     larger = max(0, count - (ROWS - 1) * products)
     parts = products if larger else -(-count // (ROWS - 1))
@@ -71,7 +72,7 @@ def _products(matrix: Matrix, source: str, target: str) -> list[str]:
 
 
 def _transform_input(m: int, v: str) -> str:
-    """Each column of a tile while it is loaded, then each row while it is stored."""
+    """Lines that transform the columns of a tile when they are loaded, then its rows."""
     size = m + 2
     names = ", ".join(f"d{i}" for i in range(size))
     inside = f"iy >= 0 && ix >= 0 && iy + {size} <= x_h && ix + {size} <= x_w"
@@ -105,9 +106,9 @@ def _transform_input(m: int, v: str) -> str:
 
 
 def _multiply(m: int, blocks: int, v: str, b: int) -> str:
-    """Products of six tiles, then of five, as many of each as make up the band.
+    """Lines for products of six tiles, then of five, which together make up the band.
 
-    Where that does not come out even there are those of five only, and the last one overlaps.
+    If no such numbers make it up, all products are of five tiles, and the last one overlaps.
     """
     lines = [
         "    const int depth = in_vectors * " + f"{b};",
@@ -126,7 +127,7 @@ def _multiply(m: int, blocks: int, v: str, b: int) -> str:
 
 
 def _product(blocks: int, rows: int, v: str) -> list[str]:
-    """One position of ``rows`` tiles, from the t-th on, times the weights of a group."""
+    """Lines that multiply one position of ``rows`` tiles, from tile t on, by a group's weights."""
     sums = [(r, o) for r in range(rows) for o in range(blocks)]
     lines = [
         f"const int line = k * lines + max(0, min(t, count - {rows}));",
@@ -154,7 +155,7 @@ def _product(blocks: int, rows: int, v: str) -> list[str]:
 
 
 def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str]) -> str:
-    """Each column of a tile while it is loaded, then each row, which is stored."""
+    """Lines that transform each column of a tile while loading it, then each row, and store it."""
     size = m + 2
     columns = _products(_OUTPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
     rows = _products(_OUTPUT[m], f"e[j * {size} + {{k}}]", "out[{i}]")

@@ -1,4 +1,4 @@
-"""CumSum and CumProd: a work item goes along a row and stores what it has so far."""
+"""CumSum and CumProd: a work item iterates over a row and stores each partial result."""
 
 from collections.abc import Mapping
 

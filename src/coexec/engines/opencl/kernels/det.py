@@ -1,4 +1,4 @@
-"""Det: a work item eliminates one small matrix, with the largest pivot of each column."""
+"""Det: a work item eliminates one small matrix; the largest element of a column is the pivot."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["launches", "why_not"]
 
 _LARGEST = 16
-"""A matrix is kept in private memory."""
+"""Most rows of a matrix, which is kept in private memory."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:

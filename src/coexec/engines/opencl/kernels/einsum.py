@@ -1,8 +1,8 @@
-"""Einsum: of two tensors as a matrix product where one thread owns a core, else scalar by scalar.
+"""Einsum: as a matrix product for two tensors on CPU cores, else scalar by scalar.
 
-Labels of both tensors and the result tell the matrices of a batch apart, those that the result
-lacks are summed, and the others are rows and columns. Axes are brought into that order first, and
-the result into its own, where they are in another one.
+Labels of both tensors and the result are the batch. Labels that the result lacks are summed. The
+others are rows and columns. Kernels transpose the tensors to this order first, and the result to
+its own order at the end, where the order differs.
 """
 
 import math
@@ -35,7 +35,7 @@ __all__ = ["launches", "sums", "why_not"]
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """Labels of the axes of each input and of the result; "..." are the labels "0", "1", ..."""
+    """Labels of the axes of each input and of the result. The labels of "..." are "0", "1", ..."""
 
     inputs: tuple[tuple[str, ...], ...]
     output: tuple[str, ...]
@@ -49,8 +49,8 @@ class _Equation:
             len(shape) - len(term.replace("...", ""))
             for term, shape in zip(terms, shapes, strict=True)
         ]
-        more = max((r for r, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
-        inputs = tuple(_labels(term, rank, more) for term, rank in zip(terms, ranks, strict=True))
+        dots = max((r for r, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
+        inputs = tuple(_labels(term, rank, dots) for term, rank in zip(terms, ranks, strict=True))
         if not arrow:
             counts = Counter(label for labels in inputs for label in labels)
             once = sorted(label for label, n in counts.items() if n == 1 and label.isalpha())
@@ -59,11 +59,11 @@ class _Equation:
         for labels, shape in zip(inputs, shapes, strict=True):
             for label, size in zip(labels, shape, strict=True):
                 sizes[label] = max(size, sizes.get(label, 1))
-        return _Equation(inputs, _labels(right, more, more), sizes)
+        return _Equation(inputs, _labels(right, dots, dots), sizes)
 
 
 def _labels(term: str, rank: int, more: int) -> tuple[str, ...]:
-    """``rank`` axes stand for "...", the last of ``more``."""
+    """Labels of a term. In it, "..." stands for ``rank`` axes, the last ones of ``more``."""
     before, dots, behind = term.partition("...")
     unnamed = [str(i) for i in range(more - rank, more)] if dots else []
     return (*before, *unnamed, *behind)
@@ -84,7 +84,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def sums(op: Operator, tensors: Mapping[str, Tensor]) -> int:
-    """Terms that are added up one by one, where a core computes ``op``; 0 in a matrix product."""
+    """Number of terms that a CPU core adds one by one for ``op``; 0 for a matrix product."""
     equation, _ = _equation(op, tensors)
     if set(equation.sizes) == set(equation.output) or _matrices(op, tensors) is not None:
         return 0
@@ -99,7 +99,7 @@ def _equation(
 
 
 def _matrices(op: Operator, tensors: Mapping[str, Tensor]) -> "_Matrices | None":
-    """What is multiplied, if ``op`` is a product of matrices of floats."""
+    """The matrix product that ``op`` is; None if it is none of floats."""
     if any(tensors[name].dtype != "float32" for name in op.inputs):
         return None
     return _Matrices.of(*_equation(op, tensors))
@@ -116,8 +116,11 @@ class _Matrices:
 
     @staticmethod
     def of(equation: _Equation, shapes: Sequence[tuple[int, ...]]) -> "_Matrices | None":
-        """None where axes are repeated, broadcast or summed in one tensor alone, and where most of
-        the work is no matrix product."""
+        """The matrix product of an equation.
+
+        None if axes are repeated, broadcast, or summed in one tensor only, and if rows or columns
+        are so few that other work takes most of the time.
+        """
         if len(shapes) != 2:
             return None
         for labels, shape in zip(equation.inputs, shapes, strict=True):
@@ -127,55 +130,55 @@ class _Matrices:
         left, right = equation.inputs
         out = equation.output
         both = [label for label in left if label in right]
-        found = _Matrices(
+        groups = _Matrices(
             tuple(label for label in out if label in both),
             tuple(label for label in out if label not in right),
             tuple(label for label in both if label not in out),
             tuple(label for label in out if label not in left),
         )
         summed = {label for label in (*left, *right) if label not in out}
-        elements = [found.size(labels, equation) for labels in (found.rows, found.columns)]
+        elements = [groups.size(labels, equation) for labels in (groups.rows, groups.columns)]
         small = min(elements) < _LEAST_EDGE
-        return None if small or summed != set(found.inner) or not found.inner else found
+        return None if small or summed != set(groups.inner) or not groups.inner else groups
 
     def size(self, labels: Sequence[str], equation: _Equation) -> int:
         return math.prod(equation.sizes[label] for label in labels)
 
 
 _LEAST_EDGE = 4
-"""Rows and columns of a matrix product that is worth it."""
+"""Least rows and columns for which a matrix product pays off."""
 
 
 def _product(
     node: Node, context: Context, equation: _Equation, matrices: _Matrices
 ) -> list[KernelLaunch]:
     op, m = node.operator, matrices
-    found: list[KernelLaunch] = []
+    kernels: list[KernelLaunch] = []
     batch, rows, inner, columns = (
         m.size(labels, equation) for labels in (m.batch, m.rows, m.inner, m.columns)
     )
-    wanted = (*m.batch, *m.rows, *m.inner), (*m.batch, *m.inner, *m.columns)
+    orders = (*m.batch, *m.rows, *m.inner), (*m.batch, *m.inner, *m.columns)
     shapes = (batch, rows, inner), (batch, inner, columns)
     sides: list[_Side] = []
-    for name, labels, axes, shape in zip(op.inputs, equation.inputs, wanted, shapes, strict=True):
+    for name, labels, axes, shape in zip(op.inputs, equation.inputs, orders, shapes, strict=True):
         again = any(side[0] == name for side in sides)
-        sides.append(_ordered(context, name, labels, axes, shape, found, again))
-    made = (*m.batch, *m.rows, *m.columns)
+        sides.append(_ordered(context, name, labels, axes, shape, kernels, again))
+    matrix_axes = (*m.batch, *m.rows, *m.columns)
     y = context.value(op.outputs[0])
-    direct = made == equation.output and not y.block and not node.epilogue
-    target = y if direct else _row_major(context, [equation.sizes[label] for label in made])
+    direct = matrix_axes == equation.output and not y.block and not node.epilogue
+    target = y if direct else _row_major(context, [equation.sizes[label] for label in matrix_axes])
     inside = context
     for side in (*sides, (target.name, (batch, rows, columns), None)):
         inside = _viewed(inside, *side)
     names = tuple(side[0] for side in sides)
     product = Operator("MatMul", names, (target.name,), {}, {}, version=op.version)
-    found += gemm_cpu.launches(Node(product), inside, Product((batch,), rows, inner, columns))
+    kernels += gemm_cpu.launches(Node(product), inside, Product((batch,), rows, inner, columns))
     if not direct:
-        order = tuple(made.index(label) for label in equation.output)
+        order = tuple(matrix_axes.index(label) for label in equation.output)
         turned = Operator("Transpose", (target.name,), (op.outputs[0],), {"perm": order}, {})
         outer = _viewed(context, target.name, target.shape, None)
-        found += transpose.launches(Node(turned, node.epilogue), outer)
-    return found
+        kernels += transpose.launches(Node(turned, node.epilogue), outer)
+    return kernels
 
 
 _Side = tuple[str, tuple[int, ...], Array | None]
@@ -186,19 +189,19 @@ def _ordered(
     context: Context, name: str, labels: Sequence[str], wanted: Sequence[str],
     shape: tuple[int, ...], found: list[KernelLaunch], again: bool,
 ) -> _Side:  # fmt: skip
-    """A side of the product with its axes as ``wanted``; what moves them is added to ``found``.
+    """A side of the product with its axes as ``wanted``; its Transpose is added to ``found``.
 
-    ``again``: the tensor is the other side, too, so that this one needs another name.
+    ``again``: the tensor is also the other side, so this side needs another name.
     """
     order = tuple(labels.index(label) for label in wanted)
     array = context.constant(name)
     if array is not None:
         ordered = np.ascontiguousarray(array.transpose(order)).reshape(shape)
         return f"{name}, as {' '.join(wanted)}", shape, ordered
-    given = context.value(name)
-    if order == tuple(range(len(order))) and not given.block and not again:
+    value = context.value(name)
+    if order == tuple(range(len(order))) and not value.block and not again:
         return name, shape, None
-    turned = _row_major(context, [given.shape[axis] for axis in order])
+    turned = _row_major(context, [value.shape[axis] for axis in order])
     operator = Operator("Transpose", (name,), (turned.name,), {"perm": order}, {})
     inside = _viewed(context, turned.name, turned.shape, None)
     found += transpose.launches(Node(operator), inside)
@@ -211,7 +214,7 @@ def _row_major(context: Context, shape: Sequence[int]) -> Value:
 
 
 def _viewed(context: Context, name: str, shape: tuple[int, ...], array: Array | None) -> Context:
-    """The context in which ``name`` lies row-major with this shape."""
+    """The context in which ``name`` is row-major with this shape."""
     tensors = {**context.tensors, name: Tensor(name, shape, "float32", array is not None)}
     constants = dict(context.constants) if array is None else {**context.constants, name: array}
     return replace(

@@ -1,4 +1,4 @@
-"""The loops around what a kernel does for one element of its result."""
+"""The loops around the code that a kernel runs for one element of its result."""
 
 from collections.abc import Sequence
 
@@ -21,9 +21,9 @@ def coordinates(shape: Sequence[int], index: str = "get_global_id(0)", name: str
 def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
     """Set every element of ``y``, declared by that name, to ``value``.
 
-    ``lines`` stand before and may, as ``value``, use the element's coordinates p0, p1, ... A work
-    item makes one scalar, or one vector of a blocked tensor lane by lane. Lanes past the last
-    channel repeat that channel, so that they hold a number.
+    ``lines`` are inserted before. They and ``value`` may use the element's coordinates p0, p1, ...
+    A work item computes one scalar, or one vector of a blocked tensor lane by lane. Lanes past the
+    last channel repeat that channel, so that they have a valid number.
     """
     if y.block:
         body = [f"const int p1 = min(first + lane, {y.shape[1] - 1});", *lines,
@@ -39,22 +39,23 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> K
 def _rows(
     source: Source, y: Value, lines: Sequence[str], put: str, together: int = 1
 ) -> KernelLaunch:
-    """As `each_scalar`, with a work item for some rows, or a part of a long one: compilers make
-    vectors of its loop, and coordinates are computed once for a row.
+    """As `each_scalar`, with a work item for some rows, or for a part of a long row.
 
-    ``together``: neighbours that ``put`` stores; the last ones of a row may be stored again.
+    Compilers make vectors of its loop, and coordinates are computed once for a row.
+
+    ``together``: number of neighbours that ``put`` stores; the last store of a row may overlap.
     """
     width, last = y.shape[-1], len(y.shape) - 1
     rows = y.items // width
     share = ceil_div(y.items, 4 * source.arch.compute_units)
     most = min(_MOST, max(_LEAST, share))
     part = min(width, ceil_div(most, together) * together)
-    parts, each = ceil_div(width, part), max(1, most // width)
+    parts, band = ceil_div(width, part), max(1, most // width)
     position = f"p{last} = {f'min(next, {width - together})' if together > 1 else 'next'};"
     body = [
         f"const int part = get_global_id(0) % {parts} * {part};",
-        f"const int first = get_global_id(0) / {parts} * {each};",
-        f"const int last_row = min(first + {each}, {rows}), stop = min(part + {part}, {width});",
+        f"const int first = get_global_id(0) / {parts} * {band};",
+        f"const int last_row = min(first + {band}, {rows}), stop = min(part + {part}, {width});",
         "for (int y_row = first; y_row < last_row; y_row++) {",
         coordinates(y.shape[:-1], "y_row"),
         f"  for (int next = part; next < stop; next += {together}) {{",
@@ -63,26 +64,26 @@ def _rows(
         "  }",
         "}",
     ]
-    return _finished(source, body, (parts * ceil_div(rows, each),), (1, 1, 1))
+    return _finished(source, body, (parts * ceil_div(rows, band),), (1, 1, 1))
 
 
 def _in_row(y: Value) -> str:
-    """The position of the element that `_rows` is at."""
+    """Position of the current element in `_rows`."""
     return f"y_row * {y.shape[-1]} + p{len(y.shape) - 1}"
 
 
 _ROW = 8
-"""Elements of a row that are worth a loop of its own."""
+"""Least elements of a row for which a separate loop pays off."""
 _MOST = 8192
 _LEAST = 1024
-"""Elements that a work item makes, if there are so many: less take no longer than its start."""
+"""Least elements of a work item, if there are so many: fewer take no longer than its start."""
 
 
 def each_run(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
     """Set every vector of neighbours in a row of the row-major ``y`` to ``value``.
 
-    Coordinates are those of its first element, as in `each_scalar`. Rows have a vector at least;
-    the last vector of a row may overlap the one before.
+    Coordinates are those of its first element, as in `each_scalar`. Rows have at least one vector;
+    the last vector of a row may overlap the previous one.
     """
     source.define(neighbours("y", y.half, source.arch.block))
     put = f"PUTS_y({_in_row(y)}, {value});"
@@ -107,9 +108,10 @@ def _vectors(source: Source, y: Value, lines: Sequence[str]) -> KernelLaunch:
 
 
 def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[str], Grid]:
-    """Lines that say which of so many vectors (n, s, y, x) a work item is at, and the grid.
+    """Lines that declare which vector of ``sizes``, (n, s, y, x), a work item computes; and the
+    grid.
 
-    They are at p0, s, p2, p3. On a CPU all pixels are one axis, for longer groups.
+    The vector is at p0, s, p2, p3. On a CPU all pixels are one axis, for longer groups.
     """
     n, slices, h, w = sizes
     outer = f"const int s = get_global_id(2) % {slices}, p0 = get_global_id(2) / {slices};"

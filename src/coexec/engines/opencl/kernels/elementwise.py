@@ -1,4 +1,4 @@
-"""Element-wise operators as a kernel of their own, with broadcasting and epilogues."""
+"""Element-wise operators as a separate kernel, with broadcasting and epilogues."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,11 @@ from coexec.ir.rules.base import broadcast_axes
 __all__ = ["OPERATORS", "coordinates", "launches", "why_not"]
 
 _RIGHT_ALIGNED = 7
-"""The opset since which operands broadcast as in numpy; before, an attribute said along what."""
+"""First opset in which operands broadcast as in numpy; before, an attribute was the axis."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Float functions on integers, broadcasts of old, and what only training needs."""
+    """Refuses float functions of integers, old kinds of broadcasting, and training."""
     kind = op.op_type
     used = [tensors[name] for name in op.inputs if name]
     wrong = next((t.dtype for t in used if not is_float(t.dtype)), None)
@@ -47,9 +47,11 @@ def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """One work item for each vector of a blocked result, or for each scalar of another. Where one
-    thread owns a core, vectors are made of rows, too: their functions take a hundredth of the
-    time that PoCL's take of scalars."""
+    """One work item for each vector of a blocked result, or for each scalar of another.
+
+    On CPU cores vectors are made of rows, too: PoCL's functions of vectors take a hundredth of the
+    time of its functions of scalars.
+    """
     source = Source("elementwise", context.arch)
     runs = context.arch.family == "cpu"
     epilogue = Epilogue(source, context, node, node.operators, merge=True, runs=runs)

@@ -1,8 +1,8 @@
-"""Element-wise operators that are computed where a value is made, before it is stored.
+"""Element-wise operators that are applied to a value before it is stored.
 
 An epilogue is fused with the heavy operator before it (convolution + activation + residual), or is
-a kernel of its own. Operands other than the value itself are loaded at the same position, broadcast
-as ONNX says.
+a separate kernel. Its other operands are loaded at the same position, with the broadcasting of
+ONNX.
 """
 
 import math
@@ -31,9 +31,9 @@ __all__ = ["Epilogue", "Operand", "operand_value"]
 
 
 class Epilogue:
-    """The epilogue of a node, inside of the kernel that ``source`` writes.
+    """The epilogue of a node, inside of the kernel that ``source`` builds.
 
-    Declares the operands as parameters when it is made; `apply` gives the lines for one position.
+    The constructor declares the operands as parameters; `apply` gives the lines for one position.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Epilogue:
     ) -> None:
         """``operators`` may include the head itself, if that is element-wise.
 
-        ``scalar`` is for heads that make one scalar at a time, in any layout; with ``runs``, they
-        can make vectors of neighbours along the last axis, too. ``merge`` lets the output, and
-        positions in it, have fewer axes; the same output in memory.
+        With ``scalar``, the head computes one scalar at a time, in any layout. With ``runs``, it
+        can also compute vectors of neighbours along the last axis. With ``merge``, axes of the
+        output, and of positions in it, may be merged; its memory stays the same.
         """
         self._context = context
         self._operators = operators
         self.out = context.value(node.output)
         safe = all(op.op_type in VECTOR_SAFE for op in operators)
         self.vector = bool(self.out.block) and safe and not scalar
-        """Whether positions are those of vectors: (n, slice, y, x)."""
+        """Whether positions are those of vectors of channels: (n, slice, y, x)."""
         inside = {name for op in operators for name in op.outputs}
         inside.update(node.operator.outputs)
         read = (name for op in operators for name in _read(op) if name and name not in inside)
@@ -67,7 +67,7 @@ class Epilogue:
             self.out = view(self.out)
             values = {name: view(value) for name, value in values.items()}
         self.run = runs and safe and _along_rows(context, self.out, values.values(), operators)
-        """Whether positions are those of the first of a vector of neighbours in a row."""
+        """Whether a position is the first element of a vector of neighbours in a row."""
         self._operands = {
             name: Operand(source, context, value, f"e{i}", self.out if self.vector else None,
                           self.run)
@@ -84,37 +84,37 @@ class Epilogue:
 
         Args:
             start: an expression of the head's value at this position.
-            start_name: the tensor that it is; "" if the epilogue has no head.
+            start_name: name of the head's output; "" if the epilogue has no head.
             position: (n, slice, y, x) of a vector, else all coordinates: see ``vector``, ``run``.
             tag: makes names of variables distinct where the epilogue is applied several times.
         """
         lines: list[str] = []
-        known = {start_name: start if start.isidentifier() else f"({start})"}
+        texts = {start_name: start if start.isidentifier() else f"({start})"}
         for number, op in enumerate(self._operators):
             for name in _read(op):
-                if name and name not in known:
+                if name and name not in texts:
                     operand = self._operands[name]
-                    known[name] = f"v{operand.argument}{tag}"
-                    lines.append(f"{operand.ctype()} {known[name]} = {operand.at(position)};")
-            call = self._call(op, known)
+                    texts[name] = f"v{operand.argument}{tag}"
+                    lines.append(f"{operand.ctype()} {texts[name]} = {operand.at(position)};")
+            call = self._call(op, texts)
             vectors = self.vector or self.run
             ctype = self._context.arch.vector if vectors else CTYPES[call.dtype]
             result = f"t{number}{tag}"
-            lines.append(f"{ctype} {result} = {self._power(op, known) or expression(call)};")
-            known[op.outputs[0]] = result
-        return lines, known[self._operators[-1].outputs[0]] if self._operators else start
+            lines.append(f"{ctype} {result} = {self._power(op, texts) or expression(call)};")
+            texts[op.outputs[0]] = result
+        return lines, texts[self._operators[-1].outputs[0]] if self._operators else start
 
     def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
         tensors, read = self._context.tensors, _read(op)
         dtypes = [tensors[name].dtype if name else "" for name in read]
-        if self.vector or self.run:  # vectors are of floats, whatever their lanes were loaded from
+        if self.vector or self.run:  # vectors have floats, even if other types were loaded
             dtypes = ["float32"] * len(read)
         names = [known[name] if name else "" for name in read]
         return Call(op, names, dtypes, tensors[op.outputs[0]].dtype)
 
     def _power(self, op: Operator, known: Mapping[str, str]) -> str:
-        """The product that a square or a cube is, as in ONNX Runtime: it takes a hundredth of the
-        time. "" for what is none."""
+        """A square or cube as a product, as in ONNX Runtime, in a hundredth of the time of a power.
+        "" for other operators."""
         array = self._context.constant(op.inputs[1]) if op.op_type == "Pow" else None
         if array is None or array.size > 1:
             return ""
@@ -124,7 +124,7 @@ class Epilogue:
 
 
 def _read(op: Operator) -> tuple[str, ...]:
-    """The operands whose values count when it runs; the others were read when it was generated."""
+    """The operands that are read at run time; others were used when the kernel was generated."""
     return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
 
 
@@ -134,8 +134,8 @@ def _along_rows(
     """Whether vectors of neighbours in a row of ``out`` can be made of vectors of the operands."""
     if context.arch.block == 1 or out.block or not out.shape or out.shape[-1] < context.arch.block:
         return False
-    made = (context.tensors[op.outputs[0]].dtype for op in operators)
-    if any(dtype != "float32" for dtype in (out.dtype, *made)):
+    dtypes = (context.tensors[op.outputs[0]].dtype for op in operators)
+    if any(dtype != "float32" for dtype in (out.dtype, *dtypes)):
         return False
     return all(
         v.dtype == "float32" and (math.prod(v.shape[-1:]) == 1 or not v.block) for v in operands
@@ -143,7 +143,7 @@ def _along_rows(
 
 
 def operand_value(context: Context, name: str) -> Value:
-    """How an operand lies: constants as in ONNX."""
+    """An operand with its layout. Constants are row-major, as in ONNX."""
     if context.constant(name) is None:
         return context.value(name)
     tensor = context.tensors[name]
@@ -151,7 +151,7 @@ def operand_value(context: Context, name: str) -> Value:
 
 
 class Operand:
-    """A tensor or constant that is read where an output is made, broadcast to its shape."""
+    """A tensor or constant that is read where an output is computed, broadcast to its shape."""
 
     def __init__(
         self, source: Source, context: Context, value: Value, argument: str, out: Value | None,
@@ -159,8 +159,8 @@ class Operand:
     ) -> None:  # fmt: skip
         """
         Args:
-            value: as `operand_value` gives it, perhaps of fewer axes.
-            out: given where vectors of its channels are computed.
+            value: as `operand_value` returns it, perhaps with fewer axes.
+            out: the output, if vectors of its channels are computed; else None.
             run: vectors of neighbours in a row are computed.
         """
         self.argument = argument
@@ -221,8 +221,8 @@ class Operand:
     def _element(self, position: Sequence[str]) -> str:
         assert self._value is not None
         shape = self._value.shape
-        own = position[len(position) - len(shape) :] if shape else ()
-        coordinates = [p if d > 1 else "0" for p, d in zip(own, shape, strict=True)]
+        positions = position[len(position) - len(shape) :] if shape else ()
+        coordinates = [p if d > 1 else "0" for p, d in zip(positions, shape, strict=True)]
         return f"AT_{self.argument}({', '.join(coordinates)})"
 
 

@@ -1,8 +1,8 @@
 """Element-wise ONNX operators as OpenCL C expressions.
 
 The same text works on scalars and on vectors of floats: comparisons of vectors give masks, and
-``mask ? a : b`` selects lane by lane. Limits are comparisons rather than fmin and fmax: a NaN
-stays one, as ONNX has it, and PoCL needs fewer instructions for them.
+``mask ? a : b`` selects lane by lane. Limits are comparisons and not fmin and fmax: NaN stays NaN,
+as in ONNX, and PoCL needs fewer instructions for them.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,20 @@ __all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers", "l
 
 
 def limited(value: str, low: str, high: str) -> str:
-    """``value`` between two limits; NaN stays. Where ``low`` is above ``high``, the latter counts.
-    Both may be absent."""
+    """``value`` between two limits; NaN stays. If ``low`` is above ``high``, the result is
+    ``high``. Both may be absent."""
     raised = f"({value} < {low} ? {low} : {value})" if low else value
     return f"({raised} > {high} ? {high} : {raised})" if high else raised
 
 
 def _clip(call: Call) -> str:
-    """The limits are attributes before opset 11 and inputs since. Where one is absent, it is the
-    last finite number, as in ONNX Runtime."""
+    """The limits are attributes before opset 11, and inputs since then.
+
+    An absent limit is the lowest or highest finite number, as in ONNX Runtime.
+    """
     if call.op.version and call.op.version < 11:
-        given = [call.op.attributes.get(name) for name in ("min", "max")]
-        limits = ["" if v is None else call.number(float(v)) for v in given]  # type: ignore[arg-type]
+        bounds = [call.op.attributes.get(name) for name in ("min", "max")]
+        limits = ["" if v is None else call.number(float(v)) for v in bounds]  # type: ignore[arg-type]
     else:
         limits = [*call.arguments[1:], "", ""]
     if is_float(call.dtypes[0]):
@@ -49,20 +51,23 @@ def _clip(call: Call) -> str:
 def _gelu(call: Call) -> str:
     x = call.arguments[0]
     if call.op.text("approximate", "none") == "tanh":
-        # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)), which is 0 of -infinity; PoCL's tanh is not -1.
+        # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)), which is 0 for -infinity; PoCL's tanh is not -1.
         inner = f"{call.number(1.5957691216057308)} * ({x} + {call.number(0.044715)} * {x}*{x}*{x})"
         return f"({x} / (1.0f + exp(-({inner}))))"
     return f"(0.5f * {x} * (1.0f + erf({x} * {call.number(0.7071067811865476)})))"
 
 
 def _between(pattern: str) -> str:
-    """Text that limits what ``pattern`` computes to 0 ... 1."""
+    """Text that limits the value of ``pattern`` to 0 ... 1."""
     return limited(f"({pattern})", "{zero}", "{one}")
 
 
 def _unless_tiny(function: str, series: str) -> str:
-    """PoCL's functions of vectors give those of 0.0078 for smaller angles, if these are denormal or
-    stand beside an infinity or a very large number. A series has all digits there."""
+    """The function, or for small angles a series, which has all digits there.
+
+    PoCL's functions of vectors return the value for 0.0078 for smaller angles, if these are
+    denormal or in a vector with an infinity or a very large number.
+    """
     return f"(fabs({{a}}) < 0.015625f ? {series} : {function}({{a}}))"
 
 
@@ -101,11 +106,12 @@ FLOAT_ONLY: Mapping[str, Text] = {
     "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
     "Mean": lambda c: f"(({' + '.join(c.arguments)}) * {c.number(1 / len(c.arguments))})",
 }  # fmt: skip
-"""Operators that are defined here for floats alone."""
+"""Operators that are defined here for floats only."""
 
 
 def _div(call: Call) -> str:
-    """Truncates integers. What has no result there must not stop the process: it is 0."""
+    """A division, truncated for integers. An integer divided by 0 is 0, so that it does not stop
+    the process."""
     a, b = call.arguments
     if is_float(call.dtype):
         return f"({a} / {b})"
@@ -113,20 +119,20 @@ def _div(call: Call) -> str:
 
 
 def _mod(call: Call) -> str:
-    """The remainder with the sign of the divisor; with ``fmod``, that of the dividend."""
+    """The remainder with the sign of the divisor; with ``fmod``, with the sign of the dividend."""
     a, b = call.arguments
     if is_float(call.dtype):
-        rest, none = f"fmod({a}, {b})", "0.0f"
+        remainder, none = f"fmod({a}, {b})", "0.0f"
     else:
-        rest, none = f"({b} == 0 ? 0 : {_unless_minus_one(call, '0', f'{a} % {b}')})", "0"
+        remainder, none = f"({b} == 0 ? 0 : {_unless_minus_one(call, '0', f'{a} % {b}')})", "0"
     if call.op.int("fmod", 0) or call.dtype.startswith("uint"):
-        return rest
-    turned = f"{rest} != {none} && ({rest} < {none}) != ({b} < {none})"
-    return f"({rest} + ({turned} ? {b} : {none}))"
+        return remainder
+    turned = f"{remainder} != {none} && ({remainder} < {none}) != ({b} < {none})"
+    return f"({remainder} + ({turned} ? {b} : {none}))"
 
 
 def _unless_minus_one(call: Call, then: str, otherwise: str) -> str:
-    """Division of the smallest integer by -1 traps as division by 0 does."""
+    """``then`` if the divisor is -1: smallest integer / -1 traps, as a division by 0 does."""
     if call.dtype.startswith("uint"):
         return f"({otherwise})"
     return f"({call.arguments[1]} == -1 ? {then} : {otherwise})"
@@ -140,28 +146,28 @@ def _pow(call: Call) -> str:
     power = f"power_of({a}, (double){b})"
     if call.dtype.endswith("64"):
         return power
-    limits = np.iinfo(call.dtype)  # what does not fit is the lowest number, as on x86
+    limits = np.iinfo(call.dtype)  # a result out of range is the lowest number, as on x86
     low, high = limits.min, limits.max
     return f"({power} < {low}L || {power} > {high}L ? {low}L : {power})"
 
 
 def _shift(call: Call) -> str:
-    """Shifts out of range leave copies of the sign."""
+    """A shift. If it is out of range, only copies of the sign remain."""
     a, b = call.arguments
     bits = np.iinfo(call.dtype).bits
     left = call.op.text("direction", "") == "LEFT"
-    gone = "0" if left or call.dtype.startswith("uint") else f"({a} < 0 ? -1 : 0)"
-    return f"({b} < 0 || {b} >= {bits} ? {gone} : {a} {'<<' if left else '>>'} {b})"
+    sign = "0" if left or call.dtype.startswith("uint") else f"({a} < 0 ? -1 : 0)"
+    return f"({b} < 0 || {b} >= {bits} ? {sign} : {a} {'<<' if left else '>>'} {b})"
 
 
 def _is_infinite(call: Call) -> str:
-    found = {"detect_positive": "INFINITY", "detect_negative": "-INFINITY"}
-    terms = [f"{call.arguments[0]} == {v}" for k, v in found.items() if call.op.int(k, 1)]
+    infinities = {"detect_positive": "INFINITY", "detect_negative": "-INFINITY"}
+    terms = [f"{call.arguments[0]} == {v}" for k, v in infinities.items() if call.op.int(k, 1)]
     return f"({' || '.join(terms) or '0'})"
 
 
 def _cast(call: Call) -> str:
-    """The variable that it is assigned to has the type; booleans are whether it is not 0."""
+    """A cast by the type of the variable to which it is assigned. Booleans are compared with 0."""
     return f"({call.arguments[0]} != 0)" if call.dtype == "bool" else call.arguments[0]
 
 
@@ -173,7 +179,7 @@ OPERATORS: Mapping[str, Text] = {
     "Add": binary("({a} + {b})"), "Sub": binary("({a} - {b})"),
     "Mul": binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
     "Sum": folded("({a} + {b})"),
-    "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # the latter: NaN
+    "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # {a} != {a}: NaN
     "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
     "Neg": unary("(-{a})"),
     "Abs": lambda call: ("fabs({a})" if is_float(call.dtype) else "({a} < 0 ? -{a} : {a})").format(
@@ -205,7 +211,7 @@ VECTOR_SAFE = frozenset(
     {*FLOAT_ONLY, "Relu", "Clip", "PRelu", "Add", "Sub", "Mul", "Div", "Pow", "Sum", "Max", "Min",
      "Neg", "Abs", "Sign", "Where", "Identity", "Dropout"}
 )  # fmt: skip
-"""What may run on vectors of floats, if the result is float32."""
+"""Operators that may run on vectors of floats, if the result is float32."""
 
 _POWERS = """
 long power_of(long base, double exponent)
@@ -224,7 +230,7 @@ long power_of(long base, double exponent)
   return (long)(double)power;
 }
 """
-"""As a 64-bit float, as ONNX Runtime computes it, and exact where that is."""
+"""Computed as a 64-bit float, as in ONNX Runtime, and exact where that is exact."""
 
 
 def helpers(op: Operator, dtype: str) -> str:

@@ -1,4 +1,4 @@
-"""Folding rows: sums, maxima and the like, by vectors and by groups of work items."""
+"""Folds of rows (sums, maxima and others), by vectors and by groups of work items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _LIMITS = {
 
 
 def lowest(dtype: str) -> str:
-    """What no number of the type is below."""
+    """The lowest number of a type, as text."""
     return _LIMITS[dtype][0]
 
 
 def highest(dtype: str) -> str:
-    """What no number of the type is above."""
+    """The highest number of a type, as text."""
     return _LIMITS[dtype][1]
 
 
@@ -32,13 +32,13 @@ class Fold:
     """An associative operation. Its texts serve scalars and vectors alike."""
 
     start: str
-    """What changes nothing."""
+    """Neutral element."""
     term: str
-    """Made of each element ``v``."""
+    """Expression of an element ``v``."""
     merge: str
-    """Of two partial results, ``{a}`` and ``{b}``."""
+    """Expression of two partial results, ``{a}`` and ``{b}``."""
     ctype: str = ""
-    """Of scalars that are folded in another type than their own."""
+    """Type in which scalars are folded, if it is not their own."""
 
     def add(self, name: str, other: str) -> str:
         """The statement that merges ``other`` into ``name``."""
@@ -46,7 +46,7 @@ class Fold:
 
 
 MAXIMUM = Fold("-INFINITY", "v", "fmax({a}, {b})")
-"""Of floats."""
+"""Maximum of floats."""
 
 
 def total(term: str) -> Fold:
@@ -67,38 +67,38 @@ def fold(rows: RowKernel, name: str, operation: Fold) -> list[str]:
 
 
 def _vectors(rows: RowKernel, name: str, operation: Fold) -> list[str]:
-    """With several partial results, so that none waits for the one before."""
+    """Lines of a fold by vectors, into several independent partial results."""
     layout = rows.layout
-    part, rest = layout.vectors(), layout.rest()
-    ways = 4 if part.count >= 16 and rows.sharing == 1 else 1
+    part, tail = layout.vectors(), layout.rest()
+    partials = 4 if part.count >= 16 and rows.sharing == 1 else 1
     vector = part.ctype
     names = [name if layout.side_by_side else f"{name}_lanes"]
-    names += [f"{name}_{way}" for way in range(1, ways)]
+    names += [f"{name}_{way}" for way in range(1, partials)]
     lines = [f"{vector} {n} = ({vector})({operation.start});" for n in names]
-    whole = part.count - part.count % ways if ways > 1 else 0
+    whole = part.count - part.count % partials if partials > 1 else 0
     if whole:
-        lines.append(f"for (int k = 0; k < {whole}; k += {ways}) {{")
+        lines.append(f"for (int k = 0; k < {whole}; k += {partials}) {{")
         for way, n in enumerate(names):
             load = part.load.format(part.access(f"(k + {way})").at)
             lines.append(f"  {{ const {vector} v = {load}; {operation.add(n, operation.term)} }}")
         lines.append("}")
     lines += rows.loop(part, lambda _: [operation.add(names[0], operation.term)], whole)
-    chosen = _chosen(operation, rest, layout.block)
-    lines += rows.loop(rest, lambda _: [operation.add(names[0], chosen)])
-    lines += [operation.add(names[0], other) for other in names[1:]]
+    lane_term = _chosen(operation, tail, layout.block)
+    lines += rows.loop(tail, lambda _: [operation.add(names[0], lane_term)])
+    lines += [operation.add(names[0], partial) for partial in names[1:]]
     if layout.side_by_side:
         return lines
     return lines + across_lanes(name, names[0], operation, layout.block)
 
 
 def _chosen(operation: Fold, part: RowPart, width: int) -> str:
-    """The term in the lanes that count, and what changes nothing in the others."""
+    """The term in the lanes that count, and the neutral element in the other lanes."""
     lanes = ", ".join("-1" if lane in (part.lanes or ()) else "0" for lane in range(width))
     return f"((int{width})({lanes}) ? ({operation.term}) : (float{width})({operation.start}))"
 
 
 def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[str]:
-    """Lines that declare ``name``, all lanes of ``vector`` together."""
+    """Lines that declare ``name``, the fold of all lanes of ``vector``."""
     lines = []
     while width > 1:
         width //= 2
@@ -111,11 +111,11 @@ def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[st
 
 
 def joined(sharing: int, variables: Mapping[str, str], merge: Sequence[str]) -> list[str]:
-    """Lines that merge what the work items of a group found, so that all of them have it.
+    """Lines that merge the results of all work items of a group; then all of them have the result.
 
     Args:
-        sharing: how many there are, a power of two; each knows its number as ``item``.
-        variables: ctype by name.
+        sharing: number of work items, a power of two; ``item`` is the number of a work item.
+        variables: type by name.
         merge: statements that merge NAME_other into NAME, for all names.
     """
     if sharing == 1:
@@ -123,13 +123,13 @@ def joined(sharing: int, variables: Mapping[str, str], merge: Sequence[str]) -> 
     lines = []
     for name, ctype in variables.items():
         lines += [f"__local {ctype} {name}_all[{sharing}];", f"{name}_all[item] = {name};"]
-    others = [f"const {c} {n}_other = {n}_all[item + span];" for n, c in variables.items()]
+    loads = [f"const {c} {n}_other = {n}_all[item + span];" for n, c in variables.items()]
     return [
         *lines,
         f"for (int span = {sharing // 2}; span > 0; span /= 2) {{",
         "  barrier(CLK_LOCAL_MEM_FENCE);",
         "  if (item < span) {",
-        *(f"    {line}" for line in (*others, *merge)),
+        *(f"    {line}" for line in (*loads, *merge)),
         *(f"    {name}_all[item] = {name};" for name in variables),
         "  }",
         "}",

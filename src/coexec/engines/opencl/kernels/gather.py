@@ -1,6 +1,6 @@
-"""Gather, GatherElements and GatherND: elements at positions that other tensors say.
+"""Gather, GatherElements and GatherND: elements at positions that another tensor contains.
 
-Negative positions count from the end. See `indices` for positions that do not exist.
+Negative positions count from the end. See `indices` for positions out of range.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all."""
+    """None: types are checked for all operators."""
     return None
 
 
@@ -25,7 +25,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("gather", context.arch)
     x = declare(source, context, "x", op.inputs[0])
     indices = declare(source, context, "indices", op.inputs[1])
-    meant = Indices(source, context, op, 1)
+    index = Indices(source, context, op, 1)
     y = context.value(node.output)
     rank = len(indices.shape)
     p = [f"p{axis}" for axis in range(len(y.shape))]
@@ -33,17 +33,17 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         first = op.int("batch_dims", 0)
         axes = range(first, first + indices.shape[-1])
         lines = [
-            meant.position(f"q{a}", at("indices", [*p[: rank - 1], str(a - first)]), a, x.shape[a])
+            index.position(f"q{a}", at("indices", [*p[: rank - 1], str(a - first)]), a, x.shape[a])
             for a in axes
         ]
         coordinates = [*p[:first], *(f"q{a}" for a in axes), *p[rank - 1 :]]
         return [moved(source, x, y, coordinates, lines=lines)]
     axis = op.int("axis", 0) % len(x.shape)
     if op.op_type == "GatherElements":
-        lines = [meant.position(f"q{axis}", at("indices", p), axis, x.shape[axis])]
+        lines = [index.position(f"q{axis}", at("indices", p), axis, x.shape[axis])]
         return [moved(source, x, y, [*p[:axis], f"q{axis}", *p[axis + 1 :]], lines=lines)]
     where = at("indices", p[axis : axis + rank])
-    lines = [meant.position(f"q{axis}", where, axis, x.shape[axis])]
+    lines = [index.position(f"q{axis}", where, axis, x.shape[axis])]
     coordinates = [*p[:axis], f"q{axis}", *p[axis + rank :]]
     residue = None if axis == 1 else 0  # a channel stays where it is in its block
     return [moved(source, x, y, coordinates, lines=lines, residue=residue)]

@@ -1,4 +1,4 @@
-"""Gemm and MatMul: which of the variants computes them on this processor."""
+"""Gemm and MatMul: selects the variant for this processor."""
 
 from collections.abc import Mapping
 

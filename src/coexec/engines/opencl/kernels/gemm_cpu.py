@@ -1,13 +1,12 @@
-"""Matrix products where one thread owns a core with wide vectors: PoCL.
+"""Matrix products on CPU cores: one thread per core, with wide vectors.
 
-A work item computes a tile of rows times vectors of columns in registers. The right side lies
-packed as [matrix][group of columns][k][column], in the order in which it is read: a constant one
-beforehand, a computed one in front of each run, unless so few rows are multiplied that it is read
-where it lies.
+A work item keeps the sums of a tile, rows times vectors of columns, in registers. The right side is
+packed as [matrix][group of columns][k][column], in the order in which it is read. A constant right
+side is packed when the kernel is generated, a computed one in each run before the product. With so
+few rows that packing does not pay off, a computed one is not packed.
 
-In a result whose rows have a vector at least, the last group begins where a whole one is left, and
-computes columns of the one before again: so all its vectors are whole, and so are those of what is
-fused behind.
+In a result whose rows have at least one vector, the last group of columns starts earlier and
+overlaps the previous group. So all its vectors are whole, also in the epilogue.
 """
 
 import math
@@ -27,31 +26,31 @@ __all__ = ["launches", "steps"]
 _ROWS = 6
 _VECTORS = 8
 _READ_ONCE = 2
-"""Tiles of rows that are too few to be worth a copy of the right side."""
+"""Most tiles of rows for which packing the right side does not pay off."""
 _DEPTH = 64
 """Rows of the right side that a work item packs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How a result is cut up."""
+    """Division of a result into tiles."""
 
     rows: int
     tiles: int
-    """Of so many rows; the last one may have fewer."""
+    """Number of tiles of so many rows; the last one may have fewer rows."""
     vectors: int
-    """Of columns, in a group."""
+    """Vectors of columns in a group."""
     columns: int
     groups: int
 
     @property
     def left(self) -> str:
-        """The first column of ``group``."""
+        """Expression of the first column of ``group``."""
         return f"max(0, min(group * {self.columns}, n - {self.columns}))"
 
     @staticmethod
     def of(arch: Architecture, product: Product) -> "_Tiles":
-        """Accumulators, a vector of each column and the broadcast scalar share the registers."""
+        """The tiles. Registers hold the sums, a row of vectors of the right side, and a scalar."""
         tiles = ceil_div(product.m, _ROWS)
         rows = ceil_div(product.m, tiles)
         most = min(_VECTORS, max(1, (arch.registers - 1) // (rows + 1)))
@@ -69,7 +68,7 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     source.sizes(m=product.m, k=product.k, n=product.n, groups=cut.groups)
     operands = Operands(source, context, node, product)
     operands.declare_result(runs=True)
-    found, load = _right(node, context, product, cut, operands, source)
+    kernels, load = _right(node, context, product, cut, operands, source)
     source.lines(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
     source.lines("\n".join(f"  {line}" for line in operands.batch_lines("item_2")))
     for r in range(cut.rows):
@@ -87,13 +86,13 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     finish = _finish_vectors if operands.runs else _finish_scalars
     for r in range(cut.rows):
         source.lines("\n".join(f"  {line}" for line in finish(operands, r, cut.vectors, width)))
-    # Rows first: the packed columns of a group are still near for its next rows.
+    # Rows vary first: the packed columns of a group are in the cache for its next rows.
     grid = (cut.tiles, cut.groups, math.prod(product.batch))
-    return [*found, source.finish(grid, (1, 1, 1))]
+    return [*kernels, source.finish(grid, (1, 1, 1))]
 
 
 def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[str, float]:
-    """What the kernel does, as terms of a workload; ``constant``: the right side is."""
+    """Terms of the kernel's workload; ``constant``: whether the right side is constant."""
     cut = _Tiles.of(arch, product)
     items = cut.tiles * cut.groups
     copied = not constant and cut.tiles > _READ_ONCE
@@ -108,28 +107,28 @@ def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[s
 def _right(
     node: Node, context: Context, product: Product, cut: _Tiles, operands: Operands, source: Source
 ) -> tuple[list[KernelLaunch], Callable[[int], str]]:
-    """What packs the right side, and the expression of a vector of the row ``i`` of it."""
+    """Launches that pack the right side, and a function that gives a vector of its row ``i``."""
     name = node.operator.inputs[1]
     constant, width = context.constant(name), context.arch.block
-    given = context.value(name)
-    whole = cut.columns <= product.n and not product.across_b and len(given.shape) > 1
-    if constant is None and cut.tiles <= _READ_ONCE and whole and not given.block:
+    value = context.value(name)
+    whole = cut.columns <= product.n and not product.across_b and len(value.shape) > 1
+    if constant is None and cut.tiles <= _READ_ONCE and whole and not value.block:
         operands.declare_right()
-        source.define(neighbours("b", given.half, width))
+        source.define(neighbours("b", value.half, width))
         return [], lambda g: f"NEAR_b({operands.right_at('i', f'left + {g * width}')})"
-    found: list[KernelLaunch] = []
+    kernels: list[KernelLaunch] = []
     if constant is not None:
         source.constant("b", _packed(constant, product, cut))
     else:
-        packed = context.temporary((1, width, 1, _packed_vectors(given, product, cut)), width)
-        found.append(_pack(context, given, packed, product, cut))
+        packed = context.temporary((1, width, 1, _packed_vectors(value, product, cut)), width)
+        kernels.append(_pack(context, value, packed, product, cut))
         source.read("b", packed)
     start = f"(({operands.right_matrix()}) * groups + group) * k"
-    return found, lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})"
+    return kernels, lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})"
 
 
 def _matrices(shape: Sequence[int]) -> tuple[int, ...]:
-    """The axes of a right side in front of those of a matrix."""
+    """The axes of a right side in front of the two axes of a matrix."""
     return tuple(shape[:-2])
 
 
@@ -151,7 +150,7 @@ def _packed_vectors(right: Value, product: Product, cut: _Tiles) -> int:
 def _pack(
     context: Context, right: Value, packed: Value, product: Product, cut: _Tiles
 ) -> KernelLaunch:
-    """Copies the right side into ``packed``; a work item takes some rows of a group of columns."""
+    """The kernel that packs the right side; a work item takes some rows of a group of columns."""
     source = Source("gemm_pack", context.arch, sized=True, alone=True)
     source.sizes(k=product.k, n=product.n, groups=cut.groups)
     source.read("b", right)

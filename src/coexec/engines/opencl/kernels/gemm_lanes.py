@@ -1,6 +1,6 @@
-"""Matrix products of a batch whose matrices lie side by side in blocks: those of attention.
+"""Matrix products of a batch whose matrices form blocks, as in attention.
 
-A tensor [N, heads, rows, columns] has heads where an image has channels. So a vector holds one
+A tensor [N, heads, rows, columns] has heads in the place of channels. So a vector contains one
 element of as many matrices as a block has channels, and vectors are multiplied lane by lane.
 """
 
@@ -14,7 +14,7 @@ _ROWS = 4
 
 
 def fits(node: Node, context: Context) -> bool:
-    """Three tensors in blocks with the same batch, none of them constant."""
+    """Whether both sides and the result are in blocks, with the same batch and no constants."""
     names = (*node.operator.inputs[:2], node.operator.outputs[0])
     values = [context.value(name) for name in names]
     outer = {value.shape[:2] for value in values}

@@ -49,7 +49,7 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
 
 
 def _loads(operands: Operands, product: Product, items: int) -> list[str]:
-    """Lines that load the group's tile of each side; zeros where it reaches past the matrix."""
+    """Lines that load the group's tile of each side; zeros outside of the matrix."""
     m, n, k = product.m, product.n, product.k
     edge, all_items = 4 * items, items * items
     loads = edge * _DEPTH // all_items
@@ -70,7 +70,7 @@ def _loads(operands: Operands, product: Product, items: int) -> list[str]:
 
 
 def _stores(operands: Operands, product: Product, items: int) -> list[str]:
-    """Lines that store the 4 x 4 sums of an item, those that are inside of the matrix."""
+    """Lines that store those of an item's 4 x 4 sums that are inside of the matrix."""
     return [
         "for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {",
         f"  const int row = top + ty + i * {items}, column = left + tx + j * {items};",

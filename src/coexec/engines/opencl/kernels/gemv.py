@@ -1,7 +1,7 @@
-"""A few rows times a constant matrix on a GPU: limited by reading the matrix, once.
+"""A few rows times a constant matrix on a GPU: limited by reading the matrix once.
 
-A work item sums four neighbouring columns; the parts of a group, and groups along z where there are
-few columns, share the inner axis.
+A work item sums four neighbouring columns. The parts of a group share the inner axis. If there are
+few columns, groups along z also share it.
 """
 
 import numpy as np
@@ -24,11 +24,11 @@ def fits(node: Node, context: Context, product: Product) -> bool:
 
 
 def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
-    """One kernel; where groups along z share the inner axis, another one that adds their sums."""
+    """One kernel. If groups along z share the inner axis, a second kernel adds their sums."""
     groups = ceil_div(product.n, 4 * _ITEMS)
     vectors = groups * _ITEMS
-    wanted = ceil_div(4 * context.arch.compute_units, groups)
-    splits = max(1, min(wanted, product.k // (16 * _PARTS)))
+    most_splits = ceil_div(4 * context.arch.compute_units, groups)
+    splits = max(1, min(most_splits, product.k // (16 * _PARTS)))
     partial = context.temporary((splits, product.m, vectors, 4))
     source = Source("gemv", context.arch)
     operands = Operands(source, context, node, product)
@@ -43,14 +43,14 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     depth = ceil_div(product.k, splits * _PARTS)
     lines = [*_totals(operands, product, depth, vectors), *store, "}"]
     source.lines("\n".join(f"  {line}" for line in lines))
-    found = [source.finish((vectors, _PARTS, splits), (_ITEMS, _PARTS, 1))]
+    kernels = [source.finish((vectors, _PARTS, splits), (_ITEMS, _PARTS, 1))]
     if splits > 1:
-        found.append(_sum(node, context, product, partial, splits, vectors))
-    return found
+        kernels.append(_sum(node, context, product, partial, splits, vectors))
+    return kernels
 
 
 def _filled(node: Node, context: Context, product: Product, vectors: int) -> Array:
-    """[inner axis][column], filled up to whole groups with zeros."""
+    """The matrix as [inner axis][column], filled up to whole groups with zeros."""
     right = context.constant(node.operator.inputs[1])
     assert right is not None
     full = np.zeros((product.k, vectors * 4), np.float32)
@@ -59,9 +59,9 @@ def _filled(node: Node, context: Context, product: Product, vectors: int) -> Arr
 
 
 def _totals(operands: Operands, product: Product, depth: int, vectors: int) -> list[str]:
-    """Lines up to ``total`` of each row: four columns, over all parts of the group.
+    """Lines that declare ``total`` of each row: four columns, summed over all parts of the group.
 
-    ``depth``: steps of the inner axis that a part takes.
+    ``depth``: steps of the inner axis in a part.
     """
     return [
         "const int item = get_local_id(0), part = get_local_id(1), split = get_global_id(2);",
@@ -95,7 +95,7 @@ def _store(operands: Operands, product: Product) -> list[str]:
 def _sum(
     node: Node, context: Context, product: Product, partial: Value, splits: int, vectors: int
 ) -> KernelLaunch:
-    """Adds what the splits have summed."""
+    """The kernel that adds the sums of the splits."""
     source = Source("gemv_sum", context.arch)
     source.read("p", partial)
     operands = Operands(source, context, node, product)

@@ -1,4 +1,4 @@
-"""What an index may be, and what to tell of one that is out of range."""
+"""The range of an index, and the message about an index out of range."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ __all__ = ["IndexCheck"]
 
 @dataclass(frozen=True, slots=True)
 class IndexCheck:
-    """What an element of a tensor may be."""
+    """The valid range of the elements of a tensor."""
 
     op_type: str
     result: str
-    """What the operator computes."""
+    """Name of the operator's result."""
     tensor: str
-    """Where the number comes from."""
+    """Name of the tensor that contains the index."""
     low: int
     high: int
     size: str
-    """Why: "axis 0 has 5 elements"."""
+    """Reason for the range: "axis 0 has 5 elements"."""
 
     def refusal(self, number: int) -> str:
-        """What to tell the user of a ``number`` that is out of range."""
+        """Message for the user about a ``number`` out of range."""
         return (f"{self.op_type} of {self.result!r}: {number} in {self.tensor!r} is out of range: "
                 f"{self.size}, so it may be {self.low} to {self.high}; correct the input that it "
                 f"comes from")  # fmt: skip

@@ -1,8 +1,9 @@
-"""Indices that are computed or fed: kernels note one that is out of range.
+"""Checks of indices that are computed or fed to the model.
 
-ONNX Runtime raises where an index is out of range. A kernel stores such an index in a number of its
-own, which the host reads behind the run, and goes on with one that is in range. So a check costs
-two comparisons for each index. Constant indices are checked while kernels are generated.
+ONNX Runtime raises an error if an index is out of range. A kernel stores such an index in a
+separate number, which the host reads after the run, and continues with an index in range. So a
+check costs two comparisons for each index. Constant indices are checked while kernels are
+generated.
 """
 
 from coexec.arrays import Array
@@ -14,7 +15,7 @@ __all__ = ["Indices"]
 
 
 class Indices:
-    """The input of an operator that says which elements are meant, as the text may use it.
+    """The input of an operator that selects elements.
 
     The text may use ``GET_indices`` and ``AT_indices``.
     """
@@ -22,7 +23,7 @@ class Indices:
     def __init__(
         self, source: Source, context: Context, op: Operator, number: int, argument: str = "indices"
     ) -> None:
-        """``number``: of the input. It is declared already, as ``argument``."""
+        """``number``: position of the input, which is declared already as ``argument``."""
         self._source, self._context, self._op = source, context, op
         self._tensor = op.inputs[number]
         self._argument = argument
@@ -31,26 +32,27 @@ class Indices:
     def position(self, name: str, where: str, axis: int, size: int) -> str:
         """Statements that declare ``name``, the position along an axis of ``size`` elements.
 
-        Negative indices count from the end. One that is out of range is noted, and brought back.
+        Negative indices count from the end. An index out of range is stored, and limited to the
+        range.
         """
-        given = f"given_{name}"
-        check = self.check(given, -size, size - 1, f"axis {axis} has {size} elements")
+        index = f"given_{name}"
+        check = self.check(index, -size, size - 1, f"axis {axis} has {size} elements")
         return (
-            f"const long {given} = GET_{self._argument}({where}); {check}"
-            f"const int {name} = clamp({given} < 0 ? {given} + {size} : {given}, 0L, {size - 1}L);"
+            f"const long {index} = GET_{self._argument}({where}); {check}"
+            f"const int {name} = clamp({index} < 0 ? {index} + {size} : {index}, 0L, {size - 1}L);"
         )
 
     def check(self, value: str, low: int, high: int, size: str) -> str:
-        """The statement that notes the integer ``value``, an element, if it is out of range."""
+        """The statement that stores the integer ``value``, an element, if it is out of range."""
         array = self._context.constant(self._tensor)
         if array is not None and _all_within(array, low, high):
             return ""
         op = self._op
         check = IndexCheck(op.op_type, op.outputs[0] or op.op_type, self._tensor, low, high, size)
-        noted = f"{self._argument}_wrong{self._checks}"
+        parameter = f"{self._argument}_wrong{self._checks}"
         self._checks += 1
-        self._source.write(noted, self._context.noted(check))
-        return f"if ({value} < {low} || {value} > {high}) PUT_{noted}(0, {value}); "
+        self._source.write(parameter, self._context.noted(check))
+        return f"if ({value} < {low} || {value} > {high}) PUT_{parameter}(0, {value}); "
 
 
 def _all_within(array: Array, low: int, high: int) -> bool:

@@ -1,4 +1,4 @@
-"""What is launched: a kernel's text, its arguments, and the work items over which it runs."""
+"""A launch: the text of a kernel, its arguments, and the work items over which it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ __all__ = ["Argument", "ConvTraits", "Grid", "KernelLaunch"]
 Grid = tuple[int, int, int]
 
 Argument = Value | Array | int
-"""Of a kernel: a tensor, which gets an offset beside it, a constant array, or a 32-bit integer."""
+"""Argument of a kernel: a tensor and its offset, a constant array, or a 32-bit integer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConvTraits:
-    """What rules for work groups ask of a convolution."""
+    """Properties of a convolution for the rules of work groups."""
 
     kind: Literal["convolution", "depthwise"]
     edge: int
-    """Of a square kernel; 0 if it is not square."""
+    """Edge of a square kernel; 0 if it is not square."""
     stride: int
 
 
@@ -31,16 +31,16 @@ class KernelLaunch:
 
     name: str
     source: str
-    """OpenCL C, whole. Equal for launches that differ in their arguments only."""
+    """Complete OpenCL C text. Launches that differ in their arguments only have the same text."""
     arguments: tuple["Argument", ...]
     written: frozenset[str]
-    """Names of the tensors that it writes."""
+    """Names of the tensors that the kernel writes."""
     grid: Grid
     """Work items that are needed."""
     group: Grid | None
-    """Fixed if the kernel depends on it; None: any will do, see `tuner`."""
+    """Work group that the kernel needs; None: any group is right, see `tuner`."""
     convolution: ConvTraits | None = None
     may_be_images: frozenset[str] = frozenset()
-    """Tensors that it touches by whole vectors at coordinates only, so that images do as well."""
+    """Tensors that the kernel uses by whole vectors at coordinates only, so they may be images."""
     with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")
     """The source for these tensors stored as images."""

@@ -1,6 +1,6 @@
 """LRN: elements divided by a power of the squares of their neighbours along the channels.
 
-A work item makes a vector of channels of a pixel, or a scalar in other layouts.
+A work item computes a vector of channels of a pixel, or a scalar in other layouts.
 """
 
 import math
@@ -45,13 +45,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _squares(x: Value, size: int, lanes: int) -> list[str]:
-    """Lines that declare q0, q1, ...: the squares of all channels that ``lanes`` channels see."""
+    """Lines that declare q0, q1, ...: the squares of all channels that ``lanes`` channels need."""
     lines = [f"const int first = p1 * {lanes} - {(size - 1) // 2};"]
-    rest = [f"p{axis}" for axis in range(2, len(x.shape))]
+    pixel = [f"p{axis}" for axis in range(2, len(x.shape))]
     for i in range(lanes + size - 1):
         channel = f"clamp(first + {i}, 0, {x.shape[1] - 1})"
         lines += [
-            f"float q{i} = GET_x({at('x', ['p0', channel, *rest])});",
+            f"float q{i} = GET_x({at('x', ['p0', channel, *pixel])});",
             f"q{i} = first + {i} >= 0 && first + {i} < {x.shape[1]} ? q{i} * q{i} : 0.0f;",
         ]
     return lines

@@ -1,4 +1,4 @@
-"""Trilu and ReverseSequence: another tensor says which elements stay and which move."""
+"""Trilu and ReverseSequence: another tensor decides which elements stay and which move."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ __all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all."""
+    """None: types are checked for all operators."""
     return None
 
 
@@ -33,11 +33,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         return [moved(source, x, y, coordinates, residue=0, inside=inside, outside=zero)]
     batch, time = op.int("batch_axis", 1), op.int("time_axis", 0)
     declare(source, context, "lengths", op.inputs[1])
-    given = Indices(source, context, op, 1, "lengths")
+    lengths = Indices(source, context, op, 1, "lengths")
     most = x.shape[time]
     lines = [
         f"const long length = GET_lengths(p{batch});",
-        given.check("length", 0, most, f"there are {most} elements along the axis of time"),
+        lengths.check("length", 0, most, f"there are {most} elements along the axis of time"),
         f"const int last = (int)clamp(length, 0L, {most}L) - 1;",
     ]
     coordinates[time] = f"(p{time} <= last ? last - p{time} : p{time})"

@@ -1,4 +1,4 @@
-"""Axes that kernels may take as one: fewer coordinates to compute, longer runs to go along."""
+"""Merged axes: fewer coordinates to compute, longer runs to iterate over."""
 
 import math
 from collections.abc import Callable, Collection
@@ -10,9 +10,9 @@ __all__ = ["merged"]
 
 
 def merged(out: Value, operands: Collection[Value]) -> Callable[[Value], Value]:
-    """What makes ``out`` and the operands, which are broadcast to it, tensors of fewer axes.
+    """The function that merges axes of ``out`` and of the operands, which are broadcast to it.
 
-    Neighbouring axes become one where each operand is as long as ``out`` or 1 on all of them.
+    Neighbouring axes become one if each operand has the size of ``out``, or size 1, on all of them.
     Tensors in blocks keep their axes.
     """
     if any(value.block for value in (out, *operands)):

@@ -1,4 +1,4 @@
-"""What kernels share that move elements: each of the output is one of the input, somewhere."""
+"""Shared text of kernels that move elements: each output element is some input element."""
 
 from collections.abc import Sequence
 
@@ -22,23 +22,23 @@ def moved(
     """Set each element of ``y`` to the one of ``x``, declared by that name, at ``coordinates``.
 
     Args:
-        source: where ``x`` and what else ``lines`` use is declared.
+        source: declares ``x`` and everything else that ``lines`` use.
         coordinates: expressions of p0, p1, ..., the position in ``y``; never out of ``x`` where
             ``inside`` holds.
         lines: statements before the move.
-        residue: given if neighbouring channels of ``y`` are neighbouring channels of ``x``, and a
-            vector's first channel is of this residue by the block: vectors are moved then, if both
-            tensors are blocked. Other coordinates must be the same all over a vector.
-        inside: the condition, if any, under which an element comes from ``x``; with a residue of
-            0, or with none.
-        outside: the value of all others.
+        residue: given if neighbouring channels of ``y`` are neighbouring channels of ``x``: the
+            remainder of a vector's first channel by the block. Vectors are then moved if both
+            tensors are blocked. Other coordinates must be equal for all lanes of a vector.
+        inside: the condition, if any, under which an element comes from ``x``; with a residue of 0,
+            or with none.
+        outside: the value of all other elements.
     """
     source.write("y", y)
     if residue is not None and x.block and y.block:
-        more, value = shifted(x, coordinates, residue)
+        shift_lines, value = shifted(x, coordinates, residue)
         if inside:
             value = f"{inside} ? {value} : ({source.arch.vector})({outside})"
-        return each_vector(source, y, [*lines, *more], value)
+        return each_vector(source, y, [*lines, *shift_lines], value)
     value = f"GET_x(AT_x({', '.join(coordinates)}))"
     return each_scalar(source, y, lines, f"{inside} ? {value} : {outside}" if inside else value)
 
@@ -46,8 +46,8 @@ def moved(
 def shifted(x: Value, coordinates: Sequence[str], residue: int) -> tuple[list[str], str]:
     """Lines, and the vector of channels of the blocked ``x`` that starts at ``coordinates``.
 
-    ``residue`` is that of the first channel by the block. Lanes that are not in ``x``, also those
-    in front of its first channel, hold other elements of it.
+    ``residue`` is the remainder of the first channel by the block. Lanes that are not in ``x``,
+    also those in front of its first channel, contain other elements of it.
     """
     n, c, y, x_ = coordinates
     if not residue:

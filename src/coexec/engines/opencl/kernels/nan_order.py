@@ -1,13 +1,14 @@
-"""Maxima and minima of rows with NaN, as ONNX Runtime has them on x86.
+"""Maxima and minima of rows with NaN, as ONNX Runtime computes them on x86.
 
-ONNX leaves open what the maximum of a NaN and a number is. ONNX Runtime has what its instructions
-give, which is always the second operand, or always the first. So its result depends on the order
-in which a row is folded: a NaN may hide the numbers before it, or be hidden by them. Kernels fold
-in any order first, so that a NaN anywhere makes the result NaN.
+ONNX does not define the maximum of NaN and a number. In ONNX Runtime it follows from the
+instructions: always the second operand, or always the first. So its result depends on the order in
+which a row is folded: NaN may hide the numbers before it, or be hidden by them. Kernels first fold
+in any order, such that a NaN anywhere makes the result NaN.
 
-Where ONNX Runtime's order follows from the row alone, such rows are folded again by the lines
-written here, one element after the other in that order: rows of neighbours, and pools of images in
-blocks of channels. Elsewhere it depends on shapes, threads and the processor: there NaN stays.
+If ONNX Runtime's order follows from the row alone, such rows are folded again by the lines of this
+module, one element after the other in that order. This is so for rows of neighbours, and for pools
+of images in blocks of channels. Elsewhere the order depends on shapes, threads and the processor:
+there the result stays NaN.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,24 +23,24 @@ Load = Callable[[str], str]
 
 
 def refolded(rows: RowKernel, name: str, lines: Callable[[Load], Sequence[str]]) -> list[str]:
-    """Lines that replace NaN in ``name``, the result of a row, by ``exact``, which ``lines``
-    declare."""
+    """Lines that replace NaN in ``name``, the result of a row, by ``exact``. The lines of ``lines``
+    declare ``exact``."""
     layout = rows.layout
     if not layout.side_by_side:
         inner = lines(layout.element)
         return [f"if ({name} != {name}) {{", *(f"  {i}" for i in inner), f"  {name} = exact;", "}"]
     block = layout.block
-    each = [f"{name}.s{lane:x}" for lane in range(block)]
+    lane_names = [f"{name}.s{lane:x}" for lane in range(block)]
     return [
         f"if (any({name} != {name})) {{",
-        f"  float lanes[{block}] = {{{', '.join(each)}}};",
+        f"  float lanes[{block}] = {{{', '.join(lane_names)}}};",
         f"  for (int lane = 0; lane < {block}; lane++) {{",
         f"    const int c = p1 * {block} + lane;",
         f"    if (lanes[lane] == lanes[lane] || c >= {layout.channels}) continue;",
         *(f"    {line}" for line in lines(lambda index: layout.element(index, "c"))),
         "    lanes[lane] = exact;",
         "  }",
-        *(f"  {text} = lanes[{lane}];" for lane, text in enumerate(each)),
+        *(f"  {text} = lanes[{lane}];" for lane, text in enumerate(lane_names)),
         "}",
     ]
 
@@ -47,11 +48,13 @@ def refolded(rows: RowKernel, name: str, lines: Callable[[Load], Sequence[str]])
 def in_eigens_order(
     load: Load, count: int, better: str, start: str, ctype: str = "float"
 ) -> list[str]:
-    """As Eigen folds neighbours: by two vectors of 16 bytes, which begin at multiples of 16 bytes
-    in memory; then the elements before and behind.
+    """Lines that fold neighbours in the order of Eigen.
+
+    It folds two vectors of 16 bytes, which begin at multiples of 16 bytes in memory, and then the
+    elements before and behind them.
 
     Args:
-        start: where the row begins in a row-major tensor, in elements.
+        start: position at which the row begins in a row-major tensor, in elements.
     """
     width = 2 if ctype == "double" else 4
 
@@ -81,14 +84,16 @@ def in_eigens_order(
 
 
 def in_blocks(shape: Sequence[int], arch: Architecture) -> bool:
-    """Whether ONNX Runtime pools an image in blocks of channels: of 8, or of 16 with AVX-512. It
-    takes the elements of a window one after the other then, and the latter one of NaN and number.
+    """Whether ONNX Runtime pools an image in blocks of channels: of 8, or of 16 with AVX-512.
+
+    Then it folds the elements of a window one after the other, and takes the later one of NaN and a
+    number.
     """
     return len(shape) == 4 and shape[1] % max(8, arch.block) == 0
 
 
 def in_pools_order(load: Load, count: int) -> list[str]:
-    """As ONNX Runtime's global pools do, where it has images in blocks."""
+    """Lines that fold in the order of ONNX Runtime's global pools of images in blocks."""
     latter = f"const float w = {load('k')}; exact = exact > w ? exact : w;"
     return ["float exact = -INFINITY;", f"for (int k = 0; k < {count}; k++) {{ {latter} }}"]
 

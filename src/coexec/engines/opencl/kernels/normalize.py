@@ -1,7 +1,7 @@
-"""Norms: elements are shifted and scaled by what their row is like.
+"""Norms: elements are shifted and scaled by statistics of their row.
 
-They differ in what a row is (`rows` tells how a work item goes along one), in the numbers that are
-found of it, and in the parameters: one for each channel, or one for each element of a row.
+The operators differ in the axes of a row (`rows` describes how a work item iterates over one), in
+the statistics, and in the parameters: one for each channel, or one for each element of a row.
 """
 
 import math
@@ -43,7 +43,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """One kernel that goes along each row for its statistics, then for the results."""
+    """One kernel that iterates over each row for its statistics, then for the results."""
     op = node.operator
     source = Source("norm", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -79,17 +79,17 @@ def _rows(op: Operator, source: Source, x: Value, context: Context) -> RowKernel
 
 
 def _groups(op: Operator, source: Source, x: Value, alike: bool) -> RowKernel:
-    """Batch and channels are counted as groups and their members."""
+    """The rows of GroupNormalization: batch and channels are counted as groups and members."""
     batch, channels, *spatial = x.shape
     groups = op.int("num_groups", 1)
     members = channels // groups
 
     def ungrouped(coordinates: Sequence[str], width: int) -> list[str]:
-        group, member, *rest = coordinates
+        group, member, *pixel = coordinates
         first = f"{group} % {groups} * {members // width}"
-        return [f"({group} / {groups})", f"({first} + {member})", *rest]
+        return [f"({group} / {groups})", f"({first} + {member})", *pixel]
 
-    whole = members if x.block else math.prod(spatial)  # no vector may reach into what follows
+    whole = members if x.block else math.prod(spatial)  # vectors end with groups and channels
     return RowKernel(
         source, x, range(1, len(x.shape)), sizes=(batch * groups, members, *spatial),
         index_map=ungrouped, vectors=alike and whole % source.arch.block == 0,
@@ -97,7 +97,7 @@ def _groups(op: Operator, source: Source, x: Value, alike: bool) -> RowKernel:
 
 
 def _lies_like(name: str, along: Sequence[int], x: Value, context: Context) -> bool:
-    """Whether a parameter lies in memory as the elements of a row-major row do."""
+    """Whether a parameter has the order of the elements of a row-major row."""
     row_major = context.constant(name) is not None or not context.value(name).block
     return row_major and context.tensors[name].shape == x.shape[along[0] :]
 
@@ -105,7 +105,7 @@ def _lies_like(name: str, along: Sequence[int], x: Value, context: Context) -> b
 def _parameters(
     op: Operator, source: Source, context: Context, rows: RowKernel, x: Value
 ) -> list[_Parameter]:
-    """Scale and shift, as far as there are any."""
+    """Expressions of scale and shift, if the operator has them."""
     names = [n for n in op.inputs[1:3] if n]
     arguments = ["scale", "shift"][: len(names)]
     if op.op_type in ("GroupNormalization", "InstanceNormalization"):
@@ -147,14 +147,14 @@ def _per_element(
 
 
 def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
-    """Lines that declare what is found of a row, and the expression of an element ``v``."""
+    """Lines that declare the statistics of a row, and the expression of a result from ``v``."""
     count, kind = f"{rows.layout.length}.0f", rows.ctype
     epsilon = literal(op.number("epsilon", 1e-5))
     if op.op_type == "LpNormalization":
         second = op.int("p", 2) == 2
         lines = fold(rows, "norm", total("v * v" if second else "fabs(v)"))
         norm = "sqrt(norm)" if second else "norm"
-        # A denormal norm has an infinite reciprocal.
+        # A division, as the reciprocal of a denormal norm is infinite.
         return [*lines, f"const {kind} length = {norm};"], (
             f"(length == 0.0f ? ({kind})(0.0f) : v / length)")  # fmt: skip
     if op.op_type == "RMSNormalization":
@@ -166,23 +166,23 @@ def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
     lines += fold(rows, "squares", total("(v - mean) * (v - mean)"))
     deviation = f"sqrt(squares / {count} + {epsilon})"
     if op.op_type == "MeanVarianceNormalization":
-        # ONNX adds 1e-9. ONNX Runtime does not: NaN is what it makes of equal numbers.
+        # ONNX adds 1e-9. ONNX Runtime does not: its result for equal numbers is NaN.
         deviation = f"sqrt(squares / {count})"
     lines.append(f"const {kind} factor = 1.0f / {deviation};")
     return lines, "(v - mean) * factor"
 
 
 def _further(op: Operator, context: Context) -> list[tuple[str, str]]:
-    """Of LayerNormalization, the outputs behind the first one and what they are."""
+    """Names and variables of LayerNormalization's outputs behind the first one."""
     pairs = zip(op.outputs[1:], ("mean", "factor"), strict=False)
-    return [(name, what) for name, what in pairs if name in context.tensors]
+    return [(name, variable) for name, variable in pairs if name in context.tensors]
 
 
 def _further_outputs(op: Operator, source: Source, context: Context, rows: RowKernel) -> list[str]:
     lines = []
     rank = len(context.tensors[op.inputs[0]].shape)
     coordinates = [f"p{a}" if a in rows.layout.kept else "0" for a in range(rank)]
-    for name, what in _further(op, context):
-        source.write(f"{what}_out", context.value(name))
-        lines.append(f"PUT_{what}_out({at(f'{what}_out', coordinates)}, {what});")
+    for name, variable in _further(op, context):
+        source.write(f"{variable}_out", context.value(name))
+        lines.append(f"PUT_{variable}_out({at(f'{variable}_out', coordinates)}, {variable});")
     return lines

@@ -1,4 +1,4 @@
-"""OneHot: one work item for each element, which looks whether its index is the one meant."""
+"""OneHot: one work item for each element, which tests whether its index selects it."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ __all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all; the depth follows from the output's shape."""
+    """None: types are checked for all operators, and the depth follows from the output's shape."""
     return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """Indices out of range, in both directions, mean no element; negative ones the last ones."""
+    """Indices out of range select no element. Negative indices count from the end."""
     op = node.operator
     source = Source("onehot", context.arch)
     declare(source, context, "indices", op.inputs[0])
@@ -26,5 +26,5 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     axis = op.int("axis", -1) % len(y.shape)
     coordinates = [f"p{a}" for a in range(len(y.shape)) if a != axis]
     lines = [f"const long index = GET_indices(AT_indices({', '.join(coordinates)}));"]
-    meant = f"index == p{axis} || index + {y.shape[axis]} == p{axis}"
-    return [each_scalar(source, y, lines, f"GET_values({meant} ? 1 : 0)")]
+    condition = f"index == p{axis} || index + {y.shape[axis]} == p{axis}"
+    return [each_scalar(source, y, lines, f"GET_values({condition} ? 1 : 0)")]

@@ -16,14 +16,14 @@ def given(context: Context, name: str) -> Array | Value:
 
 
 def declare(source: Source, context: Context, argument: str, name: str) -> Value:
-    """Declare ``name`` as ``argument``, to be read by ``GET_`` and ``AT_`` whatever it is."""
-    what = given(context, name)
-    if isinstance(what, Value):
-        source.read(argument, what)
-        return what
-    source.constant(argument, what, vector=1)
-    source.define(row_major(argument, what.shape))
-    return Value(name, what.shape, what.dtype.name)
+    """Declare the tensor or constant ``name`` as ``argument``, for ``GET_`` and ``AT_``."""
+    operand = given(context, name)
+    if isinstance(operand, Value):
+        source.read(argument, operand)
+        return operand
+    source.constant(argument, operand, vector=1)
+    source.define(row_major(argument, operand.shape))
+    return Value(name, operand.shape, operand.dtype.name)
 
 
 class PerChannel:
@@ -52,7 +52,7 @@ class PerChannel:
         return f"GET_{self._argument}({at(self._argument, [f'({channel}) / {self._repeat}'])})"
 
     def vector(self, slice_: str) -> str:
-        """The numbers of a block of channels; lanes past the last channel hold some number."""
+        """The numbers of a block of channels; lanes past the last channel have other numbers."""
         if self._packed:
             return f"LOAD_{self._argument}({slice_})"
         lanes = (

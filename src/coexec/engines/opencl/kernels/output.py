@@ -10,10 +10,10 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Declares the result of a node as ``y`` and what its epilogue reads."""
+    """Declares the result of a node as ``y``, and the operands of its epilogue."""
 
     def __init__(self, source: Source, context: Context, node: Node, scalar: bool = False) -> None:
-        """``scalar``: the kernel makes one scalar at a time, in whatever layout."""
+        """``scalar``: the kernel computes one scalar at a time, in any layout."""
         self._epilogue = Epilogue(source, context, node, node.epilogue, scalar)
         self._head = node.operator.outputs[0]
         self._ctype = CTYPES[context.tensors[self._head].dtype]
@@ -26,16 +26,16 @@ class Output:
         source.write("y", self.value)
 
     def store(self, value: str, coordinates: Sequence[str], tag: str = "") -> list[str]:
-        """Lines that store what the epilogue makes of ``value``.
+        """Lines that apply the epilogue to ``value`` and store the result.
 
         Args:
-            value: an expression; of a vector at (n, slice, y, x), or of a scalar.
-            coordinates: where it belongs; all of them.
+            value: an expression of a vector at (n, slice, y, x), or of a scalar.
+            coordinates: all coordinates of the target.
             tag: makes names of variables distinct where this is called several times.
         """
-        made = f"made{tag}"
-        lines, result = self._epilogue.apply(made, self._head, coordinates, tag)
-        lines.insert(0, f"const {self._ctype} {made} = {value};")
+        variable = f"made{tag}"
+        lines, result = self._epilogue.apply(variable, self._head, coordinates, tag)
+        lines.insert(0, f"const {self._ctype} {variable} = {value};")
         if self.vector:
             return [*lines, f"STORE_y(VEC_y({', '.join(coordinates)}), {result});"]
         ctype = CTYPES[self.value.dtype]

@@ -1,8 +1,8 @@
-"""Parameters in the order in which a kernel reads them: packed beforehand, or once a run.
+"""Parameters packed in the order in which a kernel reads them, once, or once a run.
 
-Constant ones are packed when the kernel is generated. For those that the model computes, the same
-function packs their positions into a table, by which a small kernel moves them in front of each
-run.
+Constant parameters are packed when the kernel is generated. For parameters that the model computes,
+the same function packs the positions of their elements into a table. A small kernel moves the
+elements by this table at the start of each run.
 """
 
 import math
@@ -20,27 +20,27 @@ Pack = Callable[[Array], Array]
 
 
 class Packed:
-    """A parameter of the model as ``pack`` lays it out, in vectors of the processor's width.
+    """A parameter of the model, packed by ``pack``, in vectors of the processor's width.
 
-    ``pack`` gets an empty array for a parameter without a name, which is absent.
+    If ``name`` is empty, the parameter is absent, and ``pack`` gets an empty array.
     """
 
     def __init__(self, context: Context, name: str, pack: Pack) -> None:
         self.launches: list[KernelLaunch] = []
-        """What has to run before the kernel that reads it."""
+        """Launches that must run before the kernel that reads the parameter."""
         array = context.constant(name) if name else np.zeros(0, np.float32)
         self._what: Array | Value
         if array is not None:
             self._what = pack(array)
             return
-        given = context.value(name)
-        table = pack(_positions(given) + 1).reshape(-1).astype(np.int32)
+        value = context.value(name)
+        table = pack(_positions(value) + 1).reshape(-1).astype(np.int32)
         block = context.arch.block
         self._what = context.temporary((1, block, 1, ceil_div(table.size, block)), block)
-        self.launches.append(_moved(context, given, self._what, table))
+        self.launches.append(_moved(context, value, self._what, table))
 
     def declare(self, source: Source, argument: str) -> None:
-        """``LOAD_argument(i)`` in ``source`` is then its i-th vector."""
+        """Declare it in ``source``; ``LOAD_argument(i)`` is then its i-th vector."""
         if isinstance(self._what, Value):
             source.read(argument, self._what)
         else:
@@ -48,7 +48,7 @@ class Packed:
 
 
 def _positions(value: Value) -> Array:
-    """Where each element of a tensor lies in memory."""
+    """Position of each element of a tensor in memory."""
     if not value.block:
         return np.arange(math.prod(value.shape)).reshape(value.shape)
     n, c, y, x = np.indices(value.shape)
@@ -58,8 +58,10 @@ def _positions(value: Value) -> Array:
 
 
 def _moved(context: Context, given: Value, packed: Value, table: Array) -> KernelLaunch:
-    """Sets each element of ``packed`` to that of ``given`` whose position, plus one, stands in the
-    table, or to zero for a zero."""
+    """The kernel that fills ``packed`` from ``given`` by the table.
+
+    An entry of the table is 1 plus the position of the element in ``given``, or 0 for a zero.
+    """
     source = Source("pack", context.arch)
     source.read("x", given)
     source.constant("table", table, vector=1)

@@ -1,4 +1,4 @@
-"""Pad and CenterCropPad: elements of the input, or what the mode makes of the border."""
+"""Pad and CenterCropPad: elements of the input, or border elements as the mode defines them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if op.op_type == "CenterCropPad":
-        return None  # all follows from the shapes
+        return None  # everything follows from the shapes
     shape, mode = tensors[op.inputs[0]].shape, op.text("mode", "constant")
     if mode not in _MODES:
         return f"Pad with the mode {mode!r}"
@@ -30,7 +30,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _borders(op: Operator, rank: int) -> dict[int, tuple[int, int]]:
-    """Elements before and after, of the axes that are padded. Negative numbers crop."""
+    """Number of elements before and after each padded axis, by axis. Negative numbers crop."""
     pads, axes = numbers(op, "pads", 1) or (), numbers(op, "axes", 3)
     half = len(pads) // 2
     order = [int(a) % rank for a in axes] if axes else list(range(half))
@@ -39,13 +39,13 @@ def _borders(op: Operator, rank: int) -> dict[int, tuple[int, int]]:
 
 
 def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """As `_borders`, half of the difference on either side."""
-    found = {}
-    for axis, (size, wanted) in enumerate(zip(source, target, strict=True)):
-        begin = (wanted - size) // 2 if wanted > size else -((size - wanted) // 2)
-        if wanted != size:
-            found[axis] = (begin, wanted - size - begin)
-    return found
+    """As `_borders`, with half of the difference of sizes on either side."""
+    borders = {}
+    for axis, (size, length) in enumerate(zip(source, target, strict=True)):
+        begin = (length - size) // 2 if length > size else -((size - length) // 2)
+        if length != size:
+            borders[axis] = (begin, length - size - begin)
+    return borders
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -73,7 +73,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _mirrored(mode: str, q: str, size: int) -> str:
-    """The statement that brings ``q`` back into an axis."""
+    """The statement that maps ``q`` to a position inside of the axis."""
     if mode == "edge" or size == 1:
         return f"{q} = clamp({q}, 0, {size - 1});"
     if mode == "wrap":

@@ -1,7 +1,7 @@
 """A parameter of a kernel: its declaration, and the macros by which the text of the kernel uses it.
 
-A tensor lies in a buffer, or in an image: then a texel holds four channels, at
-(x * batch + n, y * slices + s), and no element can be addressed alone.
+A tensor is stored in a buffer or in an image. In an image, the texel at (x * batch + n, y * slices
++ s) has four channels, and a single element has no address.
 """
 
 import re
@@ -16,35 +16,35 @@ __all__ = ["Parameter"]
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """A tensor or a constant array under the name that the kernel gives it."""
+    """A tensor or a constant array, with its name in the kernel."""
 
     name: str
     argument: Value | Array
     written: bool = False
     vector: int = 1
-    """Of constants: the width of ``LOAD_x``. Tensors have that of their block."""
+    """Width of ``LOAD_x`` for a constant. For a tensor, the width is its block."""
     image: bool = False
     sizes: tuple[int | str, ...] = ()
-    """Of tensors: blocks of channels, height and width; row-major, all axes. As numbers or as the
-    names of arguments."""
+    """Sizes of a tensor, as numbers or as names of arguments. Blocked: slices, height and width;
+    row-major: all axes."""
 
     @property
     def value_name(self) -> str:
-        """The tensor's own name; "" for constants."""
+        """Name of the tensor; "" for constants."""
         return self.argument.name if isinstance(self.argument, Value) else ""
 
     def as_image(self) -> Self:
         return replace(self, image=True)
 
     def may_be_image(self, body: str) -> bool:
-        """Whether ``body`` touches it only as LOAD_x(VEC_x(...)) or STORE_x(VEC_x(...), ...)."""
+        """Whether ``body`` uses it only as LOAD_x(VEC_x(...)) or STORE_x(VEC_x(...), ...)."""
         value = self.argument
         if not isinstance(value, Value) or value.block != 4:
             return False
         access = "STORE" if self.written else "LOAD"
         name = re.escape(self.name)
-        rest = re.sub(rf"\b{access}_{name}\(VEC_{name}\(", "", body)
-        return not re.search(rf"(?<![.\w])(\w+_)?{name}\b", rest)
+        other_text = re.sub(rf"\b{access}_{name}\(VEC_{name}\(", "", body)
+        return not re.search(rf"(?<![.\w])(\w+_)?{name}\b", other_text)
 
     @property
     def declaration(self) -> str:
@@ -57,7 +57,7 @@ class Parameter:
 
     @property
     def prelude(self) -> str:
-        """What the kernel starts with."""
+        """First line of the kernel's body: the pointer to the start of the tensor."""
         name, value = self.name, self.argument
         if self.image or not isinstance(value, Value):
             return ""
@@ -112,7 +112,7 @@ class Parameter:
                 f"#define LOAD_{name}(i) vload_half{width}(i, {name})\n"
                 f"#define STORE_{name}(i, v) vstore_half{width}(v, i, {name})"
             )
-        # A cast and no vload: PoCL 3.0 calls a function for that and spills all registers.
+        # A cast, as PoCL 3.0 calls a function for vload and spills all registers.
         return (
             f"#define GET_{name}(i) {name}[i]\n"
             f"#define PUT_{name}(i, v) {name}[i] = (v)\n"

@@ -1,4 +1,4 @@
-"""What operators are told beside their data: attributes in old opsets, inputs in new ones."""
+"""Parameters of operators: attributes in old opsets, inputs in new ones."""
 
 from coexec.ir.graph import Operator
 
@@ -12,7 +12,7 @@ def numbers(op: Operator, name: str, position: int) -> Numbers | None:
 
     Empty if there is neither, None if the input is computed.
     """
-    given = op.attributes.get(name, op.constants.get(position))
-    if given is None:
+    value = op.attributes.get(name, op.constants.get(position))
+    if value is None:
         return None if position < len(op.inputs) and op.inputs[position] else ()
-    return given if isinstance(given, tuple) else (given,)  # type: ignore[return-value]
+    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]

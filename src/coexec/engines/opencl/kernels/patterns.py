@@ -15,18 +15,18 @@ class Call:
 
     op: Operator
     arguments: Sequence[str]
-    """"" where an optional one is absent."""
+    """Text of the operands; "" where an optional one is absent."""
     dtypes: Sequence[str]
-    """Of the operands."""
+    """Types of the operands."""
     dtype: str
-    """Of the result, which is assigned to a variable of its type."""
+    """Type of the result, which is assigned to a variable of this type."""
 
     def number(self, value: float) -> str:
         """A constant of the operands' type."""
         return literal(value, self.dtypes[0])
 
     def attribute(self, name: str, default: float) -> str:
-        """A number of the attributes, as a constant."""
+        """A number from the attributes, as a constant."""
         return self.number(self.op.number(name, default))
 
 
@@ -34,34 +34,34 @@ Text = Callable[[Call], str]
 
 
 def is_float(dtype: str) -> bool:
-    """Whether functions of real numbers are defined for it."""
+    """Whether functions of real numbers are defined for the type."""
     return dtype in ("float32", "float64")
 
 
 def unary(pattern: str) -> Text:
-    """A pattern over the only operand ``a`` and ``zero``, of its type."""
+    """Text from a pattern of the only operand ``a``, and of ``zero`` of its type."""
     return lambda call: pattern.format(a=call.arguments[0], zero=call.number(0))
 
 
 def binary(pattern: str) -> Text:
-    """A pattern over the operands ``a`` and ``b``."""
+    """Text from a pattern of the operands ``a`` and ``b``."""
     return lambda call: pattern.format(a=call.arguments[0], b=call.arguments[1])
 
 
 def folded(pattern: str) -> Text:
-    """A pattern over two operands, for any number of them from the left."""
+    """Text from a pattern of two operands, applied to any number of operands from the left."""
 
     def text(call: Call) -> str:
-        result, *others = call.arguments
-        for other in others:
-            result = pattern.format(a=result, b=other)
+        result, *operands = call.arguments
+        for operand in operands:
+            result = pattern.format(a=result, b=operand)
         return result
 
     return text
 
 
 def filled(pattern: str, constants: Mapping[str, float] | None = None, **defaults: float) -> Text:
-    """A pattern over the input, attributes with these defaults, and further constants."""
+    """Text from a pattern of the input, attributes with these defaults, and further constants."""
 
     def text(call: Call) -> str:
         values = {k: call.attribute(k, v) for k, v in defaults.items()}

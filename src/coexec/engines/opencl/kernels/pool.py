@@ -70,7 +70,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         lines.append("long best = -1;")
     lines.append(f"{kind} acc = ({kind})({start});")
     if op.op_type == "MaxPool" and not indices and not in_blocks(x.shape, context.arch):
-        # ONNX Runtime has what its vectors and what is left over give; here a NaN is not lost.
+        # In ONNX Runtime the result depends on its vectors; here NaN stays NaN.
         step = "acc = ((v > acc) | (v != v)) ? v : acc;"
     take = [f"const {kind} v = {load};", step]
     bounds, loops = over_taps(slides, dilations, take, source.size, in_rows)
@@ -87,7 +87,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) -> KernelLaunch:
-    """Lines that compute a vector at (column, row) of item_1, for all of them."""
+    """The launch for all columns and rows. ``lines`` compute a vector at (column, row) of
+    item_1."""
     columns, rows, items = sizes
     units = source.arch.compute_units
     bands = 1 if units == 1 else min(rows, ceil_div(4 * units, items))
@@ -102,9 +103,10 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
 
 
 def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
-    """What ``acc`` is at first, what an element ``v`` does to it, and the result."""
+    """First value of ``acc``, the statement for an element ``v``, and the expression of the
+    result."""
     if op.op_type == "MaxPool":
-        # PoCL calls a function for max and for fmax. If one is NaN, the latter one is taken.
+        # PoCL calls a function for max and for fmax. If either is NaN, v is taken.
         return lowest(dtype), "acc = acc > v ? acc : v;", "acc"
     if op.op_type == "AveragePool":
         return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"
@@ -117,7 +119,7 @@ def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, s
 
 
 def _index(op: Operator, shape: Sequence[int], n: str, c: str) -> str:
-    """Where the element (i0, i1, ...) is in the whole input, as MaxPool counts."""
+    """Index of the element (i0, i1, ...) in the whole input, as MaxPool counts."""
     axes = list(range(len(shape) - 2))
     if op.int("storage_order", 0):
         axes.reverse()
@@ -128,7 +130,7 @@ def _index(op: Operator, shape: Sequence[int], n: str, c: str) -> str:
 
 
 def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], size: Size) -> str:
-    """How many elements an average is over, as an expression of o0, o1, ..."""
+    """Number of elements in an average, as an expression of o0, o1, ..."""
     padding = bool(op.int("count_include_pad", 0))
     factors = [
         _counted(axis, s, d, padding, size)
@@ -140,7 +142,7 @@ def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], siz
 
 
 def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size) -> str:
-    """Along one axis; where windows reach too far, it depends on the output ``o0``, ``o1``, ..."""
+    """Number of elements on one axis. It depends on o0, o1, ... if windows reach too far."""
     low, high = (-window.begin, window.size + window.end) if padding else (0, window.size)
     count = taps(window, dilation)
     last = (window.output - 1) * window.stride - window.begin + window.extent

@@ -12,23 +12,23 @@ def at(name: str, coordinates: Sequence[str]) -> str:
 
 
 def split(index: str, sizes: Sequence[int]) -> list[str]:
-    """The coordinates that the flat ``index`` stands for, in row-major order of ``sizes``."""
-    found = []
+    """Coordinates of the flat ``index``, in row-major order of ``sizes``."""
+    coordinates = []
     for axis, size in enumerate(sizes):
         if size == 1:
-            found.append("0")
+            coordinates.append("0")
             continue
         inner = math.prod(sizes[axis + 1 :])
         text = f"{index} / {inner}" if inner > 1 else index
         outermost = math.prod(sizes[:axis]) == 1
-        found.append(f"({text})" if outermost else f"(({text}) % {size})")
-    return found
+        coordinates.append(f"({text})" if outermost else f"(({text}) % {size})")
+    return coordinates
 
 
 def step(sizes: Sequence[int], axes: Sequence[int]) -> int | None:
-    """How far neighbours along ``axes`` lie apart in a row-major tensor of ``sizes``.
+    """Distance of neighbours along ``axes`` in a row-major tensor of ``sizes``.
 
-    None if that is not the same everywhere: axes in between are longer than 1.
+    None if it is not the same everywhere: axes in between are longer than 1.
     """
     longer = [a for a in axes if sizes[a] > 1]
     if not longer:
@@ -40,10 +40,11 @@ def step(sizes: Sequence[int], axes: Sequence[int]) -> int | None:
 
 
 def neighbours(name: str, half: bool, width: int) -> str:
-    """Macros for ``width`` scalars side by side from any position on: NEAR_x(i), PUTS_x(i, v).
+    """Macros for ``width`` neighbouring scalars from any position on: NEAR_x(i), PUTS_x(i, v).
 
-    The compiler makes one unaligned access of what follows a pointer. PoCL 3.0 does not of what
-    follows a position, and calls functions for vload and vstore.
+    They call functions that take a pointer, because the compiler combines scalars behind a pointer
+    into one unaligned access. PoCL 3.0 does not combine scalars behind a position, and it calls
+    functions for vload and vstore.
     """
     if half:
         return (

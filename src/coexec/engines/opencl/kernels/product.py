@@ -1,4 +1,4 @@
-"""The numbers of a matrix product, and how its kernels read operands and store results."""
+"""The sizes of a matrix product, and how its kernels read operands and store results."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Product:
     n: int
     across_a: bool = False
     across_b: bool = False
-    """Whether the operand lies transposed."""
+    """Whether the operand is transposed; ``across_a`` likewise."""
     alpha: float = 1.0
     beta: float = 1.0
 
@@ -43,10 +43,10 @@ class Product:
 
 
 class Operands:
-    """Declares the tensors of a product in a kernel and addresses their elements."""
+    """Declares the tensors of a product in a kernel, and gives expressions of their elements."""
 
     def __init__(self, source: Source, context: Context, node: Node, product: Product) -> None:
-        """Declares the left side; the right one is the kernel's own business."""
+        """Declare the left side. The kernel itself declares the right side."""
         self._source = source
         self._context = context
         self._node = node
@@ -58,11 +58,11 @@ class Operands:
         self._declare("a", op.inputs[0])
 
     def declare_right(self) -> None:
-        """The right side as it is, for kernels that do not pack it."""
+        """Declare the right side without packing it."""
         self._declare("b", self._node.operator.inputs[1])
 
     def declare_result(self, runs: bool = False) -> None:
-        """Bias, what is fused behind, and the result; ``runs``: of vectors, if that may be."""
+        """Declare bias, epilogue and result; ``runs``: for vectors of neighbours, if possible."""
         if self._bias:
             self._declare("c", self._bias)
         self._epilogue = Epilogue(
@@ -94,7 +94,7 @@ class Operands:
             self._source.define(row_major(name, array.shape))
 
     def batch_lines(self, index: str) -> list[str]:
-        """Lines that split the flat ``index`` of a product of the batch into b0, b1, ..."""
+        """Lines that split ``index``, the number of a product in the batch, into b0, b1, ..."""
         lines = [f"int batch_rest = {index};"]
         for axis in reversed(range(len(self._product.batch))):
             size = self._product.batch[axis]
@@ -102,22 +102,22 @@ class Operands:
         return lines
 
     def left(self, row: str, k: str) -> str:
-        """The element of the left side."""
+        """Expression of an element of the left side."""
         matrix = (k,) if self._ranks[0] == 1 else (k, row) if self._product.across_a else (row, k)
         return self._element("a", self._node.operator.inputs[0], matrix)
 
     def right(self, k: str, column: str) -> str:
-        """The element of the right side, where it is not packed."""
+        """Expression of an element of the right side, where it is not packed."""
         matrix = (k,) if self._ranks[1] == 1 else (
             (column, k) if self._product.across_b else (k, column))  # fmt: skip
         return self._element("b", self._node.operator.inputs[1], matrix)
 
     def right_at(self, k: str, column: str) -> str:
-        """Where the element of the right side lies; of two axes and more, as it is."""
+        """Position of an element of the right side; for two axes or more, not transposed."""
         return at("b", [*self._outer(self._node.operator.inputs[1], 2), k, column])
 
     def right_matrix(self) -> str:
-        """The number of the right side's matrix, of all that it has."""
+        """Number of the current matrix among the matrices of the right side."""
         shape = self._context.tensors[self._node.operator.inputs[1]].shape
         number = "0"
         for name, size in zip(self._outer(self._node.operator.inputs[1], 2), shape, strict=False):
@@ -125,10 +125,10 @@ class Operands:
         return number
 
     def _outer(self, tensor: str, inner: int) -> list[str]:
-        """Where a matrix of the batch lies in a tensor, along the axes in front of its own."""
-        own = self._context.tensors[tensor].shape[:-inner]
+        """Coordinates of the current matrix in a tensor, on the axes in front of its own."""
+        sizes = self._context.tensors[tensor].shape[:-inner]
         names = [f"b{i}" for i in range(len(self._product.batch))]
-        pairs = zip(names[len(names) - len(own) :], own, strict=True)
+        pairs = zip(names[len(names) - len(sizes) :], sizes, strict=True)
         return [name if size > 1 else "0" for name, size in pairs]
 
     def _element(self, name: str, tensor: str, matrix: Sequence[str]) -> str:
@@ -142,10 +142,10 @@ class Operands:
         if self._bias:
             shape = self._bias_shape
             names = (row, column)[2 - len(shape) :]
-            own = [n if d > 1 else "0" for n, d in zip(names, shape, strict=True)]
+            coordinates = [n if d > 1 else "0" for n, d in zip(names, shape, strict=True)]
             scale = "" if product.beta == 1.0 else f"{literal(product.beta)} * "
             near = self.runs and shape[-1:] == (product.n,)
-            value += f" + {scale}{'NEAR' if near else 'GET'}_c(AT_c({', '.join(own)}))"
+            value += f" + {scale}{'NEAR' if near else 'GET'}_c(AT_c({', '.join(coordinates)}))"
         matrix = [
             *((row,) if self._ranks[0] > 1 else ()),
             *((column,) if self._ranks[1] > 1 else ()),

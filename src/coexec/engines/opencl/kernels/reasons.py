@@ -1,4 +1,4 @@
-"""Why kernels cannot take an operator, in words that several of them use."""
+"""Reasons why kernels do not support an operator, shared by several kernels."""
 
 from collections.abc import Collection, Mapping
 
@@ -16,7 +16,7 @@ NUMBERS = INTEGERS | {"float32", "float64"}
 def wrong_type(
     op: Operator, tensors: Mapping[str, Tensor], allowed: Collection[str] = ("float32",)
 ) -> str | None:
-    """The first input must be of an ``allowed`` type, "float32" if nothing else is said."""
+    """Why the type of the first input is not ``allowed``, or None. The default is "float32"."""
     dtype = tensors[op.inputs[0]].dtype
     if dtype in allowed:
         return None
@@ -26,8 +26,8 @@ def wrong_type(
 
 
 def computed(op: Operator, index: int, what: str) -> str | None:
-    """A small input that decides shapes must be constant."""
-    given = len(op.inputs) > index and op.inputs[index]
-    if given and index not in op.constants:
+    """The reason if a small input that decides shapes is not constant, or None."""
+    exists = len(op.inputs) > index and op.inputs[index]
+    if exists and index not in op.constants:
         return f"the {what} of {op.op_type} is computed, not constant"
     return None

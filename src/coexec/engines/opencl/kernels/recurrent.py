@@ -1,8 +1,9 @@
-"""LSTM, GRU and RNN: the input's part of all times in one product, then launches for each time.
+"""LSTM, GRU and RNN: one product for the inputs of all times, then launches for each time.
 
-The states of all units lie in temporaries between the launches; of the hidden state there are two
-versions, as all units read the old one while the new one is made. Time is an argument, so that all
-times share a kernel. See `recurrent_cells` for what is computed, `recurrent_steps` for how.
+The states of all units are stored in temporaries between the launches. The hidden state has two
+versions, as all units read the old one while the new one is computed. The time is an argument, so
+that all times share a kernel. See `recurrent_cells` for the equations, `recurrent_steps` for the
+kernels.
 """
 
 from collections.abc import Mapping
@@ -27,8 +28,8 @@ OPERATORS = tuple(GATES)
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if activations(op) is None:
-        given = op.attributes["activations"]
-        return (f"the activations {given} of {op.op_type}: only of Sigmoid, Tanh and Relu, "
+        names = op.attributes["activations"]
+        return (f"the activations {names} of {op.op_type}: only of Sigmoid, Tanh and Relu, "
                 f"the same in both directions")  # fmt: skip
     return wrong_type(op, tensors)
 
@@ -38,22 +39,22 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     shape = _shape(op, context)
     projection, projected = _projection(context, shape)
     parts = phases(op, "peepholes" in shape.names)
-    kept = dict.fromkeys(name for phase in parts for name in (phase.reads, *phase.new))
-    states = {name: _state(context, shape, 2 if name == "h" else 1) for name in kept}
+    state_names = dict.fromkeys(name for phase in parts for name in (phase.reads, *phase.new))
+    states = {name: _state(context, shape, 2 if name == "h" else 1) for name in state_names}
     steps = [
         RecurrentStep(op, context, shape, phase, projected, states).finish() for phase in parts
     ]
-    found = [*projection, _start(context, shape, states)]
+    kernels = [*projection, _start(context, shape, states)]
     for time in range(shape.times):
         now = np.full(1, time, np.int32)
         for step in steps:
             arguments = tuple(now if a is TIME else a for a in step.arguments)
-            found.append(replace(step, arguments=arguments))
-    return found
+            kernels.append(replace(step, arguments=arguments))
+    return kernels
 
 
 def _shape(op: Operator, context: Context) -> Recurrence:
-    """With vectors of units where one thread owns a core, if all parameters can be packed."""
+    """The sizes; with vectors of units on CPU cores, if all parameters can be packed."""
     parameters = [n for i, n in enumerate(op.inputs) if n and i in (1, 2, 3, 7)]
     constant = all(context.constant(n) is not None for n in parameters)
     block = context.arch.block if context.arch.family == "cpu" and constant else 0
@@ -61,7 +62,7 @@ def _shape(op: Operator, context: Context) -> Recurrence:
 
 
 def _state(context: Context, shape: Recurrence, versions: int) -> Value:
-    """[version][direction][sample][unit]"""
+    """Memory of a state: [version][direction][sample][unit]."""
     outer = versions * shape.directions * shape.batch
     return context.temporary((outer, shape.width, 1, 1), shape.block)
 
@@ -69,7 +70,7 @@ def _state(context: Context, shape: Recurrence, versions: int) -> Value:
 def _projection(context: Context, shape: Recurrence) -> tuple[list[KernelLaunch], Value]:
     """The input of all times, times the weights of all gates of all directions.
 
-    [time and sample][direction][gate][unit], as a matrix product with tensors that are reshaped.
+    The result is [time and sample][direction][gate][unit]: a matrix product of reshaped tensors.
     """
     x, w = shape.names["x"], shape.names["w"]
     rows, columns = shape.times * shape.batch, shape.directions * shape.gates * shape.width
@@ -88,7 +89,7 @@ def _projection(context: Context, shape: Recurrence) -> tuple[list[KernelLaunch]
 
 
 def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> KernelLaunch:
-    """Sets the first version of the states that are kept over time, one scalar a work item."""
+    """The kernel that sets the first version of states ``h`` and ``c``, one scalar a work item."""
     source = Source("recurrent_start", context.arch)
     count = shape.directions * shape.batch * shape.width
     d, n, unit = split("index", (shape.directions, shape.batch, shape.width))

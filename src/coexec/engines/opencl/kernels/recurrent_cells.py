@@ -1,8 +1,8 @@
-"""What LSTM, GRU and RNN compute of one hidden unit at one time, as lines of OpenCL C.
+"""The equations of LSTM, GRU and RNN for one hidden unit at one time, as lines of OpenCL C.
 
-The lines work on scalars and on vectors of units, of type ``{kind}``. Of gate 0 they find the
-input's part in ``x0``, the recurrent part in ``d0``, both with their biases, and so on; of the unit
-its old states by name. They leave new states in variables ``NAME_new``.
+The lines work on scalars and on vectors of units, of type ``{kind}``. For gate 0, ``x0`` is the
+input's part and ``d0`` the recurrent part, both with their biases, and so on. The old states of the
+unit are variables with their names. The lines declare new states as ``NAME_new``.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from coexec.ir.graph import Operator
 __all__ = ["GATES", "Phase", "activations", "phases"]
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""LSTM: input, output, forget, cell; GRU: update, reset, hidden."""
+"""Number of gates. LSTM: input, output, forget, cell; GRU: update, reset, hidden."""
 
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
@@ -30,7 +30,7 @@ _Activation = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one launch computes; all units must have finished it before the next one."""
+    """The part of one launch; all units must have finished it before the next part starts."""
 
     gates: tuple[int, ...]
     reads: str
@@ -38,33 +38,33 @@ class Phase:
     old: tuple[str, ...]
     """The unit's own states that are read."""
     new: tuple[str, ...]
-    """The unit's states that are made."""
+    """The unit's states that are computed."""
     lines: tuple[str, ...]
 
 
 def activations(op: Operator) -> tuple[str, ...] | None:
-    """The activations of a direction, in lower case; None if they are none of those here."""
+    """The activations of a direction, in lower case; None if some are not supported."""
     count = len(_DEFAULTS[op.op_type])
-    given = op.attributes.get("activations", _DEFAULTS[op.op_type])
-    names = tuple(str(name).lower() for name in given)  # type: ignore[union-attr]
+    attribute = op.attributes.get("activations", _DEFAULTS[op.op_type])
+    names = tuple(str(name).lower() for name in attribute)  # type: ignore[union-attr]
     alike = all(names[i : i + count] == names[:count] for i in range(0, len(names), count))
     return names[:count] if alike and all(name in _TEXTS for name in names) else None
 
 
 def phases(op: Operator, peepholes: bool) -> list[Phase]:
-    """Two of a GRU whose reset gate works on the state before the weights do, else one."""
+    """The phases: two of a GRU with the reset gate before the recurrent weights, else one."""
     names = activations(op)
     assert names is not None
-    f, *others = (_activation(op, name) for name in names)
+    f, *further = (_activation(op, name) for name in names)
     if op.op_type == "LSTM":
-        return [_lstm(f, others[0], names[2], bool(op.int("input_forget", 0)), peepholes)]
+        return [_lstm(f, further[0], names[2], bool(op.int("input_forget", 0)), peepholes)]
     if op.op_type == "GRU":
-        return _gru(f, others[0], bool(op.int("linear_before_reset", 0)))
+        return _gru(f, further[0], bool(op.int("linear_before_reset", 0)))
     return [Phase((0,), "h", (), ("h",), (_let("h_new", f("x0 + d0")),))]
 
 
 def _activation(op: Operator, name: str) -> _Activation:
-    """Of an expression that is clipped before, if the operator says so."""
+    """The activation of an expression, which is limited first if the operator has ``clip``."""
     limit = op.number("clip", 0.0)
     if not limit:
         return lambda x: _TEXTS[name].format(x=x)
@@ -76,7 +76,8 @@ def _let(name: str, value: str) -> str:
 
 
 def _lstm(f: _Activation, g: _Activation, last: str, coupled: bool, peepholes: bool) -> Phase:
-    """Peepholes let gates see the cell: the old one, the output gate the new one."""
+    """The phase of an LSTM. With peepholes, gates read the cell's state: the output gate the new
+    one, the others the old one."""
     see_in, see_out, see_forget = (
         (" + peep0 * c", " + peep1 * c_new", " + peep2 * c") if peepholes else ("", "", "")
     )

@@ -1,4 +1,4 @@
-"""The numbers of one LSTM, GRU or RNN, and its inputs and outputs by what they mean."""
+"""The sizes of an LSTM, GRU or RNN, and its inputs and outputs by their meaning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _OUTPUTS = ("y", "y_h", "y_c")
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """``width`` units of a direction lie side by side in memory, ``block`` of them in a vector."""
+    """The ``width`` units of a direction are neighbours in memory, ``block`` units in a vector."""
 
     times: int
     batch: int
@@ -28,15 +28,15 @@ class Recurrence:
     gates: int
     batch_first: bool
     backward: str
-    """Whether direction ``d`` runs from the last time to the first: an expression."""
+    """Expression: whether direction ``d`` runs from the last time to the first."""
     names: Mapping[str, str]
-    """Of the inputs and outputs that there are."""
+    """Names of the inputs and outputs that exist, by their meaning."""
     block: int
-    """0: units are computed one by one."""
+    """Units in a vector; 0: units are computed one by one."""
 
     @property
     def units(self) -> int:
-        """Vectors of units of a direction, or units."""
+        """Number of vectors of units in a direction, or of units without vectors."""
         return ceil_div(self.hidden, self.block or 1)
 
     @property
@@ -53,9 +53,9 @@ class Recurrence:
 
     @staticmethod
     def of(op: Operator, tensors: Mapping[str, Tensor], block: int) -> "Recurrence":
-        names = {what: name for what, name in zip(_INPUTS, op.inputs, strict=False) if name}
+        names = {role: name for role, name in zip(_INPUTS, op.inputs, strict=False) if name}
         names |= {
-            what: name for what, name in zip(_OUTPUTS, op.outputs, strict=False) if name in tensors
+            role: name for role, name in zip(_OUTPUTS, op.outputs, strict=False) if name in tensors
         }
         batch_first = bool(op.int("layout", 0))
         first, second, inputs = tensors[names["x"]].shape

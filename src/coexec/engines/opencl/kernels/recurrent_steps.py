@@ -1,11 +1,11 @@
 """The kernels that compute one time of an LSTM, GRU or RNN.
 
 With vectors, a work item computes a vector of units for a few samples and streams their recurrent
-weights in order: [direction][vector of units][k][gate][lane]. Best where one thread owns a core.
+weights in order: [direction][vector of units][k][gate][lane]. This is best on CPU cores.
 
-Without, a group of work items computes one unit of one sample. Each sums a part of the inner
-products, which are joined in local memory, and neighbours read neighbouring weights. Best on GPUs;
-in groups of one it takes weights that are computed on any processor.
+Without vectors, a group of work items computes one unit of one sample. Each item sums a part of the
+inner products, which are added in local memory, and neighbours read neighbouring weights. This is
+best on GPUs. With groups of one item it also serves weights that are computed, on any processor.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ from coexec.ir.graph import Operator
 __all__ = ["TIME", "RecurrentStep"]
 
 _LENGTHS = 4
-"""The number of the input."""
+"""Position of the input with the lengths of the sequences."""
 
 _SAMPLES = 4
-"""That share the weights which a work item streams."""
+"""Most samples that share the weights which a work item streams."""
 
 TIME = np.zeros(1, np.int32)
-"""Stands for the time in the arguments of a step."""
+"""Placeholder for the time in the arguments of a step."""
 
 
 class RecurrentStep:
@@ -78,7 +78,7 @@ class RecurrentStep:
             self._source.constant(argument, packed)
 
     def _packed(self, array: Array) -> Array:
-        """[direction][vector of units][k][gate][lane] of the gates of this phase."""
+        """The recurrent weights of this phase as [direction][vector of units][k][gate][lane]."""
         s = self._shape
         split = array.reshape(s.directions, s.gates, s.hidden, s.hidden)
         rows = split[:, list(self._phase.gates)].reshape(s.directions, -1, s.hidden)
@@ -91,20 +91,20 @@ class RecurrentStep:
         samples = range(min(s.batch, _SAMPLES))
         numbers = [f"min(first + {j}, {s.batch - 1})" for j in samples]
         starts = [self._cell.old_state(reads, n, "0") for n in numbers]
-        ways = range(max(1, 8 // (len(gates) * len(samples))))  # sums that do not wait
+        slots = range(max(1, 8 // (len(gates) * len(samples))))  # independent partial sums
         lines = [
             "const int u = get_global_id(0), d = get_global_id(2);",
             f"const int first = get_global_id(1) * {len(samples)};",
             TIME_LINE,
             *(f"{ctype} a{g}_{j}_{w} = ({ctype})(0.0f);"
-              for g in gates for j in samples for w in ways),
+              for g in gates for j in samples for w in slots),
             *(f"const int at{j} = {start} * {s.block};" for j, start in enumerate(starts)),
         ]  # fmt: skip
-        whole = s.hidden - s.hidden % len(ways)
-        lines += self._streamed(0, whole, samples, ways)
+        whole = s.hidden - s.hidden % len(slots)
+        lines += self._streamed(0, whole, samples, slots)
         lines += self._streamed(whole, s.hidden, samples, range(1))
         for j in samples:
-            sums = [f"{ctype} d{g} = {' + '.join(f'a{g}_{j}_{w}' for w in ways)};" for g in gates]
+            sums = [f"{ctype} d{g} = {' + '.join(f'a{g}_{j}_{w}' for w in slots)};" for g in gates]
             inner = [f"const int n = first + {j};", *sums, *self._cell.lines()]
             lines += [f"if (first + {j} < {s.batch}) {{", *(f"  {line}" for line in inner), "}"]
         self._source.lines("\n".join(f"  {line}" for line in lines))

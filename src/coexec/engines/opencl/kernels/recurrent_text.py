@@ -1,7 +1,7 @@
-"""What follows the inner products of a recurrent step: gates, states and outputs, as text.
+"""The text behind the inner products of a recurrent step: gates, states and outputs.
 
-The lines are those of `recurrent_cells` between loads and stores. They are for unit ``u`` of sample
-``n`` in direction ``d``, or for a vector of units.
+It has the lines of `recurrent_cells` between loads and stores, for unit ``u`` of sample ``n`` in
+direction ``d``, or for a vector of units.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from coexec.engines.opencl.kernels.recurrent_shape import Recurrence
 __all__ = ["TIME_LINE", "CellText"]
 
 TIME_LINE = "const int step = GET_time(0), from = step % 2, to = 1 - from;"
-"""Of the hidden state's two versions, the old one and the new one."""
+"""Declares the versions of the hidden state, the old one (``from``) and the new one (``to``)."""
 
 
 class CellText:
@@ -26,27 +26,27 @@ class CellText:
     ) -> None:  # fmt: skip
         """
         Args:
-            outputs: of the operator, those that this phase stores.
+            outputs: outputs of the operator that this phase stores.
             vector: the type of a vector of units, where units are computed in vectors.
-            lengths: of the sequences, if there are any.
+            lengths: lengths of the sequences, if there are any.
         """
         self._lengths = lengths
         self._shape, self._phase, self._outputs = shape, phase, outputs
         self.ctype = vector if shape.block else "float"
-        """Of a unit, or of a vector of units."""
+        """Type of a unit, or of a vector of units."""
         self._load, self._store = ("LOAD", "STORE") if shape.block else ("GET", "PUT")
 
     def old_state(self, name: str, n: str, unit: str) -> str:
-        """Where a state is that the time before has left, or an earlier phase of this one."""
+        """Position of a state that the previous time or an earlier phase has stored."""
         return self._state(n, unit, "from" if name == "h" else "0")
 
     def _state(self, n: str, unit: str, version: str) -> str:
-        """The position in units; states of one version have version 0."""
+        """Position in units. States with one version only have version 0."""
         s = self._shape
         return f"((({version} * {s.directions} + d) * {s.batch} + {n}) * {s.units} + {unit})"
 
     def lines(self) -> list[str]:
-        """Lines for what follows the inner products: gates, states and outputs."""
+        """Lines behind the inner products: gates, states and outputs."""
         s, phase = self._shape, self._phase
         lines = self._when()
         row = f"n * {s.times} + when" if s.batch_first else f"when * {s.batch} + n"
@@ -61,20 +61,21 @@ class CellText:
                 ]
         if "peepholes" in s.names:
             lines += [self._read(f"peep{i}", "peepholes", "d", 3, i) for i in range(3)]
-        kept = ("h",) if "lengths" in s.names and "h" in phase.new else ()
-        for name in dict.fromkeys((*phase.old, *kept)):
+        hidden = ("h",) if "lengths" in s.names and "h" in phase.new else ()
+        for name in dict.fromkeys((*phase.old, *hidden)):
             at = self.old_state(name, "n", "u")
             lines.append(f"const {self.ctype} {name} = {self._load}_{name}s({at});")
         lines += [line.format(kind=self.ctype) for line in phase.lines]
         return lines + self._results()
 
     def _read(self, variable: str, name: str, outer: str, count: int, index: int) -> str:
-        """The line that reads the unit's number ``index`` of ``count``."""
+        """The line that declares ``variable`` as the unit's number ``index`` of ``count``."""
         at = f"(({outer}) * {count} + {index}) * {self._shape.units} + u"
         return f"{self.ctype} {variable} = {self._load}_{name}({at});"
 
     def _when(self) -> list[str]:
-        """Which element of the sequence this step takes; none where the sequence has ended."""
+        """Lines that declare ``when``, the element of the sequence that this step reads. ``active``
+        is false after the end of a sequence."""
         s = self._shape
         if self._lengths is None:
             return [f"const int when = {s.backward} ? {s.times - 1} - step : step;"]
@@ -86,7 +87,7 @@ class CellText:
         ]
 
     def _results(self) -> list[str]:
-        """Lines that store the new states, and what is asked for of them."""
+        """Lines that store the new states and the outputs that are made of them."""
         s, ending = self._shape, "lengths" in self._shape.names
         lines = []
         for name in self._phase.new:

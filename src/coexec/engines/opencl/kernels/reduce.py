@@ -1,4 +1,4 @@
-"""ReduceSum and its kind: `rows` tells how a work item goes along what is reduced."""
+"""ReduceSum and other reductions; `rows` describes how a work item iterates over the elements."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -36,14 +36,14 @@ _FOLDS: Mapping[str, tuple[Fold, str]] = {
     "LogSum": (total("v"), "log({a})"),
     "LogSumExp": (total("exp(v - top)"), "log({a}) + top"),
 }
-"""What is folded, and what is made of the result ``{a}``."""
+"""The fold, and the expression of the output from its result ``{a}``."""
 
 KINDS = tuple(f"Reduce{kind}" for kind in _FOLDS)
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     kind = op.op_type.removeprefix("Reduce")
-    # ONNX Runtime multiplies integers as 64-bit floats: what they round depends on the order.
+    # ONNX Runtime multiplies integers as 64-bit floats, so rounding depends on the order.
     allowed = _FLOATS if kind in ("L2", "LogSum", "LogSumExp", "Prod") else NUMBERS
     if kind in ("Max", "Min"):
         allowed = NUMBERS | {"bool"}
@@ -59,11 +59,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
-    """An attribute in old operator sets, an input in new ones."""
-    given = op.constants.get(1, op.ints("axes", ()))
-    if not given and not op.int("noop_with_empty_axes", 0):
+    """The reduced axes: an attribute in old operator sets, an input in new ones."""
+    axes = op.constants.get(1, op.ints("axes", ()))
+    if not axes and not op.int("noop_with_empty_axes", 0):
         return tuple(range(rank))
-    return tuple(sorted({int(axis) % rank for axis in given}))
+    return tuple(sorted({int(axis) % rank for axis in axes}))
 
 
 def reduction(
@@ -99,7 +99,7 @@ def reduction(
 
 
 def _in_order(load: Load, kind: str, rows: RowKernel) -> Sequence[str]:
-    """Lines that fold a row of neighbours with NaN as ONNX Runtime does."""
+    """Lines that fold a row of neighbours with NaN in the order of ONNX Runtime."""
     count, better = rows.layout.length, ">" if kind == "Max" else "<"
     ctype = "double" if rows.ctype == "double" else "float"
     return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}", ctype)
@@ -118,13 +118,14 @@ def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
 
 
 _WIDE = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
-"""Of integers that ONNX Runtime adds up as 64-bit floats; the term of each."""
+"""Term of each reduction in which ONNX Runtime adds up integers as 64-bit floats."""
 
 
 def _wide(kind: str, dtype: str) -> tuple[Fold, str]:
-    """A sum that has room for all terms and is limited to the type's range in the end.
+    """A sum in a type that is wide enough for all terms; the result is limited to the type's range.
 
-    Of 32 bits, 64-bit integers give the same sums as floats, which not all GPUs have.
+    For 32 bits and less, sums of 64-bit integers equal those of 64-bit floats, which some GPUs
+    lack.
     """
     wide = "double" if dtype.endswith("64") else "long"
     term = _WIDE[kind].replace("v", f"({wide})v")
@@ -136,7 +137,7 @@ def _wide(kind: str, dtype: str) -> tuple[Fold, str]:
 def _store(
     rows: RowKernel, output: Output, result: str, keep: bool, rank: int, channels: int
 ) -> list[str]:
-    """Lines for a vector, for each lane of one, or for a scalar."""
+    """Lines that store a vector, each lane of a vector, or a scalar."""
     kept, block = rows.layout.kept, rows.layout.block
     coordinates = {a: f"p{a}" if a in kept else "0" for a in range(rank) if keep or a in kept}
     if rows.layout.kind == "columns":

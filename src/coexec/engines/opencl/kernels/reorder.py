@@ -1,4 +1,4 @@
-"""Change a tensor's layout, not its values: on the way in and out, and between two kernels."""
+"""Kernels that change a tensor's layout: at inputs and outputs, and between two kernels."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from coexec.engines.opencl.kernels.transposing import transposed
 __all__ = ["reorder"]
 
 _RUN = 1024
-"""Pixels that a work item on a core moves of each channel of a block."""
+"""Pixels of each channel of a block that a work item on a CPU core moves."""
 
 
 def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     """Copy ``source`` to ``target``, of equal shape. Lanes past the last channel become zero.
 
-    A work item moves the channels of one block, at one pixel or where a core has one thread at
-    many, or one scalar where neither side has blocks.
+    A work item moves the channels of one block, at one pixel or on CPU cores at many. If neither
+    side has blocks, it moves one scalar.
     """
     blocked = target if target.block else source
     whole = not (source.block and target.block) and not (source.half or target.half)
@@ -54,9 +54,9 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
 
 
 def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
-    """With squares of pixels and channels that are transposed in registers.
+    """The kernel that transposes squares of pixels and channels in registers.
 
-    The last square of a run may move again what the one before has.
+    The last square of a run may overlap the previous one.
     """
     blocked = target if target.block else source
     n, c, h, w = blocked.shape

@@ -1,4 +1,4 @@
-"""Expand and Tile: elements of the input again and again."""
+"""Expand and Tile: the output repeats elements of the input."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["launches", "why_not"]
 
 _LEFT_TILES = 6
-"""The opset since which Tile takes a count for each axis; before, one axis and its count."""
+"""First opset in which Tile has a count for each axis; before, it had one axis and its count."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -20,7 +20,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """How often follows from the shapes, in Expand and Tile alike."""
+    """The number of repetitions follows from the shapes, in Expand and Tile alike."""
     source = Source("repeat", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(node.output)

@@ -1,4 +1,4 @@
-"""Reshape and its kind where layouts differ; elsewhere no kernel is needed, see `placing`."""
+"""Reshape and similar operators where layouts differ; others need no kernel, see `aliasing`."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ __all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all: shapes are known."""
+    """None: types are checked for all operators, and shapes are constant."""
     return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """One work item for each scalar, found by its position in the order of ONNX."""
+    """One work item for each scalar, whose position in the order of ONNX gives its source."""
     source = Source("reshape", context.arch)
     x = declare(source, context, "x", node.operator.inputs[0])
     y = context.value(node.output)

@@ -1,7 +1,7 @@
-"""Resize and Upsample: one work item for a vector of channels of one output pixel, or for a scalar;
-where one thread owns a core, for a row of them.
+"""Resize and Upsample: one work item for a vector of channels of an output pixel, or for a scalar;
+on CPU cores, for a row of these.
 
-It adds up rows of the input times weights that stand in tables, see `resize_taps`.
+It adds rows of the input times weights from tables, see `resize_taps`.
 """
 
 import math
@@ -70,7 +70,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _worth_passes(changed: Mapping[int, Taps], y: Value) -> bool:
-    """Whether sums along one axis after the other are fewer by far."""
+    """Whether separate passes along each axis need far fewer additions."""
     many = max((table.rows.shape[1] for table in changed.values()), default=0) > _WRITTEN_OUT
     return many and len(changed) > 1 and y.dtype == "float32" and not _crops(changed)
 
@@ -78,29 +78,28 @@ def _worth_passes(changed: Mapping[int, Taps], y: Value) -> bool:
 def _in_passes(
     context: Context, name: str, y: Value, changed: Mapping[int, Taps]
 ) -> list[KernelLaunch]:
-    """One kernel for each axis, the last one first: where there are many taps, images become
-    smaller."""
-    found: list[KernelLaunch] = []
-    given: Value | None = None
+    """One kernel for each axis, the last one first: with many taps, images become smaller."""
+    kernels: list[KernelLaunch] = []
+    current: Value | None = None
     shape = list(context.tensors[name].shape)
     axes = sorted(changed, reverse=True)
     for axis in axes:
         shape[axis] = y.shape[axis]
-        made = y if axis == axes[-1] else context.temporary(shape, y.block, y.half)
+        target = y if axis == axes[-1] else context.temporary(shape, y.block, y.half)
         source = Source("resize", context.arch)
-        if given is None:
-            given = declare(source, context, "x", name)
+        if current is None:
+            current = declare(source, context, "x", name)
         else:
-            source.read("x", given)
+            source.read("x", current)
         source.constant(f"rows{axis}", changed[axis].rows, vector=1)
         where = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
-        found.append(_sum(source, given, made, where, {axis: changed[axis]}, ""))
-        given = made
-    return found
+        kernels.append(_sum(source, current, target, where, {axis: changed[axis]}, ""))
+        current = target
+    return kernels
 
 
 def _crops(changed: Mapping[int, Taps]) -> bool:
-    """Whether some element of the output has none of the input near it."""
+    """Whether some element of the output lies outside of the input."""
     return any((table.rows < 0).any() for table in changed.values())
 
 
@@ -112,8 +111,8 @@ def _sum(
     changed: Mapping[int, Taps],
     other: str,
 ) -> KernelLaunch:
-    """Nested loops, one for each axis that changes; on cores the last one over some taps that are
-    written out, for a row of the output at a time."""
+    """The kernel with nested loops over taps, one for each axis that changes. On CPU cores a work
+    item computes a row of the output, and a few taps are written out in place of a loop."""
     vectors = bool(x.block and y.block) and 1 not in changed
     ctype = source.arch.vector if vectors else CTYPES[y.dtype]
     source.write("y", y)
@@ -144,19 +143,21 @@ def _sum(
 
 
 _WRITTEN_OUT = 4
-"""Taps of an axis that are no loop: of linear and cubic interpolation without antialiasing."""
+"""Most taps of an axis that are written out: those of linear and cubic interpolation without
+antialiasing."""
 
 
 def _by_rows(
     source: Source, y: Value, changed: Mapping[int, Taps], load: str, value: str, ctype: str
 ) -> KernelLaunch:
-    """A work item makes a row of the output: taps of the other axes are found once."""
+    """The kernel whose work items compute rows of the output. A few taps of the other axes are read
+    once for a row."""
     last = len(y.shape) - 1
     outer = (y.shape[0], y.slices, y.shape[2]) if y.block else y.shape[:-1]
     names = ["p0", "s", "p2"] if y.block else [f"p{axis}" for axis in range(last)]
-    found = split("row", outer)
+    texts = split("row", outer)
     lines = ["const int row = get_global_id(0);"]
-    lines += [f"const int {name} = {text};" for name, text in zip(names, found, strict=True)]
+    lines += [f"const int {name} = {text};" for name, text in zip(names, texts, strict=True)]
     for axis, table in changed.items():
         if axis != last and table.rows.shape[1] <= _WRITTEN_OUT:
             for tap in range(table.rows.shape[1]):
@@ -185,19 +186,19 @@ def _tap(axis: int, index: str, tag: str = "", weight: str = "") -> list[str]:
 
 
 def _summed(counts: Mapping[int, int], last: int, load: str, weight: str = "") -> list[str]:
-    """Lines that add up all taps of axes; ``counts``: how many each axis has."""
+    """Lines that add up all taps; ``counts``: number of taps of each axis."""
     if not counts:
         return [f"sum += {weight}{load};"]
-    (axis, count), *others = counts.items()
-    inner = _summed(dict(others), last, load, f"w{axis} * ")
+    (axis, count), *inner_counts = counts.items()
+    inner = _summed(dict(inner_counts), last, load, f"w{axis} * ")
     if count > _WRITTEN_OUT:
         loop = f"for (int i{axis} = p{axis} * {count}, n{axis} = 0; n{axis} < {count}; "
         return [f"{loop}i{axis}++, n{axis}++) {{", *_tap(axis, f"i{axis}", "", weight), *inner, "}"]
     lines = []
     for tap in range(count):
-        found = [f"const int q{axis} = q{axis}_{tap};",
+        tap_lines = [f"const int q{axis} = q{axis}_{tap};",
                  f"const float w{axis} = {weight}w{axis}_{tap};"]  # fmt: skip
         if axis == last:
-            found = _tap(axis, f"p{axis} * {count} + {tap}", "", weight)
-        lines += ["{", *found, *inner, "}"]
+            tap_lines = _tap(axis, f"p{axis} * {count} + {tap}", "", weight)
+        lines += ["{", *tap_lines, *inner, "}"]
     return lines

@@ -1,7 +1,7 @@
-"""Which rows of the input Resize and Upsample make a row of the output from, and their weights.
+"""The input rows from which Resize and Upsample make a row of the output, and their weights.
 
-All is known when the kernel is generated, so it reads tables: one for each axis that changes, as
-the interpolations of ONNX work along one axis after the other. Formulas: the operator's page and
+Both are computed when the kernel is generated. The kernel reads them from tables, one for each axis
+that changes, as ONNX interpolates along one axis after the other. Formulas: the operator's page and
 onnx/reference/ops/op_resize.py.
 """
 
@@ -23,19 +23,19 @@ COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "alig
                "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
 
 _NEARLY = 1e-6
-"""ONNX Runtime takes what lies so near to the middle of two rows for the middle."""
+"""Distance from the middle of two rows that ONNX Runtime treats as 0."""
 _OLD = 11
-"""The opset since which Resize has coordinates to choose from; Upsample never had."""
+"""First opset in which Resize has a choice of coordinates; Upsample never had one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """Of one axis, by row of the output."""
+    """Taps of one axis, by row of the output."""
 
     rows: Array
     """[output, taps]: rows of the input; -1 if the row of the output lies outside."""
     weights: Array
-    """[output, taps]."""
+    """[output, taps]: weights of these rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class _ResizedAxis:
     output: int
     scale: float
     start: float
-    """Of the region of interest, in parts of the axis; ``end`` too."""
+    """Start of the region of interest, as a fraction of the axis; ``end`` likewise."""
     end: float
 
 
 def given_scales(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, float] | None:
-    """By axis, how much larger the output is. None if that is not known."""
+    """Scale of each axis, output by input. None if the model computes it."""
     source, target = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
     old = _is_old(op)
     axes = [a % len(source) for a in op.ints("axes", range(len(source)))]
@@ -67,15 +67,15 @@ def given_scales(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, float
 
 
 def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
-    """By axis that changes, what its rows are made from.
+    """Taps of the axes that change, by axis.
 
-    Where no size changes, ONNX Runtime copies, whatever the coordinates. So it does along axes
-    whose scale is 1, and under antialiasing those whose size stays.
+    If no size changes, ONNX Runtime copies the tensor, with any coordinates. It also copies along
+    axes whose scale is 1, and with antialiasing along axes whose size stays.
     """
-    found: dict[int, Taps] = {}
+    taps_by_axis: dict[int, Taps] = {}
     source, target = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
     if source == target:
-        return found
+        return taps_by_axis
     for axis, scale in _axes(op, tensors).items():
         if scale.scale == 1 or (op.int("antialias", 0) and scale.size == scale.output):
             continue
@@ -85,20 +85,22 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
         rows = np.clip(rows, 0, scale.size - 1)
         if _coordinates(op) == "tf_crop_and_resize":
             rows[(positions < 0) | (positions > scale.size - 1)] = -1
-        found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
-    if found and _mode(op) != "nearest" and not op.int("antialias", 0):
-        for axis in _interpolated_together(source, found):
-            if axis not in found and (source[axis] > 1 or _mode(op) == "cubic"):
+        taps_by_axis[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
+    if taps_by_axis and _mode(op) != "nearest" and not op.int("antialias", 0):
+        for axis in _interpolated_together(source, taps_by_axis):
+            if axis not in taps_by_axis and (source[axis] > 1 or _mode(op) == "cubic"):
                 whole = _ResizedAxis(source[axis], source[axis], 1.0, 0.0, 1.0)
                 rows, weights = _interpolated(op, whole, np.arange(whole.size, dtype=np.float32))
                 rows = np.clip(rows, 0, whole.size - 1)
-                found[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
-    return dict(sorted(found.items()))
+                taps_by_axis[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
+    return dict(sorted(taps_by_axis.items()))
 
 
 def _interpolated_together(source: tuple[int, ...], changed: Collection[int]) -> range:
-    """The axes along which ONNX Runtime interpolates at once, so that NaN and infinity spread from
-    the next row also where the size stays: two of images, three of volumes."""
+    """The axes along which ONNX Runtime interpolates together: two of images, three of volumes.
+
+    So NaN and infinity spread from the next row also along an axis whose size stays.
+    """
     rank = len(source)
     together = {2: 2, 3: 3, 4: 2, 5: 3}.get(rank, 0)
     axes = range(rank - together, rank)
@@ -124,17 +126,17 @@ def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, _ResizedAxis
     cropped = _coordinates(op) == "tf_crop_and_resize"
     roi = [float(v) for v in (numbers(op, "roi", 1) or ())] if cropped else []
     roi = roi or [0.0] * len(scales) + [1.0] * len(scales)
-    found = {}
+    axes = {}
     for i, (axis, scale) in enumerate(scales.items()):
-        found[axis] = _ResizedAxis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
-    return found
+        axes[axis] = _ResizedAxis(source[axis], target[axis], scale, roi[i], roi[len(scales) + i])
+    return axes
 
 
 def _positions(axis: _ResizedAxis, mode: str) -> Array:
-    """For each row of the output, where it lies between the rows of the input.
+    """Position of each row of the output between the rows of the input.
 
-    In float32, step by step as ONNX Runtime computes it: which row is the nearest one depends on
-    how a product is rounded. The length of the output is a whole number of rows.
+    It is computed in float32 with the steps of ONNX Runtime, as the nearest row depends on
+    rounding. The length of the output in it is a whole number of rows.
     """
     y: Array = np.arange(
         axis.output, dtype=np.float64 if mode == "half_pixel_symmetric" else np.float32
@@ -156,16 +158,16 @@ def _positions(axis: _ResizedAxis, mode: str) -> Array:
     if mode == "pytorch_half_pixel" and single:
         return y * 0
     if mode == "half_pixel_symmetric":
-        shift = size / 2 * (1 - output / (scale * size))  # ONNX Runtime goes on in float64
+        shift = size / 2 * (1 - output / (scale * size))  # ONNX Runtime continues in float64
         return (float(shift) + (y + 0.5) / float(scale) - 0.5).astype(np.float32)
     return (y + half) / scale - half
 
 
 def _nearest(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     mode = op.text("nearest_mode", "round_prefer_floor")
-    if _is_old(op):  # not said by ONNX; this is what its tests and ONNX Runtime do
+    if _is_old(op):  # not defined by ONNX, but its tests and ONNX Runtime do this
         mode = "floor" if axis.scale >= 1 else "ceil"
-    positions = positions.astype(np.float64)  # so that a half more or less is exact
+    positions = positions.astype(np.float64)  # so that adding 0.5 is exact
     rows = {
         "floor": np.floor(positions),
         "ceil": np.ceil(positions),
@@ -176,29 +178,33 @@ def _nearest(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array,
 
 
 def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
-    """A kernel around each position; antialiasing makes it as wide as the rows are apart."""
+    """Rows and weights of a kernel around each position. Antialiasing makes the kernel as wide as
+    the distance of the output's rows."""
     cubic = _mode(op) == "cubic"
     if not op.int("antialias", 0):
         return _of_four(op, axis, positions) if cubic else _linear(axis, positions)
     squeeze = min(axis.scale, 1.0)
     first = math.floor(-(2 if cubic else 1) / squeeze) + 1
-    before = np.ceil(positions) - 1  # so that a position on a row counts as 1 behind the one before
+    previous = np.ceil(positions) - 1  # if a position is on a row, the row before it
     offsets = np.arange(first, 2 - first)
-    rows = before[:, None] + offsets
-    distances = np.abs(offsets - (positions - before)[:, None]) * squeeze
+    rows = previous[:, None] + offsets
+    distances = np.abs(offsets - (positions - previous)[:, None]) * squeeze
     weights = _cubic(distances, op.number("cubic_coeff_a", -0.75)) if cubic else (
         np.clip(1 - distances, 0, 1))  # fmt: skip
     if op.int("exclude_outside", 0):
         weights = np.where((rows < 0) | (rows >= axis.size), 0.0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
-    # What has no weight is not read: it may be NaN.
+    # A row without weight may be NaN: the row with most weight is read in its place.
     most = np.take_along_axis(rows, weights.argmax(axis=1)[:, None], 1)
     return np.where(weights == 0, most, rows), weights
 
 
 def _of_four(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
-    """Two rows at or before a position, and two behind. Those of weight 0 count, as they do in ONNX
-    Runtime: they make NaN of infinity. In float32, in which the same weights are 0."""
+    """Two rows at or before a position, and two behind it, with their weights.
+
+    Rows of weight 0 count, as in ONNX Runtime: they make NaN of infinity. The weights are computed
+    in float32, in which the same ones are 0.
+    """
     first = np.floor(positions)
     behind = (positions - first).astype(np.float32)
     rows = first[:, None] + np.arange(-1, 3)
@@ -211,9 +217,11 @@ def _of_four(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array,
 
 
 def _linear(axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
-    """The row at or before a position inside of the input, and the one behind, which counts with
-    a weight of zero where the position is on a row: it makes NaN of infinity there, as it does in
-    ONNX Runtime."""
+    """The row at or before a position inside of the input, and the row behind, with their weights.
+
+    If the position is on a row, the row behind counts with a weight of zero: as in ONNX Runtime, it
+    makes NaN of infinity.
+    """
     inside = np.clip(positions, 0, axis.size - 1)
     first = np.floor(inside)
     second = np.minimum(first + 1, axis.size - 1)
@@ -223,7 +231,8 @@ def _linear(axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
 
 
 def _cubic(x: Array, a: "float | np.float32") -> Array:
-    """Keys, "Cubic Convolution Interpolation for Digital Image Processing", 1981."""
+    """Weights by distance: Keys, "Cubic Convolution Interpolation for Digital Image Processing",
+    1981, with the coefficient ``a``."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

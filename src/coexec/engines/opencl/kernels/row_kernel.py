@@ -1,7 +1,7 @@
-"""Kernels that go along rows of a tensor: loops over parts of a row, and the work items for them.
+"""Kernels that iterate over rows of a tensor: loops over parts of a row, and their work items.
 
-A work item goes along one row, or a group of work items shares one and joins its parts in local
-memory (on GPUs, where rows are long).
+A work item iterates over one row. Or a group of work items shares a row and merges its results in
+local memory (on GPUs, where rows are long).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +16,16 @@ __all__ = ["RowKernel", "sharing"]
 
 
 def sharing(arch: Architecture, steps: int, most: int = 256) -> int:
-    """How many work items should share ``steps``: a power of two; one where a core has a thread."""
+    """Number of work items that should share ``steps``: a power of two; 1 on CPU cores."""
     if arch.family == "cpu":
         return 1
     return 1 << (min(steps, most, arch.max_group).bit_length() - 1)
 
 
 class RowKernel:
-    """A kernel over the rows of the tensor that ``source`` knows as ``x``.
+    """A kernel over the rows of the tensor that ``source`` declares as ``x``.
 
-    Its lines may use ``row`` and, for each axis that tells rows apart, p0, p1, ...
+    Its lines may use ``row`` and p0, p1, ... for the axes that distinguish rows.
     """
 
     def __init__(
@@ -40,20 +40,20 @@ class RowKernel:
         columns: bool = False,
         shared: bool = True,
     ) -> None:
-        """``shared``: whether work items may share a row. The others: see `RowLayout`."""
+        """``shared``: whether work items may share a row. For the others see `RowLayout`."""
         self._source = source
         self.layout = RowLayout(source.arch, x, along, sizes or x.shape, index_map, vectors,
                                 columns and source.arch.family == "cpu")  # fmt: skip
         if self.layout.kind in ("contiguous", "columns"):
             source.define(neighbours("x", x.half, self.layout.block))
         self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]
-        """Of what is found of a row."""
+        """Type of the result of a row."""
         self._steps = self.layout.vectors().count + self.layout.rest().count
         self.sharing = self._sharing() if shared else 1
         """Work items that share a row."""
 
     def _sharing(self) -> int:
-        """Where rows are long, and few or read best by neighbours."""
+        """Work items that share a row: several if rows are long, and few or contiguous."""
         arch, layout = self._source.arch, self.layout
         few = layout.count < 64 * arch.compute_units or layout.kind == "contiguous"
         return sharing(arch, self._steps) if few and self._steps >= 32 else 1
@@ -61,7 +61,7 @@ class RowKernel:
     def loop(
         self, part: RowPart, body: Callable[[Access], Sequence[str]], first: int = 0
     ) -> list[str]:
-        """Lines that go along ``part`` from ``first`` on, with its elements in ``v``."""
+        """Lines of a loop over ``part`` from step ``first`` on, with the elements in ``v``."""
         if part.count <= first:
             return []
         access = part.access("k")
@@ -74,7 +74,7 @@ class RowKernel:
         ]
 
     def each(self, output: Output, make: Callable[[Access], str]) -> list[str]:
-        """Lines that store what ``make`` says of elements ``v``, in a tensor of equal layout."""
+        """Lines that store the expression ``make`` of ``v``, in a tensor of equal layout."""
         layout = self.layout
         if layout.kind in ("contiguous", "columns") and not output.has_epilogue:
             self._source.define(neighbours("y", output.value.half, layout.block))
@@ -86,14 +86,14 @@ class RowKernel:
         return self.loop(part, lambda access: output.store(make(access), access.coordinates))
 
     def finish(self, lines: Sequence[str]) -> KernelLaunch:
-        """The finished kernel of these lines."""
+        """The launch of the kernel with these lines."""
         self._source.lines("\n".join(f"  {line}" for line in (*self._start(), *lines)))
         if self.sharing > 1:
             return self._source.finish((self.sharing, self.layout.count), (self.sharing, 1, 1))
         return self._source.finish(self._grid())
 
     def _start(self) -> list[str]:
-        """Lines that say which row a work item is at."""
+        """Lines that declare the row of a work item."""
         width, _ = self._grid()
         layout = self.layout
         if self.sharing > 1:
@@ -106,7 +106,8 @@ class RowKernel:
         return [*lines, *(f"const int p{a} = {text};" for a, text in axes)]
 
     def _grid(self) -> tuple[int, int]:
-        """One thread of a CPU computes a whole group, so long rows are groups of their own."""
+        """The grid over the rows. One CPU thread computes a whole group, so long rows have groups
+        of their own."""
         count = width = self.layout.count
         if self._source.arch.family == "cpu":
             width = min(count, max(1, 4096 // self._steps))

@@ -1,13 +1,13 @@
-"""Rows of a tensor in memory: what reductions, softmax and norms go along.
+"""Rows of a tensor in memory, over which reductions, softmax and norms iterate.
 
-A row is all elements that differ in some axes only. A work item goes along a row, or a group of
-work items does (see `row_kernel`). It takes
+A row is all elements that differ in some axes only. A work item, or a group of work items, iterates
+over a row (see `row_kernel`). In a step it reads
 
-* "lanes": vectors of channels that belong to rows side by side, as the channel tells rows apart;
-* "across": vectors of channels that belong to one row;
-* "contiguous": neighbours of a row-major row as vectors;
-* "columns": vectors of neighbours that belong to rows side by side, of a row-major tensor;
-* "plain": one scalar after the other, in any layout.
+* "lanes": a vector of channels that belong to different rows, as the channel distinguishes rows;
+* "across": a vector of channels that belong to one row;
+* "contiguous": a vector of neighbours in a row-major row;
+* "columns": a vector of neighbours that belong to different rows of a row-major tensor;
+* "plain": one scalar, in any layout.
 """
 
 import math
@@ -22,41 +22,40 @@ from coexec.engines.opencl.kernels.positions import at, split, step
 __all__ = ["Access", "IndexMap", "RowLayout", "RowPart"]
 
 IndexMap = Callable[[Sequence[str], int], list[str]]
-"""Maps the coordinates that are counted to those of the tensor. The number is how many channels a
-step takes."""
+"""Maps the counted coordinates to those of the tensor. The number: channels in a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one step along a row reads; its elements are in the variable ``v``."""
+    """The read of one step along a row; the variable ``v`` has its elements."""
 
     vector: bool
     at: str
-    """Its position in memory: of a vector, or of a scalar if rows are row-major."""
+    """Position in memory: of a vector of channels, else of the first scalar."""
     coordinates: tuple[str, ...]
-    """Of the first element; in vectors of channels the slice stands for the channel."""
+    """Coordinates of the first element. For vectors of channels, the slice replaces the channel."""
     index: str
-    """Of the first element in the row; not of vectors of channels."""
+    """Number of the first element in the row; "" for vectors of channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
-    """A part of a row that one loop goes along."""
+    """A part of a row over which one loop iterates."""
 
     count: int
     access: Callable[[str], Access]
-    """By the name of the loop's variable."""
+    """The access of a step, by the name of the loop's variable."""
     load: str
-    """What makes the elements of the position ``{}``."""
+    """Expression of the elements at the position ``{}``."""
     ctype: str
     lanes: range | None = None
-    """Of vectors, the lanes that count; None: all."""
+    """Lanes of a vector that count; None: all lanes."""
 
 
 class RowLayout:
-    """How the rows of a tensor ``x`` lie, and how they are read: by which parts, in which steps.
+    """The layout of the rows of a tensor ``x``, and the parts and steps in which they are read.
 
-    Positions are written in ``row`` and, for each axis that tells rows apart, p0, p1, ...
+    Positions are expressions of ``row`` and of p0, p1, ... for the axes that distinguish rows.
     """
 
     def __init__(
@@ -66,10 +65,10 @@ class RowLayout:
         """
         Args:
             along: the axes of a row.
-            sizes: of all axes that are counted, by default those of ``x`` itself.
-            index_map: given where those are other axes than the ones of ``x``.
-            vectors: whether elements may be taken several at once.
-            columns: whether rows may be that lie side by side in a row-major tensor.
+            sizes: sizes of all counted axes, by default those of ``x``.
+            index_map: maps the counted axes to the axes of ``x``, if they differ.
+            vectors: whether a step may read several elements.
+            columns: whether a step may read a vector with one element of several rows.
         """
         self._x, self._vector = x, arch.vector
         self._sizes, self._along = tuple(sizes), tuple(along)
@@ -77,16 +76,16 @@ class RowLayout:
         self.block = arch.block
         self._columns = columns
         self.length = math.prod(self._sizes[a] for a in along)
-        """Elements of a row."""
+        """Number of elements in a row."""
         self.kept = tuple(a for a in range(len(self._sizes)) if a not in self._along)
-        """The axes that tell rows apart."""
+        """The axes that distinguish rows."""
         self.kind = self._kind() if vectors and x.dtype == "float32" else "plain"
         self.side_by_side = self.kind in ("lanes", "columns")
-        """Whether what is found of a row is a vector, with a row in each lane."""
+        """Whether results are vectors, with the result of one row in each lane."""
         self.extents = self._extents()
-        """The sizes, with slices for channels where those are taken in vectors."""
+        """Sizes of the counted axes, where channel vectors and columns are counted in vectors."""
         self.count = math.prod(self.extents[a] for a in self.kept)
-        """Rows, or vectors of them if they lie side by side."""
+        """Number of rows, or of vectors of rows if each lane has a row."""
 
     def _kind(self) -> Literal["lanes", "across", "columns", "contiguous", "plain"]:
         if self._x.block:
@@ -106,7 +105,7 @@ class RowLayout:
         return self._sizes[0], ceil_div(self._sizes[1], self.block), *self._sizes[2:]
 
     def vectors(self, *, filled: bool = True) -> RowPart:
-        """The vectors of the row; ``filled``: without those that reach past its elements."""
+        """The vectors of a row; ``filled``: without vectors that reach past its elements."""
         extents, vector = self.extents, self._vector
         if self.kind == "plain":
             return RowPart(0, self._scalar, "", "")
@@ -122,11 +121,11 @@ class RowLayout:
         return RowPart(count, lambda k: self._channels(k, extents), "LOAD_x({})", vector)
 
     def rest(self) -> RowPart:
-        """The elements that are in no filled vector: some lanes of others; one by one if plain."""
+        """The elements outside of filled vectors: lanes of other vectors, or scalars if plain."""
         vector, b = self._vector, self.block
         if self.kind == "contiguous":
             tail, last = self.length % b, str(self.length - b)
-            lanes = range(b - tail, b)  # the others are in the vector before
+            lanes = range(b - tail, b)  # the other lanes are in the previous vector
             return RowPart(min(tail, 1), lambda _: self._neighbours(last), "NEAR_x({})", vector,
                            lanes)  # fmt: skip
         if self.kind == "across":
@@ -149,7 +148,7 @@ class RowLayout:
 
     @property
     def number(self) -> str:
-        """The number of the row in a row-major tensor; ``c`` is its channel, in a lane."""
+        """Number of the row in a row-major tensor; if rows are lanes, ``c`` is the channel."""
         text = "0"
         for a in self.kept:
             name = "c" if a == 1 and self.side_by_side else f"p{a}"
@@ -157,14 +156,14 @@ class RowLayout:
         return text
 
     def element(self, index: str, channel: str = "") -> str:
-        """The element ``index`` of the row, or of the row in a lane of a vector: ``channel``."""
+        """Expression of the element ``index`` of the row; if rows are lanes, of row ``channel``."""
         coordinates = self._coordinates(f"({index})", self._sizes)
         if channel:
             coordinates[1] = channel
         return f"GET_x({at('x', self._index_map(coordinates, 1))})"
 
     def scalars(self) -> RowPart:
-        """All elements one by one; not where rows lie side by side."""
+        """All elements as scalars; not if rows are lanes."""
         return RowPart(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])
 
     def _scalar(self, index: str) -> Access:
@@ -177,8 +176,8 @@ class RowLayout:
 
     @property
     def first_column(self) -> str:
-        """Where the vector of "columns" begins on the last axis. The last one begins where a whole
-        one is left."""
+        """Start of the vector of "columns" on the last axis. The last one starts earlier, so that
+        it is whole: it does not reach past the axis."""
         last = len(self._sizes) - 1
         return f"min(p{last} * {self.block}, {self._sizes[-1] - self.block})"
 
@@ -193,11 +192,11 @@ class RowLayout:
         return Access(True, f"{at('x', self._first(1))} + {index}", tuple(coordinates), index)
 
     def _channels(self, index: str, extents: tuple[int, ...], slices: int = 0) -> Access:
-        """The vector ``index`` of those in ``extents`` behind the first ``slices``."""
-        found = self._coordinates(index, extents)
+        """Access to vector ``index`` of ``extents``, behind the first ``slices`` slices."""
+        counted = self._coordinates(index, extents)
         if slices:
-            found[1] = str(slices)
-        coordinates = self._index_map(found, self.block)
+            counted[1] = str(slices)
+        coordinates = self._index_map(counted, self.block)
         where = f"VEC_x({', '.join(coordinates)})"
         apart = step(extents, self._along)
         if apart is not None and not slices and (self.kind == "lanes" or self._along[0] == 1):
@@ -206,10 +205,10 @@ class RowLayout:
         return Access(True, where, tuple(coordinates), "")
 
     def _coordinates(self, index: str, sizes: Sequence[int]) -> list[str]:
-        own = iter(split(index, [sizes[a] for a in self._along]))
-        return [next(own) if a in self._along else f"p{a}" for a in range(len(sizes))]
+        inner = iter(split(index, [sizes[a] for a in self._along]))
+        return [next(inner) if a in self._along else f"p{a}" for a in range(len(sizes))]
 
     def _first(self, channels: int) -> list[str]:
-        """Where the row starts."""
+        """Coordinates of the start of the row."""
         zero = ["0" if a in self._along else f"p{a}" for a in range(len(self._sizes))]
         return self._index_map(zero, channels)

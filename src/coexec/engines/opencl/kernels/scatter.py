@@ -1,7 +1,7 @@
 """ScatterElements, Scatter and ScatterND: a copy of the data, then the updates in their order.
 
-Several updates may mean one element. A work item goes through all that can meet, one after the
-other, so that sums need no atomics and the last update wins.
+Several updates may refer to one element. A work item applies all updates that may meet, one after
+the other, so that sums need no atomics and the last update wins.
 """
 
 import math
@@ -58,25 +58,25 @@ def _store(node: Node, target: list[str], update: list[str]) -> str:
 
 def _by_elements(node: Node, context: Context) -> KernelLaunch:
     """One work item for all updates along the axis."""
-    source, meant, shape = _declared(node, context)
+    source, index, shape = _declared(node, context)
     axis = node.operator.int("axis", 0) % len(shape)
-    own = ["k" if a == axis else f"p{a}" for a in range(len(shape))]
+    update = ["k" if a == axis else f"p{a}" for a in range(len(shape))]
     target = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
-    others = [1 if a == axis else size for a, size in enumerate(shape)]
+    outer_sizes = [1 if a == axis else size for a, size in enumerate(shape)]
     size = context.tensors[node.output].shape[axis]
-    source.lines(coordinates(others))
+    source.lines(coordinates(outer_sizes))
     source.lines(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
-    position = meant.position(f"q{axis}", at("indices", own), axis, size)
-    source.lines(f"    {position}\n    {_store(node, target, own)}\n  }}")
-    return source.finish((math.prod(others),))
+    position = index.position(f"q{axis}", at("indices", update), axis, size)
+    source.lines(f"    {position}\n    {_store(node, target, update)}\n  }}")
+    return source.finish((math.prod(outer_sizes),))
 
 
 def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     """One work item for an element of all updates, which are elements or whole parts of the data.
 
-    p0, p1, ... is the position of an update, i0, i1, ... that of the element inside of it.
+    p0, p1, ... is the position of an update; i0, i1, ... is the position of the element in it.
     """
-    source, meant, shape = _declared(node, context)
+    source, index, shape = _declared(node, context)
     outer, count = shape[:-1], shape[-1]
     data = context.tensors[node.output].shape
     inside = [f"i{a}" for a in range(len(data) - count)]
@@ -85,7 +85,7 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     source.lines(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
     source.lines(coordinates(outer, "u"))
     lines = [
-        meant.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a]) for a in range(count)
+        index.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a]) for a in range(count)
     ]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
     source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")

@@ -1,4 +1,4 @@
-"""Range, EyeLike, Shape and Size: elements that follow from their position alone, or nearly so."""
+"""Range, EyeLike, Shape and Size: elements follow from their position and a few numbers."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ __all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all; the length follows from the output's shape."""
+    """None: types are checked for all operators, and the length follows from the output's shape."""
     return None
 
 

@@ -29,14 +29,14 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def axis_slices(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[AxisSlice]] | None:
-    """By output that is there, where it lies in the first input; None if that is not known.
+    """Slices of the first input, by name of the output; None if the model computes the bounds.
 
-    Outputs without elements are left out.
+    Outputs that do not exist or have no elements are left out.
     """
     if op.op_type == "Split":
         return _split(op, tensors)
-    found = _sliced(op, tensors)
-    return None if found is None else {op.outputs[0]: found}
+    slices = _sliced(op, tensors)
+    return None if slices is None else {op.outputs[0]: slices}
 
 
 def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[AxisSlice]] | None:
@@ -55,38 +55,40 @@ def _split(op: Operator, tensors: Mapping[str, Tensor]) -> dict[str, list[AxisSl
 
 
 def _sizes(op: Operator, tensors: Mapping[str, Tensor], axis: int) -> Sequence[int] | None:
-    """Sizes of the outputs along ``axis``, from ``split`` where unused outputs carry no shape;
-    None if that is computed."""
+    """Sizes of the outputs along ``axis``; None if the model computes them.
+
+    They are read from ``split`` if unused outputs have no shape.
+    """
     if all(name in tensors for name in op.outputs):
         return [tensors[name].shape[axis] for name in op.outputs]
-    given = numbers(op, "split", 1)
-    if given is None:
+    split_sizes = numbers(op, "split", 1)
+    if split_sizes is None:
         return None
     even = ceil_div(tensors[op.inputs[0]].shape[axis], len(op.outputs))
-    return [int(v) for v in given] or [even] * len(op.outputs)
+    return [int(v) for v in split_sizes] or [even] * len(op.outputs)
 
 
 def _sliced(op: Operator, tensors: Mapping[str, Tensor]) -> list[AxisSlice] | None:
     shape = tensors[op.inputs[0]].shape
-    given = [numbers(op, name, i) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
-    starts, _, axes, steps = given
+    bounds = [numbers(op, name, i) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    starts, _, axes, steps = bounds
     if starts is None or axes is None or steps is None:
         return None
-    found = []
+    slices = []
     for i, start in enumerate(starts):
         axis = int(axes[i]) % len(shape) if axes else i
         step = int(steps[i]) if steps else 1
         size = shape[axis]
         first = int(start) + size if start < 0 else int(start)
-        found.append(AxisSlice(axis, min(max(first, 0), size - 1), step))
-    return found
+        slices.append(AxisSlice(axis, min(max(first, 0), size - 1), step))
+    return slices
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each output that is no view of the input."""
     op = node.operator
     parts = axis_slices(op, context.tensors) or {}
-    return [_cut_out(node, context, name, found) for name, found in parts.items()]
+    return [_cut_out(node, context, name, cuts) for name, cuts in parts.items()]
 
 
 def _cut_out(node: Node, context: Context, name: str, found: Sequence[AxisSlice]) -> KernelLaunch:

@@ -1,4 +1,4 @@
-"""Loops over what a sliding window covers, over any number of spatial axes."""
+"""Loops over the elements of a sliding window, over any number of spatial axes."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ def literally(name: str, number: int) -> str:
 
 
 def taps(window: Window, dilation: int) -> int:
-    """How many elements a window reads along its axis."""
+    """Number of elements that a window reads along its axis."""
     return len(range(0, window.extent, dilation))
 
 
@@ -24,16 +24,16 @@ def over_taps(
     windows: Sequence[Window], dilations: Sequence[int], body: Sequence[str],
     size: Size = literally, unrolled: bool = False,
 ) -> tuple[list[str], list[str]]:  # fmt: skip
-    """Declarations, and loops that run ``body`` for each element that the window of output
-    (o0, o1, ...) covers.
+    """Declarations, and loops over the elements in the window of output (o0, o1, ...) that run
+    ``body``.
 
-    There it is the tap (k0, k1, ...) of the window, at (i0, i1, ...) of the input's spatial axes.
-    Where windows reach beyond an axis without dilation, taps from first_tap0 (or 1, ...) on that
-    come before end_tap0 are declared to lie inside.
+    The element is the tap (k0, k1, ...) of the window, at (i0, i1, ...) on the spatial axes of the
+    input. If windows reach beyond an axis without dilation, the declarations set first_tap0 and
+    end_tap0 (or first_tap1, ...): the taps from the first one up to the end, exclusive, are inside.
 
     Args:
-        unrolled: rows of whole windows are written out by the compiler. Loops over them take three
-            times as long with PoCL.
+        unrolled: the compiler unrolls rows of whole windows. Loops over them take three times as
+            long with PoCL.
     """
     bounds: list[str] = []
     lines = list(body)
@@ -87,8 +87,8 @@ def output_coordinates(
     spatial: Sequence[int], outer: Sequence[int], last: str = "get_global_id(0)",
     line: str = "get_global_id(1)", item: str = "get_global_id(2)",
 ) -> tuple[list[str], list[str]]:  # fmt: skip
-    """Lines that declare o0, o1, ..., where a work item of `grid` is in the spatial axes, and
-    its coordinates in the ``outer`` axes.
+    """Lines that declare o0, o1, ..., the spatial coordinates of a work item of `grid`; and
+    expressions of its coordinates on the ``outer`` axes.
 
     Args:
         last: position along the last axis.

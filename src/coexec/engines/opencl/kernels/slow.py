@@ -1,5 +1,8 @@
-"""Operators whose kernels are made for GPUs: on CPU cores ONNX Runtime's take a fraction of the
-time, so that this engine refuses them there."""
+"""Operators whose kernels are made for GPUs.
+
+On CPU cores ONNX Runtime computes them in a fraction of the time, so this engine refuses them
+there.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,15 +15,15 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["why_slow"]
 
 _SMALL = 2**18
-"""Products or sums that take no longer, one by one, than a program's start does."""
+"""Products or sums that take no longer, one by one, than the start of a program."""
 
 
 def why_slow(op: Operator, tensors: Mapping[str, Tensor], arch: Architecture) -> str | None:
     """Why cores of ``arch`` should not run ``op``, or None."""
-    what = _what(op, tensors, arch)
-    if what is None:
+    description = _what(op, tensors, arch)
+    if description is None:
         return None
-    return f"{what}: on CPU cores this takes many times ONNX Runtime's time"
+    return f"{description}: on CPU cores this takes many times ONNX Runtime's time"
 
 
 def _what(op: Operator, tensors: Mapping[str, Tensor], arch: Architecture) -> str | None:
@@ -35,7 +38,7 @@ def _what(op: Operator, tensors: Mapping[str, Tensor], arch: Architecture) -> st
 
 
 def _products(op: Operator, tensors: Mapping[str, Tensor]) -> int:
-    """Multiplications: of each element of the larger side, a filter."""
+    """Number of multiplications: a filter for each element of the larger side."""
     filters = tensors[op.inputs[1]].shape
     sides = (tensors[n].shape for n in (op.inputs[0], op.outputs[0]))
     pixels = max(math.prod((shape[0], *shape[2:])) for shape in sides)
@@ -43,7 +46,7 @@ def _products(op: Operator, tensors: Mapping[str, Tensor]) -> int:
 
 
 def _unusual(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """What a convolution is that has no other kernel than that for all; None if it is small."""
+    """Description of a convolution that only the general kernel supports; None if it is small."""
     filters = tensors[op.inputs[1]]
     if _products(op, tensors) <= _SMALL:
         return None

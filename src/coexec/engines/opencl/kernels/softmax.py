@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax and Hardmax: `rows` tells how a work item goes along an axis."""
+"""Softmax, LogSoftmax and Hardmax; `rows` describes how a work item iterates over an axis."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """Three ways along each row: for its maximum, the sum of exponentials, the results."""
+    """Three passes over each row: for its maximum, the sum of exponentials, and the results."""
     op = node.operator
     source = Source("softmax", context.arch)
     x = declare(source, context, "x", op.inputs[0])
@@ -44,7 +44,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _of_rows_with_nan(rows: RowKernel, axes: tuple[int, ...]) -> list[str]:
-    """Lines that find the maximum of a row with NaN where ONNX Runtime does; none if it is NaN."""
+    """Lines that find the maximum of a row with NaN as ONNX Runtime does; none if it is NaN."""
     layout = rows.layout
     lines = ["int broken = 0;"]
     lines += rows.loop(layout.scalars(), lambda _: ["broken |= v != v;"])
@@ -62,17 +62,17 @@ def _of_rows_with_nan(rows: RowKernel, axes: tuple[int, ...]) -> list[str]:
 
 
 def _number(rows: RowKernel, axes: tuple[int, ...]) -> str:
-    """The number of a row after ONNX Runtime has exchanged its axis and the last one."""
-    kept, text = list(rows.layout.kept), "0"
-    if len(axes) == 1 and kept and axes[0] < kept[-1]:
-        kept.insert(axes[0], kept.pop())
-    for axis in kept:
+    """Number of a row after ONNX Runtime has exchanged its axis and the last one."""
+    row_axes, text = list(rows.layout.kept), "0"
+    if len(axes) == 1 and row_axes and axes[0] < row_axes[-1]:
+        row_axes.insert(axes[0], row_axes.pop())
+    for axis in row_axes:
         text = f"({text} * {rows.layout.extents[axis]} + p{axis})"
     return text
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
-    """One axis; before opset 13 also all axes behind it."""
+    """The axes of a row: one axis; before opset 13 also all axes behind it."""
     if op.version and op.version < 13:
         return tuple(range(op.int("axis", 1) % rank, rank))
     return (op.int("axis", -1) % rank,)

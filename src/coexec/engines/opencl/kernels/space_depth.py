@@ -1,4 +1,4 @@
-"""DepthToSpace and SpaceToDepth: squares of pixels as channels, and back."""
+"""DepthToSpace and SpaceToDepth: squares of pixels become channels, or the reverse."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ __all__ = ["launches", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all."""
+    """None: types are checked for all operators."""
     return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
-    """Vectors move as such where each pixel of a square has whole blocks of channels."""
+    """Whole vectors move where each pixel of a square has whole blocks of channels."""
     op = node.operator
     source = Source("space_depth", context.arch)
     x = declare(source, context, "x", op.inputs[0])

@@ -1,8 +1,8 @@
-"""TopK: a work item keeps the best elements of a row in a heap while it goes along it.
+"""TopK: a work item keeps the best elements of a row in a heap while it iterates over the row.
 
-The heap holds positions in the row, the worst one on top: an element that beats it takes its place
-and sinks. In the end the worst one is taken off again and again, which gives the others' order.
-NaN is above all numbers, as ONNX Runtime has it; of equal elements, the first one is better.
+The heap contains positions in the row, with the worst element on top. An element that is better
+replaces the top and sinks. At the end the top is removed repeatedly, which gives the elements in
+order. NaN is above all numbers, as in ONNX Runtime. Of equal elements, the first one is better.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from coexec.ir.graph import Operator, Tensor
 __all__ = ["launches", "why_not"]
 
 _MOST_STEPS = 2**26
-"""Of a work item, if all elements of a row sink to the bottom: 0.1 s or so."""
+"""Most steps of a work item, if all elements of a row sink to the bottom: about 0.1 s."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -48,12 +48,12 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     value = f"GET_x({rows.layout.scalars().access('(i)').at})"
     where = ["rank" if a == axis else f"p{a}" for a in range(len(x.shape))]
     stores = []
-    for name, argument, made in zip(
+    for name, argument, variable in zip(
         op.outputs, ("values", "indices"), ("VALUE(found)", "found"), strict=False
     ):
         if name in context.tensors:
             source.write(argument, context.value(name))
-            stores.append(f"PUT_{argument}({at(argument, where)}, {made});")
+            stores.append(f"PUT_{argument}({at(argument, where)}, {variable});")
     source.define(f"#define VALUE(i) {value}")
     source.define(_better(bool(op.int("largest", 1)), is_float(x.dtype)))
     source.define(
@@ -89,7 +89,7 @@ def _better(largest: bool, floats: bool) -> str:
 def _sink(start: str, count: str) -> list[str]:
     """Lines that let an entry of the heap sink until none below is worse.
 
-    Of two that are worse, the worst one rises.
+    If both entries below are worse, the worse one of them rises.
     """
     return [
         f"for (int at = {start}, below = 2 * at + 1; below < {count}; below = 2 * at + 1) {{",

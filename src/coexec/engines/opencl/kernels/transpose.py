@@ -1,7 +1,8 @@
 """Transpose: one work item for each element or, if channels stay in place, for a vector of them.
 
-Where one thread owns a core and neighbours become others, squares of elements are transposed in
-registers: their rows are neighbours on one side, their columns on the other (`transposing`).
+On CPU cores, if ``x`` and ``y`` have different neighbours in memory, squares of elements are
+transposed in registers: their rows are neighbours on one side, their columns on the other
+(`transposing`).
 """
 
 import math
@@ -25,12 +26,12 @@ __all__ = ["launches", "permutation", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Nothing but types, which are checked for all."""
+    """None: types are checked for all operators."""
     return None
 
 
 def permutation(op: Operator, rank: int) -> tuple[int, ...]:
-    """For each axis of the output the one of the input that it is."""
+    """The axis of the input for each axis of the output."""
     return op.ints("perm", range(rank - 1, -1, -1))
 
 
@@ -48,12 +49,12 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _near_axis(value: Value) -> int:
-    """The axis along which neighbours lie side by side."""
+    """The axis along which elements are neighbours in memory."""
     return 1 if value.block else len(value.shape) - 1
 
 
 def _by_squares(x: Value, y: Value, order: Sequence[int], block: int) -> bool:
-    """Whether neighbours of ``x`` are not those of ``y``, and there are vectors of both."""
+    """Whether neighbours of ``x`` are not neighbours of ``y``, and both have vectors of them."""
     if x.dtype != "float32" or x.half or y.half or not x.shape:
         return False
     long = all(v.block or v.shape[_near_axis(v)] >= block for v in (x, y))
@@ -61,20 +62,21 @@ def _by_squares(x: Value, y: Value, order: Sequence[int], block: int) -> bool:
 
 
 def _squares(source: Source, x: Value, y: Value, order: Sequence[int]) -> KernelLaunch:
-    """A work item moves a vector's width of ``x``'s neighbours, for all of ``y``'s.
+    """The kernel that transposes squares. A work item moves one vector's width along the near axis
+    of ``x``, and all elements along the near axis of ``y``.
 
-    Squares of a tensor without blocks lie within it: the last one moves some again.
+    Squares of a tensor without blocks lie within it: the last one may overlap the previous one.
     """
     b, vector = source.arch.block, source.arch.vector
     u, v = _near_axis(x), order[_near_axis(y)]
-    others = [axis for axis in range(len(order)) if axis not in (u, v)]
-    sizes = [x.shape[axis] for axis in others] + [ceil_div(x.shape[u], b)]
+    outer_axes = [axis for axis in range(len(order)) if axis not in (u, v)]
+    sizes = [x.shape[axis] for axis in outer_axes] + [ceil_div(x.shape[u], b)]
     source.write("y", y)
     for name, value in (("x", x), ("y", y)):
         if not value.block:
             source.define(neighbours(name, False, b))
-    place = {a: f"p{a}" for a in others}
-    *found, block = split("item", sizes)
+    place = {a: f"p{a}" for a in outer_axes}
+    *texts, block = split("item", sizes)
     rows = [f"a{r}" for r in range(b)]
     loads = []
     for r, row in enumerate(rows):
@@ -91,7 +93,7 @@ def _squares(source: Source, x: Value, y: Value, order: Sequence[int]) -> Kernel
     next_v = "next" if y.block else f"min(next, {x.shape[v] - b})"
     lines = [
         "const int item = get_global_id(0);",
-        *(f"const int {place[a]} = {text};" for a, text in zip(others, found, strict=True)),
+        *(f"const int {place[a]} = {text};" for a, text in zip(outer_axes, texts, strict=True)),
         f"const int u = {first};",
         f"for (int next = 0; next < {x.shape[v]}; next += {b}) {{",
         f"  const int v = {next_v};",
@@ -103,11 +105,11 @@ def _squares(source: Source, x: Value, y: Value, order: Sequence[int]) -> Kernel
 
 
 def _vector(name: str, value: Value, place: Mapping[int, str], axes: Sequence[int]) -> str:
-    """A vector of neighbours, of ``x`` its load and of ``y`` its position.
+    """The load of a vector of neighbours of ``x``, or the position of one of ``y``.
 
     Args:
-        place: by axis of ``x``, where it is; along ``value``'s neighbours, the first of them.
-        axes: by axis of ``value``, the one of ``x``.
+        place: coordinate by axis of ``x``; on the near axis of ``value``, the first coordinate.
+        axes: the axis of ``x`` for each axis of ``value``.
     """
     coordinates = [place[axis] for axis in axes]
     if value.block:

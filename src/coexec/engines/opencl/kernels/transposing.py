@@ -1,7 +1,8 @@
-"""Pixels of a block of channels, from the model's layout into vectors of channels and back.
+"""Transposition of a block of channels, from the layout of the model into vectors and back.
 
-Both layouts have the pixels of an image one after the other. As many pixels as a block has
-channels are a square of scalars: its rows are vectors in one layout, its columns in the other.
+Both layouts store the pixels of an image one after the other. The channels of a block, at as many
+pixels as a block has channels, form a square of scalars: its rows are vectors in one layout, its
+columns are vectors in the other layout.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ __all__ = ["transposed"]
 def transposed(names: Sequence[str], tag: str = "") -> tuple[list[str], list[str]]:
     """Lines that transpose the square whose rows are the variables ``names``, and its new rows.
 
-    In each step, the first half of the rows is interleaved with the second one, scalar by scalar;
-    after as many steps as halvings, each scalar is where it belongs.
+    Each step interleaves the first half of the rows with the second half, scalar by scalar. After
+    log2(rows) steps, the square is transposed.
     """
     width, rows, lines, step = len(names), list(names), [], 0
     while 1 << step < width:

@@ -1,4 +1,4 @@
-"""Tensors as kernels see them: their layout, and the names of types and constants in OpenCL C."""
+"""Tensors with their layout in memory, and the names of types and constants in OpenCL C."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ def literal(value: float, dtype: str = "float32") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor as kernels see it.
+    """A tensor with its layout in memory.
 
-    Row-major as in ONNX if ``block`` is 0. Else it has four axes and lies as
-    [N, ceil(C / block), H, W, block]: "PHWC4" with 4. Lanes past C hold anything, NaN and
-    infinity too: they must not be read, not even to be multiplied by zero.
+    It is row-major as in ONNX if ``block`` is 0. Else it has four axes and is stored as [N, ceil(C
+    / block), H, W, block]; with a block of 4 this is "PHWC4". Lanes past C have arbitrary values,
+    also NaN and infinity. They must not be used, not even multiplied by zero.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Value:
     dtype: str = "float32"
     block: int = 0
     half: bool = False
-    """Stored as 16-bit floats."""
+    """Whether it is stored as 16-bit floats."""
 
     @property
     def items(self) -> int:
-        """Scalars stored, padding included."""
+        """Number of stored scalars, padding included."""
         if not self.block:
             return math.prod(self.shape)
         n, _, h, w = self.shape
@@ -63,17 +63,17 @@ class Value:
 
     @property
     def slices(self) -> int:
-        """Blocks of channels."""
+        """Number of blocks of channels."""
         return ceil_div(self.shape[1], self.block)
 
     @property
     def ctype(self) -> str:
-        """Of a stored scalar."""
+        """Type of a stored scalar."""
         return "half" if self.half else CTYPES[self.dtype]
 
 
 def row_major(name: str, shape: Sequence[int | str]) -> str:
-    """The macro ``AT_name`` of a tensor that lies as in ONNX. Sizes are numbers or variables."""
+    """The macro ``AT_name`` of a row-major tensor. Sizes are numbers or variables."""
     if not shape:
         return f"#define AT_{name}() 0"
     names = [f"i{axis}" for axis in range(len(shape))]
