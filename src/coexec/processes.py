@@ -117,9 +117,13 @@ class Child:
         """Kill the process; possible from any thread. A thread in `receive` gets an EndedError."""
         self._process.kill()
 
-    def wait(self) -> None:
-        """Wait until the process has ended."""
-        self._process.wait()
+    def wait(self, limit_s: float | None = None) -> int:
+        """The exit code of the process, as soon as it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended within ``limit_s`` seconds.
+        """
+        return self._process.wait(limit_s)
 
     def close(self, patience_s: float = 0.0) -> None:
         """Close the pipes, and kill the process if it has not ended ``patience_s`` seconds later.

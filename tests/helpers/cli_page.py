@@ -31,7 +31,7 @@ planning begins, ends or is refused, at level INFO of the logger `coexec`.
     coexec --install-completion     # for the present shell: bash, zsh, fish or PowerShell
     coexec --show-completion        # print it, to install it by hand
 
-Verbs, options and values of options are completed after the shell has been started anew.
+Verbs, options and values of options are completed after a restart of the shell.
 
 ## Exit codes
 

@@ -21,7 +21,7 @@ from coexec.cli.verbs import prints
     task_list="Names of the tasks, in order.",
     opaque="By task that only ONNX Runtime runs, the reason.",
     memory="With --memory: bytes of intermediate tensors, by strategy.",
-    device="With --device: what it runs, what not and why.",
+    device="With --device: the tasks that it runs, and why it does not run the others.",
 )
 def command(
     model: ModelArg,

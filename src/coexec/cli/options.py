@@ -56,7 +56,7 @@ ModeOpt = Annotated[
     Mode, typer.Option(help="One request as soon as possible, or as many as possible a second.")
 ]
 CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
-FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything anew.")]
+FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything again.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 PlanOpt = Annotated[

@@ -21,7 +21,7 @@ BlockOpt = Annotated[
     bool, typer.Option("--block", help="Stay until Ctrl-C or SIGTERM, and end the node then.")
 ]
 ClusterOpt = Annotated[
-    Path | None, typer.Option("--cluster", help="A cluster.toml: what is known of the machines.")
+    Path | None, typer.Option("--cluster", help="A cluster.toml that describes the machines.")
 ]
 AddressOpt = Annotated[
     str | None, typer.Option(help="HOST:PORT of a head; by default of the node that runs here.")
@@ -29,7 +29,7 @@ AddressOpt = Annotated[
 NodesOpt = Annotated[
     int | None, typer.Option(help="Start so many on this machine for the time being.")
 ]
-PipelineOpt = Annotated[str, typer.Option("--planner", help="Of pipelines: what makes the plan.")]
+PipelineOpt = Annotated[str, typer.Option("--planner", help="The planner of pipelines.")]
 CreditsOpt = Annotated[
     int | None, typer.Option(help="The most frames inside; by default what keeps machines busy.")
 ]
