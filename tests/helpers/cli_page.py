@@ -48,7 +48,7 @@ With `--json` a verb prints one document on standard output, an object. Seconds 
 in `_bytes`, joules in `_j`; infinity and NaN are null. `schema` is {SCHEMA}: it becomes another
 number when a field goes or changes its meaning; new fields may come at any time. The fields of each
 verb are below. After an error the document has the field `error`, beside the fields that were known
-by then, and the exit code is that of the table:
+by then, and the exit code is one of the table:
 
     {{"schema": {SCHEMA}, "error": {{"kind": "ModelError", "message": "..."}}}}
 

@@ -58,7 +58,7 @@ _SESSION = {
     "run_with_ort_values": f"{_WHEREVER}; nothing is copied",
     "run_with_ortvaluevector": _OWN,
     "set_ep_dynamic_options": _KEPT,
-    "set_providers": "the own session is opened again; no plan answers while one of them is no CPU, "
+    "set_providers": "the own session is opened again; no plan answers while one is no CPU, "
                      "unless devices were named",
     "set_tuning_results": _KEPT,
 }  # fmt: skip

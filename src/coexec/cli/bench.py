@@ -64,11 +64,11 @@ def command(
 ) -> None:
     """Compare the plan with each device alone and with ONNX Runtime on the same cores.
 
-    All take turns in one process, so that a noisy machine disturbs all alike, and each begins when
-    the threads of the one before have stopped spinning for work. A plan that is one of the devices
-    alone runs once for both rows. Two figures: requests at 30 a second, and requests in a loop;
-    engines rank differently by them. Peak memory is that of a fresh process for each. Energy, where
-    this machine lets its counters be read, is all that processors and memory draw per inference.
+    All take turns in one process, so that a noisy machine disturbs all alike. A turn begins when no
+    thread of the turn before spins for work. If the plan is one of the devices alone, both rows
+    have the same figures. There are two figures, because engines rank differently by them: requests
+    at 30 a second, and requests in a loop. Peak memory is measured in a fresh process for each row.
+    Energy per inference, of all processors and memory, is shown if this machine has counters.
     """
     from coexec.choosing.prepare import prepare
     from coexec.cli.bench_rows import (

@@ -53,7 +53,7 @@ def command(
     """Write a folder with the model, its weights, its plan and what was compiled for this machine.
 
     coexec run, bench and serve take the folder in place of the model, and so does InferenceSession:
-    on an equal machine nothing is measured, and on another one it is said what differs.
+    an equal machine measures nothing, and another machine reports the differences.
     """
     from coexec.cli.common import settings
     from coexec.cli.console import out

@@ -57,12 +57,13 @@ def command(
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Find what every task costs on every device: from what was measured before, also at other
-    sizes (~), and by measuring what decides. --fresh measures all of it. --pieces measures parts
-    of tasks too, some minutes long; planners that divide tasks then need no predictor.
+    """Show the seconds of every task on every device. Times of earlier measurements are used, also
+    of other sizes (~); tasks are measured where an error could change a plan. --fresh measures all
+    tasks. --pieces measures parts of tasks too, which takes some minutes; planners that divide
+    tasks then need no predictor.
 
-    With --train and no model: measure made-up networks and learn to predict tasks and parts of
-    them. What is measured is kept; when stopped, it goes on there.
+    With --train and no model: measure made-up networks, and learn to predict tasks and parts of
+    tasks. Measurements are kept: if you stop the training, the next call continues there.
     """
     from coexec.cli.common import settings
     from coexec.cli.console import out
