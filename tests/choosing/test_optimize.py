@@ -21,7 +21,7 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError, UsageError
 from coexec.profiling.processors import BUSY, Load, ProcessorTime
 from coexec.profiling.profiler import Effort
-from coexec.workbench import Candidate, Settings
+from coexec.workbench import Candidate, Settings, Workbench
 
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
@@ -79,6 +79,17 @@ def test_it_ends_with_a_verdict_on_a_real_model(model: str, tmp_path: Path) -> N
     assert verdict.ort_s and verdict.plan_s and verdict.plan_file is not None
     assert verdict.candidates and not verdict.untried and verdict.unfinished is None
     assert "race with ONNX Runtime" in steps
+
+
+def test_devices_are_closed_after_the_race(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Workbench(model, Settings(CPUS[:1], cache=tmp_path))
+    closed: list[Workbench] = []
+    monkeypatch.setattr(Workbench, "release", closed.append)
+    outcome, _ = module._raced(work.prepared_by("single", {}), 0.1)
+    assert closed == [work]
+    assert outcome.ratio("plan", "ONNX Runtime", "loop") > 0
 
 
 def test_a_time_that_is_too_short_is_said(model: str, tmp_path: Path) -> None:

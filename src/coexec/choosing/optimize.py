@@ -210,19 +210,22 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
     work = chosen.work
     session = work.given.onnx_runtime(threads=0)
     reason = "there are no inputs to try"
-    with work.start(chosen) as runner:
-        for feeds in work.model.candidates():
-            rivals: dict[str, Callable[[], Any]] = {
-                _OURS: partial(runner.run, feeds), _ORT: partial(session.run, None, dict(feeds)),
-            }  # fmt: skip
-            try:
-                for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
-                    run()
-            except Exception as error:  # ONNX Runtime's errors have no common class
-                reason = str(error).partition("\n")[0]
-                continue
-            outcome, load = REAL.with_load(partial(race, rivals, _ROUNDS, budget_s=budget_s))
-            return outcome.complete(), load.share
+    try:
+        with work.start(chosen) as runner:
+            for feeds in work.model.candidates():
+                rivals: dict[str, Callable[[], Any]] = {
+                    _OURS: partial(runner.run, feeds), _ORT: partial(session.run, None, dict(feeds)),
+                }  # fmt: skip
+                try:
+                    for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
+                        run()
+                except Exception as error:  # ONNX Runtime's errors have no common class
+                    reason = str(error).partition("\n")[0]
+                    continue
+                outcome, load = REAL.with_load(partial(race, rivals, _ROUNDS, budget_s=budget_s))
+                return outcome.complete(), load.share
+    finally:
+        work.release()  # some engines compute on one set of cores at a time
     raise ExecutionError(f"the model runs with no made-up inputs ({reason}); give it some by "
                          f"--inputs FILE.npz")  # fmt: skip
 
