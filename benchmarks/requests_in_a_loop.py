@@ -1,18 +1,12 @@
-"""A program that runs requests one after the other, from its start on.
+"""A program that answers requests one after the other, from its first second on.
 
     python benchmarks/requests_in_a_loop.py MODULE MODEL FEEDS SECONDS
 
-<<<<<<< HEAD
-MODULE has the `InferenceSession` that is used, FEEDS is a pickled dict. Prints JSON: the start and
-the seconds of each request, and the messages of the session's logger with their times. The loop
-ends SECONDS after the session's `wait` returns, or SECONDS after the start if there is no `wait`.
-=======
 MODULE has the `InferenceSession` that is used, FEEDS is a pickled dict. Prints JSON: when each
 request began and how many seconds it took, and when the session logged what. The loop ends after
 SECONDS.
->>>>>>> main
 
-Nothing else is imported, because an import would take time and memory.
+Nothing else is imported, as it would take time and memory.
 """
 
 import json
@@ -23,11 +17,11 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-import numpy  # noqa: F401  the feeds are NumPy arrays, so every such program imports it
+import numpy  # noqa: F401  the feeds are its arrays: any such program has imported it
 
 
 class Said(logging.Handler):
-    """Log messages, each with the seconds since the start."""
+    """When what was logged."""
 
     def __init__(self, start_s):
         super().__init__(logging.INFO)
@@ -43,8 +37,8 @@ def main():
     inputs = pickle.loads(Path(feeds).read_bytes())
     session_class = import_module(module).InferenceSession
     start_s = time.perf_counter()
-    log_handler = Said(start_s)
-    logging.getLogger("coexec").addHandler(log_handler)
+    said = Said(start_s)
+    logging.getLogger("coexec").addHandler(said)
     logging.getLogger("coexec").setLevel(logging.INFO)
     session = session_class(model)
     requests = []
@@ -52,12 +46,7 @@ def main():
         began_s = time.perf_counter()
         session.run(None, inputs)
         requests.append((began_s - start_s, time.perf_counter() - began_s))
-<<<<<<< HEAD
-    waiter.join()
-    print(json.dumps({"requests": requests, "said": log_handler.lines}))
-=======
     print(json.dumps({"requests": requests, "said": said.lines}))
->>>>>>> main
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_devices_are_closed_after_the_race(
 ) -> None:
     work = Workbench(model, Settings(CPUS[:1], cache=tmp_path))
     closed: list[Workbench] = []
-    monkeypatch.setattr(Workbench, "release", closed.append)
+    monkeypatch.setattr(work, "release", lambda: closed.append(work))
     outcome, _ = module._raced(work.prepared_by("single", {}), 0.1)
     assert closed == [work]
     assert outcome.ratio("plan", "ONNX Runtime", "loop") > 0

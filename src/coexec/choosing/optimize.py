@@ -214,8 +214,9 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
         with work.start(chosen) as runner:
             for feeds in work.model.candidates():
                 rivals: dict[str, Callable[[], Any]] = {
-                    _OURS: partial(runner.run, feeds), _ORT: partial(session.run, None, dict(feeds)),
-                }  # fmt: skip
+                    _OURS: partial(runner.run, feeds),
+                    _ORT: partial(session.run, None, dict(feeds)),
+                }
                 try:
                     for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
                         run()
