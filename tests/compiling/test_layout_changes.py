@@ -117,8 +117,8 @@ def test_changes_are_measured_where_a_model_has_some(
     filled = Compiler(convolutions(_BLOCK, 2 * _BLOCK, _BLOCK), cache)
     others = Compiler(convolutions(_BLOCK, _BLOCK + 4, _BLOCK + 4, _BLOCK), cache)
     with ProfileStore(tmp_path) as store:
-        times = EngineTimes([_ORT, near], store, "passive", _key, fresh=True)
-        apart = EngineTimes([_ORT, far], store, "passive", _key, fresh=True)
+        times = EngineTimes([_ORT, near], store, "passive", _key, True, lambda *_: None)
+        apart = EngineTimes([_ORT, far], store, "passive", _key, True, lambda *_: None)
         assert apart.layout_changes(others) == {} and not asked
         if _ORT.first.dialect.block:
             assert times.layout_changes(filled) == {} and not asked

@@ -20,6 +20,7 @@ from coexec.profiling.links import (
     wake_up,
 )
 from coexec.profiling.store import Measurement, ProfileStore
+from coexec.profiling.sweep import Progress
 from coexec.system.hardware import Busy, Link, Place
 
 __all__ = ["EngineTimes"]
@@ -30,15 +31,17 @@ class EngineTimes:
 
     def __init__(
         self, devices: Sequence[OpenDevice], store: ProfileStore, waiting: Waiting,
-        key: Callable[[OpenEngine], str], fresh: bool,
+        key: Callable[[OpenEngine], str], fresh: bool, progress: Progress,
     ) -> None:  # fmt: skip
         """
         Args:
             waiting: whether cores will stay awake while devices wait for each other.
             key: returns the key of an engine's times in the store; equal for equal engines.
             fresh: measure everything again, once, and replace the stored times.
+            progress: called before and after each measurement; what it raises ends the profile.
         """
         self._devices, self._store = devices, store
+        self._progress = progress
         self._waiting: Waiting = waiting
         self._key, self._fresh = key, fresh
         self._engines = [device.first for device in devices]
@@ -140,7 +143,9 @@ class EngineTimes:
         if (key, signatures[0]) not in self._known:
             stored = {} if self._fresh else self._store.read(key)
             if not set(signatures) <= stored.keys():
+                self._progress(f"devices: {signatures[0]}", 0, 1)
                 stored = dict(zip(signatures, measure(), strict=True))
                 self._store.write(key, stored)
+                self._progress(f"devices: {signatures[0]}", 1, 1)
             self._known |= {(key, signature): stored[signature].seconds for signature in signatures}
         return [self._known[key, signature] for signature in signatures]

@@ -86,7 +86,7 @@ class Profiler:
         self._fresh = fresh
         self._effort = effort or Effort()
         self._progress = progress or (lambda what, done, total: None)
-        self._engine_times = EngineTimes(devices, store, waiting, self._key, fresh)
+        self._engine_times = EngineTimes(devices, store, waiting, self._key, fresh, self._progress)
 
     def cost(self, compiler: Compiler) -> CostTable:
         """Seconds of each task of the model on each device, with its first engine.
