@@ -112,6 +112,8 @@ def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 assert np.array_equal(found, own.run(None, {"x": x})[0])
                 session.wait()
             assert session.degraded is None and session.devices
+            if rows == 7:  # the plan for 5 rows was used least recently
+                assert [dict(shapes)["x"][0] for shapes in session._serving._states] == [3, 7]
         assert len(session._serving._states) == 2
     # Each shape was decided once, and is remembered.
     assert len(list(tmp_path.glob("choices/*"))) == 3

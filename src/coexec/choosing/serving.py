@@ -42,7 +42,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Shapes of the inputs that are dynamic in the model, with the input's name."""
 
 _KEPT = 8
-"""Number of sets of shapes whose plans stay open: the latest ones."""
+"""Number of sets of shapes whose plans stay open: those that were used last."""
 _LOOK_S = 0.5
 """Seconds spent on requests of new shapes before the cache is searched for a plan: the first search
 takes a tenth of a second of a core."""
@@ -114,7 +114,12 @@ class Serving:
     def running(self, shapes: Shapes) -> Running | None:
         """The plan that answers requests of these shapes; None: the engine's own session does."""
         state = self._states.get(shapes)
-        return None if state is None else state.running
+        if state is None or state.running is None:
+            return None
+        if len(self._states) > 1:
+            with suppress(KeyError):  # another thread may have dropped it
+                self._states.move_to_end(shapes)
+        return state.running
 
     def reason(self, shapes: Shapes) -> str | None:
         """Why the engine's own session answers in place of the plan; None if the plan answers."""
@@ -251,7 +256,7 @@ class Serving:
     def after_fork(self) -> None:
         """Forget jobs in a forked child: no plans are made in the background any more."""
         self._lock = threading.Lock()
-        for state in self._states.values():
+        for state in list(self._states.values()):
             state.job = None
 
     def _of(self, shapes: Shapes) -> Settings:
